@@ -35,6 +35,7 @@ from fanout.api.models import (
     Liveness,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
 from fanout.api.node_view import ClientOrder, NodeView
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
@@ -42,7 +43,16 @@ from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
 __all__ = ["ACTIONS", "ENDPOINTS", "STALE_HEADER", "create_app"]
 
-ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/v1/clients", "/metrics", "/openapi.json")
+ENDPOINTS = (
+    "/livez",
+    "/readyz",
+    "/v1/status",
+    "/v1/lag",
+    "/v1/clients",
+    "/v1/links/{link}/unconfirmed",
+    "/metrics",
+    "/openapi.json",
+)
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
@@ -229,12 +239,24 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     async def audit(link: str, request: Request) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
         _refuse_browsers(request)
-        names = [one.name for one in node.readiness().links]
-        if link not in names:
-            hint = f"Its links are {', '.join(names)}" if names else "It has none"
-            raise _Refusal(404, f"there is no link {link}", hint=hint)
+        _check_link(node, link)
         order = await _read_request(request, AuditRequest, AuditRequest())
         return await node.audit(link, confirmed=order.confirmed)
+
+    @app.get(
+        "/v1/links/{link}/unconfirmed",
+        operation_id="unconfirmed",
+        responses={
+            404: {"model": Fault, "description": "There is no such link."},
+            422: {"model": Fault, "description": "What is asked for is not possible."},
+            **_BUSY,
+        },
+    )
+    async def unconfirmed(link: str, after: Annotated[str, Query(max_length=65_535)] = "") -> UnconfirmedDocument:
+        """Answer a page of the topics that the newest comparison with the primary did not bring."""
+        _check_link(node, link)
+        await turns.wait()
+        return await node.unconfirmed(link, after=after)
 
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
@@ -270,6 +292,13 @@ class _Turns:
                 await asyncio.sleep(0)
         finally:
             self._waiting -= 1
+
+
+def _check_link(node: NodeView, link: str) -> None:
+    names = [one.name for one in node.readiness().links]
+    if link not in names:
+        hint = f"Its links are {', '.join(names)}" if names else "It has none"
+        raise _Refusal(404, f"there is no link {link}", hint=hint)
 
 
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -346,6 +375,8 @@ def _problem(fault: dict[str, Any]) -> str:
     match fault["type"]:
         case "literal_error":
             return f"{name} must be {fault['ctx']['expected']}".replace("'", "")
+        case "int_type" | "greater_than_equal" if name == "confirmed":
+            return "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
         case "int_parsing" | "greater_than_equal" | "less_than_equal":
             return f"{name} must be a whole number from 1 to 1000"
         case "string_too_long":

@@ -14,6 +14,7 @@ from fanout.api.models import (
     LagDocument,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
 
 __all__ = ["ClientOrder", "NodeView"]
@@ -78,9 +79,12 @@ class NodeView(Protocol):
             RequestRefused: The client has no session here, or a worker does not answer.
         """
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""

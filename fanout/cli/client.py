@@ -25,6 +25,7 @@ from fanout.api.models import (
     LagDocument,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
 from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable, RequestRefused
 
@@ -158,7 +159,7 @@ class NodeClient:
             raise self._stranger(f"status {answer.status_code} for {what}")
         return self._json(answer, what)
 
-    def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit a link, without a time limit, and return the result.
 
         Raises:
@@ -172,6 +173,21 @@ class NodeClient:
         if answer.status_code != 200:
             raise self._stranger(f"status {answer.status_code} for an audit")
         return self._parse(AuditDetail, self._json(answer, "the audit"))
+
+    def unconfirmed(self, link: str, *, after: str = "") -> UnconfirmedDocument:
+        """Return a page of a link's unconfirmed topics, behind the topic `after`.
+
+        Raises:
+            AuditRefused: The node has no such link.
+        """
+        path = f"/v1/links/{link}/unconfirmed"
+        answer = self._ask("GET", path, params={"after": after} if after else {})
+        if answer.status_code == 404:
+            fault = self._parse(Fault, self._json(answer, path))
+            raise AuditRefused(fault.error, hint=fault.hint)
+        if answer.status_code != 200:
+            raise self._stranger(f"status {answer.status_code} for {path}")
+        return self._parse(UnconfirmedDocument, self._json(answer, path))
 
     def document(self, path: str) -> Any:
         """Return the JSON document at `path` as the node sent it.

@@ -31,16 +31,18 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    UnconfirmedDocument,
     WorkerStatus,
     utc_from_ns,
 )
 from fanout.api.node_view import ClientOrder
+from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
-from fanout.link.model.status import LinkStatus
+from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.clients import ClientsView
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
@@ -224,7 +226,7 @@ class NodeDocuments:
             reported_completeness=self._watch_results.completeness(),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:
@@ -233,6 +235,12 @@ class NodeDocuments:
         audited = next(one for one in self._node.links if one.config.name == link)
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""
+        shown = next(one for one in self._node.links if one.config.name == link)
+        causes = causes_of_absence(shown.status().user)
+        return await unconfirmed_page(link, shown.unconfirmed, causes=causes, after=after)
 
     def readiness_notice(self) -> ReadinessNotice:
         """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain."""

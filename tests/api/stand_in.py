@@ -15,6 +15,7 @@ from fanout.api.models import (
     AccessStatus,
     ArchiveStatus,
     AuditDetail,
+    BranchCount,
     ClientDetail,
     ClientsDocument,
     Draining,
@@ -36,6 +37,7 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    UnconfirmedDocument,
     WorkerStatus,
 )
 from fanout.api.node_view import ClientOrder
@@ -79,6 +81,8 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         received_total=topics + 1234,
         outside_total=7,
         overtaken_total=9,
+        unconfirmed=0,
+        counted_outside=53,
         heartbeats_lost_total=5,
         sampling=SamplingDetail(samples_total=30, topics_total=480, missing_total=3, changed_total=4, newest=SINCE),
         epochs_total=2,
@@ -123,6 +127,7 @@ class StandInNode:
         self.role: Role = role
         self.links = links
         self.reasons: tuple[str, ...] = ()
+        self.unconfirmed_topics = 5
         self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
         self.server: ServerStatus | None = ServerStatus(
             connections=12,
@@ -384,13 +389,28 @@ class StandInNode:
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        topics = tuple(f"plant/cell-{number}/temp" for number in range(5))
+        shown = [topic for topic in topics if topic > after][:2]
+        return UnconfirmedDocument(
+            link=link,
+            unconfirmed=self.unconfirmed_topics,
+            unnamed=0,
+            causes="deleted there, no longer readable by user edge, or expired there",
+            branches=() if after or not self.unconfirmed_topics else (BranchCount(branch="plant/\x1b[2J", topics=5),),
+            topics=tuple(shown) if self.unconfirmed_topics else (),
+            next=shown[-1] if self.unconfirmed_topics and shown[-1] != topics[-1] else None,
+        )
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         found = next(one for one in self.links if one.name == link)
         if found.state != "live":
             raise AuditRefused(f"the link is {found.state}", hint="Try again later")
+        if confirmed not in {None, 70_000}:
+            raise AuditRefused(f"70000 topics are unconfirmed now, not {confirmed}", hint="See: fanout audit --list")
         return AuditDetail(
             ended=SINCE,
-            confirmed=confirmed,
+            confirmed=confirmed is not None,
             checked_topics=found.topics,
             changed_topics=3,
             removed_topics=70_000 if confirmed else 0,

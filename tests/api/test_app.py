@@ -217,8 +217,24 @@ async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.Async
         0,
         70_000,
     )
-    answer = await http.post("/v1/links/plant/audit", json={"confirmed": True})
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": 70_000})
     assert (answer.json()["removed_topics"], answer.json()["kept_topics"]) == (70_000, 0)
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": 3})
+    assert (answer.status_code, answer.json()["error"]) == (409, "70000 topics are unconfirmed now, not 3")
+
+
+async def test_unconfirmed_topics_come_in_pages(http: httpx.AsyncClient) -> None:
+    """Each names the topic behind which the next one begins; the branches come with the first."""
+    pages = []
+    after: str | None = ""
+    while after is not None:
+        answer = await http.get("/v1/links/plant/unconfirmed", params={"after": after})
+        assert answer.status_code == 200
+        pages.append(answer.json())
+        after = pages[-1]["next"]
+    assert [len(page["topics"]) for page in pages] == [2, 2, 1]
+    assert [len(page["branches"]) for page in pages] == [1, 0, 0]
+    assert (await http.get("/v1/links/planet/unconfirmed")).status_code == 404
 
 
 async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -237,10 +253,13 @@ async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: ht
     assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
 
 
+_NUMBER = "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ('{"confirmed": "maybe"}', "confirmed must be true or false"),
+        *((f'{{"confirmed": {value}}}', _NUMBER) for value in ("true", "false", "-1", '"maybe"', "1.5")),
         ('{"confrimed": true}', "there is no confrimed to be said"),
         ("{confirmed", "the body is not JSON"),
         ("[]", "the body must be a JSON object"),
@@ -289,7 +308,7 @@ async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
 async def test_every_endpoint_answers(http: httpx.AsyncClient) -> None:
     """The list that a 404 shows is true."""
     for path in ENDPOINTS:
-        assert (await http.get(path)).status_code == 200, path
+        assert (await http.get(path.replace("{link}", "plant"))).status_code == 200, path
 
 
 async def test_bug_in_the_node_is_logged_not_told(
