@@ -20,6 +20,7 @@ FanoutError
 ├── ListenError            a listener's address cannot be bound
 ├── LogError               the replication log cannot be written or read
 ├── StoreError             the file of retained values cannot be used
+├── ExplainRefused         a node does not explain a topic now, or the name is no Topic Name
 ├── NodeUnreachable        a command could not reach a node's HTTP address
 │   └── NodeSilent           something took the question, and did not answer in time
 ├── ExtraMissing           an optional part is not installed; the hint is the install command
@@ -41,6 +42,7 @@ __all__ = [
     "AuditRefused",
     "ConfigError",
     "ConfigFault",
+    "ExplainRefused",
     "ExtraMissing",
     "FanoutError",
     "LinkError",
@@ -267,6 +269,10 @@ class LogError(FanoutError):
 
 class StoreError(FanoutError):
     """The file of retained values cannot be used."""
+
+
+class ExplainRefused(FanoutError):
+    """A node does not explain a topic now, or the name is no Topic Name."""
 
 
 class NodeUnreachable(FanoutError):

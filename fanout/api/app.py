@@ -32,11 +32,12 @@ from fanout.api.models import (
     Readiness,
 )
 from fanout.api.node_view import NodeView
+from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused
 
 __all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
 
-ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
+ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/v1/explain", "/metrics", "/openapi.json")
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
@@ -54,6 +55,16 @@ DrainingCode = Annotated[
 ]
 
 
+TopicName = Annotated[
+    str,
+    Query(min_length=1, pattern=r"^[^+#\x00]+$", description="Topic Name at this node, without wildcards."),
+]
+AtPrimary = Annotated[bool, Query(description="Whether `topic` is the name at the primary, without a prefix.")]
+AskedClient = Annotated[
+    str | None, Query(min_length=1, description="Client Identifier of the client that does not get the topic.")
+]
+
+
 def create_app(node: NodeView) -> FastAPI:
     """Build the ASGI application that shows `node`."""
     app = FastAPI(
@@ -65,6 +76,7 @@ def create_app(node: NodeView) -> FastAPI:
     )
     registry = node_registry(node)
     turns = _Turns()
+    explaining = asyncio.Lock()
 
     # HEAD too: some probes, and `wget --spider`, use it.
     @app.head("/livez", include_in_schema=False)
@@ -100,6 +112,25 @@ def create_app(node: NodeView) -> FastAPI:
         """Answer how far each link is behind; null where that is not known."""
         await turns.wait()
         return node.lag()
+
+    @app.get(
+        "/v1/explain",
+        operation_id="explain",
+        responses={
+            403: {"model": Fault, "description": "A page in a browser asked."},
+            422: {"model": Fault, "description": "The topic is no Topic Name."},
+            429: {"model": Fault, "description": "Another topic is being explained."},
+        },
+    )
+    async def explain(
+        request: Request, topic: TopicName, at_primary: AtPrimary = False, client: AskedClient = None
+    ) -> TopicExplanation:
+        """Answer whether a topic is the same here and at the primary, which is asked by name; if not, why."""
+        _refuse_browsers(request)
+        if explaining.locked():
+            raise _Refusal(429, "another topic is being explained", hint="Ask again in some seconds")
+        async with explaining:
+            return await node.explain(topic, at_primary=at_primary, client_id=client)
 
     @app.get(
         "/metrics",
@@ -187,8 +218,9 @@ class _Turns:
 
 
 def _refuse_browsers(request: Request) -> None:
-    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin.
-    if "origin" in request.headers:
+    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
+    # it says at least that the page is of another site.
+    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
@@ -248,6 +280,12 @@ def _problem(fault: dict[str, Any]) -> str:
             return f"{name} must be true or false"
         case "extra_forbidden":
             return f"there is no {name} to be said"
+        case "missing":
+            return f"{name} is missing"
+        case "string_pattern_mismatch" | "string_too_short":
+            return f"{name} must be a name without wildcards, and not empty"
+        case "bool_parsing":
+            return f"{name} must be true or false"
         case "json_invalid":
             return "the body is not JSON"
         case _:

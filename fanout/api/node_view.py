@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fanout.api.models import AuditDetail, Draining, LagDocument, NodeStatus, Readiness
+from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeView"]
 
@@ -12,8 +13,8 @@ __all__ = ["NodeView"]
 class NodeView(Protocol):
     """A node, as its HTTP endpoints see it.
 
-    Every method is called on the node's event loop at each request and, except `audit`, must return at once: counters
-    are read, not computed. Metrics are derived from these documents, so they cannot disagree.
+    Every method is called on the node's event loop at each request and, except `audit` and `explain`, must return at
+    once: counters are read, not computed. Metrics are derived from these documents, so they cannot disagree.
     """
 
     def readiness(self) -> Readiness:
@@ -33,4 +34,13 @@ class NodeView(Protocol):
 
         Raises:
             AuditRefused: No audit can begin now.
+        """
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic.
+
+        Args:
+            topic: A legal Topic Name.
+            at_primary: Whether it is the topic's name at the primary, not at this node.
+            client_id: The client that does not get it; None for none.
         """

@@ -16,13 +16,16 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
-from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable
+from fanout.api.topic_facts import TopicExplanation
+from fanout.errors import AuditRefused, ExplainRefused, NodeSilent, NodeUnreachable
 
 __all__ = ["NodeClient", "node_url"]
 
 _TIMEOUT_S: Final = 3.0
 """Time limit of connecting and of each answer; a healthy node answers within milliseconds."""
 
+_EXPLAIN_S: Final = 60.0
+"""Time limit of an explanation, for which the node asks its primary and reads its log."""
 _READ_S: Final = 30.0
 """Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -104,6 +107,29 @@ class NodeClient:
             raise self._stranger(f"status {answer.status_code} for an audit")
         return self._parse(AuditDetail, self._json(answer, "the audit"))
 
+    def explain(self, topic: str, *, at_primary: bool = False, client_id: str | None = None) -> TopicExplanation:
+        """Return `/v1/explain` for a topic; the node asks its primary, which takes some seconds at most.
+
+        Args:
+            topic: The topic.
+            at_primary: Whether it is the topic's name at the primary, not at the node.
+            client_id: The client that does not get it; None for none.
+
+        Raises:
+            ExplainRefused: The node refuses, with its reason.
+        """
+        query = {"topic": topic, "at_primary": str(at_primary).lower()}
+        if client_id is not None:
+            query["client"] = client_id
+        patient = httpx.Timeout(_TIMEOUT_S, read=_EXPLAIN_S)
+        answer = self._ask("GET", "/v1/explain", params=query, timeout=patient)
+        if answer.status_code in {422, 429}:
+            fault = self._parse(Fault, self._json(answer, "the explanation"))
+            raise ExplainRefused(fault.error, hint=fault.hint)
+        if answer.status_code != 200:
+            raise self._stranger(f"status {answer.status_code} for an explanation")
+        return self._parse(TopicExplanation, self._json(answer, "the explanation"))
+
     def document(self, path: str) -> Any:
         """Return the JSON document at `path` as the node sent it.
 
@@ -122,8 +148,10 @@ class NodeClient:
                 return httpx.Response(answer.status_code, content=self._read(answer))
         except httpx.TimeoutException as error:
             kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
+            limits: httpx.Timeout = further.get("timeout", self._http.timeout)
+            limit_s = limits.read if kind is NodeSilent else limits.connect
             raise kind(
-                f"no answer from {self.url} within {self._http.timeout.read:g} s",
+                f"no answer from {self.url} within {limit_s:g} s",
                 hint="The node is overloaded, or a firewall drops packets: see the node's log",
             ) from error
         except httpx.ConnectError as error:

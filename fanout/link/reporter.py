@@ -80,6 +80,8 @@ class Reporter:
         self._clock = clock
         self._logger = logger
         self._since_ns = clock.now_ns()
+        self._live_until_ns: int | None = None
+        """When the link left the state live the last time; None when it never did."""
         self._notice = NO_NODE
         self._audits = AuditTotals()
         self._possible_loss = ""
@@ -156,6 +158,7 @@ class Reporter:
             missing_pending=len(missing),
             client_certificate_expires_s=self._expiries_s.get("client"),
             primary_certificate_expires_s=self._expiries_s.get("primary"),
+            live_until_ns=self._live_until_ns,
             count_difference=(session.count.difference if self._list_check is None else self._list_check.why) or None,
         )
 
@@ -280,6 +283,8 @@ class Reporter:
             self._logger.warning("link is down", error=error.message, hint=error.hint, primary=str(primary))
 
     def _enter(self, state: LinkState, detail: str) -> None:
+        if self.state is LinkState.LIVE and state is not LinkState.LIVE:
+            self._live_until_ns = self._clock.now_ns()
         self.state = state
         self._since_ns = self._clock.now_ns()
         session = self._session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -29,12 +30,14 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
+from fanout.api.topic_facts import TopicExplanation
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import Drain
+from fanout.node.explain.explainer import TopicExplainer
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
@@ -100,6 +103,10 @@ class NodeParts(Protocol):
     @property
     def links(self) -> tuple[Link, ...]:
         """Every link, in the order of the configuration."""
+
+    @property
+    def link_replicas(self) -> Sequence[tuple[Link, Replica]]:
+        """Every link with its replica, in the order of the configuration."""
 
     @property
     def own(self) -> Replica:
@@ -206,6 +213,19 @@ class NodeDocuments:
             reported=self._watch_results.lag(),
             reported_completeness=self._watch_results.completeness(),
         )
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic; see `TopicExplainer.explain`."""
+        node = self._node
+        explainer = TopicExplainer(
+            node.config,
+            links=node.link_replicas,
+            own=node.own,
+            server=node.server,
+            reason_against=reason_against,
+            clock=node.clock,
+        )
+        return await explainer.explain(topic, at_primary=at_primary, client_id=client_id)
 
     async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
         """Audit one of the links now and return the result.

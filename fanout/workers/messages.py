@@ -16,9 +16,11 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.counters import ServerStats
+from fanout.server.session.client_delivery import ClientDelivery
 
 __all__ = [
     "Answer",
+    "AskDelivery",
     "AskSubscribed",
     "ChannelMessage",
     "Complete",
@@ -119,6 +121,18 @@ class AskSubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class AskDelivery:
+    """Hub: the `Answer` says how a topic is delivered to a client; None when it has no session here."""
+
+    request: int
+    """Request number, repeated by the `Answer`."""
+    client_id: str
+    """The client."""
+    topic: bytes
+    """The topic."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hub: disconnect the clients, and end."""
 
@@ -133,11 +147,11 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Worker: the answer to a `SendAway` or `AskSubscribed`."""
+    """Worker: the answer to a `SendAway`, `AskSubscribed` or `AskDelivery`."""
 
     request: int
     """Request number."""
-    value: int
+    value: int | ClientDelivery | None
     """The answer."""
 
 
@@ -187,6 +201,7 @@ ChannelMessage = (
     | ReloadCertificates
     | SendAway
     | AskSubscribed
+    | AskDelivery
     | Stop
     | WorkerReady
     | Answer

@@ -28,6 +28,7 @@ from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
+from fanout.server.session.client_delivery import ClientDelivery
 from fanout.workers.channel import encode
 from fanout.workers.client_router import new_handover_sockets
 from fanout.workers.figures import add_up
@@ -41,7 +42,7 @@ from fanout.workers.messages import (
     ReloadCertificates,
     Stop,
 )
-from fanout.workers.ownership import share_of
+from fanout.workers.ownership import owner_of, share_of
 from fanout.workers.worker_process import WorkerProcess, WorkerState
 
 __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
@@ -217,6 +218,14 @@ class WorkerPool:
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether a client of a worker has a subscription, not shared, to exactly this Topic Filter."""
         return any(await asyncio.gather(*(worker.is_subscribed(topic_filter) for worker in self._workers)))
+
+    async def client_delivery(self, client_id: str, topic: bytes) -> ClientDelivery | None:
+        """Return how a topic is delivered to a client; None when it has no session.
+
+        Raises:
+            TimeoutError: Its worker does not serve clients now, or does not answer.
+        """
+        return await self._workers[owner_of(client_id, len(self._workers))].client_delivery(client_id, topic)
 
     @property
     def conflated_topics_max(self) -> int:

@@ -27,11 +27,13 @@ from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import Clock
 from fanout.server.client.connack import random_client_id
 from fanout.server.client.server import Server
+from fanout.server.session.client_delivery import client_delivery
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.client_router import ClientRouter
 from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
 from fanout.workers.messages import (
     Answer,
+    AskDelivery,
     AskSubscribed,
     ChannelMessage,
     Complete,
@@ -258,6 +260,10 @@ class _Worker:
             case AskSubscribed(request, topic_filter):
                 index = self._server.registry.index if self._server is not None else None
                 self.channel.send(Answer(request, index is not None and index.has(topic_filter)))
+                return
+            case AskDelivery(request, client_id, topic):
+                session = self._server.registry.get(client_id) if self._server is not None else None
+                self.channel.send(Answer(request, None if session is None else client_delivery(session, topic)))
                 return
             case SetUp():
                 self._set_up = message

@@ -25,10 +25,12 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Update
 from fanout.runtime.backoff import Backoff
 from fanout.server.base.counters import ServerStats
+from fanout.server.session.client_delivery import ClientDelivery
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
     Answer,
+    AskDelivery,
     AskSubscribed,
     ChannelMessage,
     Complete,
@@ -60,7 +62,7 @@ _STARTING_TICKS_MAX: Final = 300
 """The same until it serves."""
 _LAST_WORDS_S: Final = 1.0
 _SUBSCRIBED_S: Final = 5.0
-"""Limit for a worker's answer about a subscription."""
+"""Limit for a worker's answer about a subscription or a client."""
 _SEND_AWAY_S: Final = 5.0
 """Limit for a worker to disconnect clients in a tear-down, so that a hanging worker does not delay it."""
 
@@ -136,7 +138,7 @@ class WorkerProcess:
         self._on_subscribed = on_subscribed
         self._on_backpressure = on_backpressure
         self._last_request = 0
-        self._requests: dict[int, asyncio.Future[int]] = {}
+        self._requests: dict[int, asyncio.Future[int | ClientDelivery | None]] = {}
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
@@ -189,11 +191,13 @@ class WorkerProcess:
             The number; 0 when the worker ends before, or does not answer in time (it still disconnects them later).
         """
         try:
-            return await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
+            count = await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
         except TimeoutError:
             self.late_total += 1
             self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
             return 0
+        assert isinstance(count, int)
+        return count
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether one of its clients has a subscription to exactly this Topic Filter; True without an answer."""
@@ -202,7 +206,19 @@ class WorkerProcess:
         except TimeoutError:
             return True
 
-    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> int:
+    async def client_delivery(self, client_id: str, topic: bytes) -> ClientDelivery | None:
+        """Return how a topic is delivered to one of its clients; None when the client has no session.
+
+        Raises:
+            TimeoutError: The worker does not serve clients now, ends before it answers, or does not answer in time.
+        """
+        answer = await self._ask(lambda request: AskDelivery(request, client_id, topic), timeout_s=_SUBSCRIBED_S)
+        if answer == 0:
+            raise TimeoutError
+        assert answer is None or isinstance(answer, ClientDelivery)
+        return answer
+
+    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> int | ClientDelivery | None:
         """Send a request and return its answer; 0 when the worker does not serve, or ends before.
 
         Raises:
@@ -211,7 +227,7 @@ class WorkerProcess:
         if self._channel is None or self.state is not WorkerState.SERVING:
             return 0
         self._last_request = request = self._last_request + 1
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[int | ClientDelivery | None] = asyncio.get_running_loop().create_future()
         self._requests[request] = answer
         self._channel.send(message(request))
         try:
@@ -220,7 +236,7 @@ class WorkerProcess:
         finally:
             del self._requests[request]
 
-    def _answer(self, request: int, value: int) -> None:
+    def _answer(self, request: int, value: int | ClientDelivery | None) -> None:
         answer = self._requests.get(request)
         if answer is not None and not answer.done():
             answer.set_result(value)

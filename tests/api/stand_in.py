@@ -32,6 +32,8 @@ from fanout.api.models import (
     ServerStatus,
     WorkerStatus,
 )
+from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
+from fanout.api.topic_verdict import explain
 from fanout.errors import AuditRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
@@ -110,6 +112,11 @@ class StandInNode:
         self.role: Role = role
         self.links = links
         self.reasons: tuple[str, ...] = ()
+        self.digest = "00000000000000aa"
+        self.answer: PrimaryAnswer | None = None
+        self.may_explain = asyncio.Event()
+        self.may_explain.set()
+        self.explaining = asyncio.Event()
         self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
         self.server: ServerStatus | None = ServerStatus(
             connections=12,
@@ -293,6 +300,30 @@ class StandInNode:
             took_seconds=1.5,
             failure=None,
         )
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        self.explaining.set()
+        await self.may_explain.wait()
+        value = TopicValue(digest=self.digest, payload_bytes=12, received=SINCE)
+        facts = TopicFacts(
+            node="edge-1",
+            topic=topic,
+            at=SINCE + timedelta(seconds=90),
+            link=TopicLink(
+                name="plant",
+                selector="plant/#",
+                topic=topic,
+                primary="mqtt://broker:1883",
+                username="edge",
+                state="live",
+                since=SINCE,
+                reason=None,
+            ),
+            value=value,
+            primary=self.answer or PrimaryAnswer(outcome="value", value=value),
+            client=None if client_id is None else TopicClient(client_id=client_id, session=False),
+        )
+        return explain(facts)
 
     @staticmethod
     def _lag_of(link: LinkDetail, seconds: float | None, age: float | None, interval: float) -> LinkLag:

@@ -142,6 +142,8 @@ class LinkStatus:
     """When the link's client certificate expires, in Unix seconds, as of the newest connection; None without one."""
     primary_certificate_expires_s: int | None = None
     """When the primary's certificate expires, in Unix seconds, as of the newest connection; None without TLS."""
+    live_until_ns: int | None = None
+    """When the link left the state live the last time, Unix time in nanoseconds; None when it never did."""
     count_difference: str | None = None
     """How the replica differs from the primary's count or list; None while they agree or are not compared."""
 

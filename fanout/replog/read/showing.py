@@ -5,7 +5,7 @@ Nothing is changed, and nodes may go on writing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fanout.replog.files.sealing import node_of
 from fanout.replog.files.segments import SegmentReader
 from fanout.replog.read.reading import LogPart, log_parts
 
-__all__ = ["newest_rows"]
+__all__ = ["newest_rows", "pieces_of"]
 
 
 def newest_rows(
@@ -62,8 +62,7 @@ def _last(
     """Return the last wanted rows of one node, in any order."""
     rows: list[dict[str, Any]] = []
     for part in reversed(parts):
-        pieces = _of_segment(part, table) if part.segment is not None else _of_file(part.sealed.get(table))
-        for piece in pieces:
+        for piece in pieces_of(part, table):
             wanted = piece if wanted_topic is None else _with_topics(piece, wanted_topic)
             # Rows of a piece are grouped by link, not sorted.
             order = pc.sort_indices(wanted["log_pos"])
@@ -83,6 +82,19 @@ def _with_times(rows: pa.Table) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
 
 
+def pieces_of(part: LogPart, table: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows of one table of a part, in pieces; those of a piece are grouped by link, not sorted.
+
+    Args:
+        part: The part.
+        table: `updates` or `events`.
+        columns: The columns to read of sealed files; None for all. Segments yield all in any case.
+    """
+    if part.segment is not None:
+        return _of_segment(part, table)
+    return _of_file(part.sealed.get(table), columns)
+
+
 def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
     assert part.segment is not None
     for frame in SegmentReader(part.segment):
@@ -91,12 +103,12 @@ def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
             yield pa.ipc.open_stream(stream).read_all()
 
 
-def _of_file(path: Path | None) -> Iterator[pa.Table]:
+def _of_file(path: Path | None, columns: Sequence[str] | None) -> Iterator[pa.Table]:
     if path is None:
         return
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group)
+            yield file.read_row_group(group, columns=columns)
 
 
 def _with_topics(piece: pa.Table, wanted_topic: Callable[[str], bool]) -> pa.Table:

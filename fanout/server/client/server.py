@@ -40,6 +40,7 @@ from fanout.server.client.packet_handlers import PacketHandlers
 from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
+from fanout.server.session.client_delivery import ClientDelivery, client_delivery
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 
@@ -253,6 +254,11 @@ class Server:
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether a session has a subscription, not shared, to exactly this Topic Filter."""
         return self.registry.index.has(topic_filter)
+
+    async def client_delivery(self, client_id: str, topic: bytes) -> ClientDelivery | None:
+        """Return how a topic is delivered to a client; None when it has no session here."""
+        session = self.registry.get(client_id)
+        return None if session is None else client_delivery(session, topic)
 
     async def check_again(self) -> None:
         """Apply the current rules of the gate to all sessions; see `SessionLifecycles.check_again`."""
