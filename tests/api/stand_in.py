@@ -117,6 +117,7 @@ class StandInNode:
         self.may_explain = asyncio.Event()
         self.may_explain.set()
         self.explaining = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
         self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
         self.server: ServerStatus | None = ServerStatus(
             connections=12,
@@ -301,8 +302,13 @@ class StandInNode:
             failure=None,
         )
 
+    def release(self) -> None:
+        """Let questions that wait for `may_explain` go on, from another thread."""
+        self._loop.call_soon_threadsafe(self.may_explain.set)
+
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
         self.explaining.set()
+        self._loop = asyncio.get_running_loop()
         await self.may_explain.wait()
         value = TopicValue(digest=self.digest, payload_bytes=12, received=SINCE)
         facts = TopicFacts(

@@ -84,6 +84,8 @@ async def test_workers_that_end_are_started_again_and_again(pool: WorkerPool) ->
     """The node is not ready, and says for which of them it waits."""
     await wait_until(lambda: all(worker.restarts_total >= 2 for worker in pool.workers))
     assert pool.reasons() == ("worker 1 is starting", "worker 2 is starting")
+    with pytest.raises(TimeoutError):
+        await pool.client_delivery("c", b"plant/x")
     assert (pool.stats().connections, pool.access_stats().rules) == (0, 0)
 
 
@@ -276,6 +278,8 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     async with asyncio.timeout(10):
         assert await pool.send_away(Concerned([])) == 0
         assert await pool.is_subscribed(b"plant/x")
+        with pytest.raises(TimeoutError):
+            await pool.client_delivery("c", b"plant/x")
     assert [worker.late_total for worker in pool.workers] == [1, 1]
     await wait_until(lambda: all(worker.pid is not None for worker in pool.workers))
     for worker_process in pool.workers:

@@ -5,7 +5,7 @@ Nothing is changed, and nodes may go on writing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def _with_times(rows: pa.Table) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
 
 
-def pieces_of(part: LogPart, table: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def pieces_of(part: LogPart, table: str, *, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """Yield the rows of one table of a part, in pieces; those of a piece are grouped by link, not sorted.
 
     Args:
@@ -103,7 +103,7 @@ def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
             yield pa.ipc.open_stream(stream).read_all()
 
 
-def _of_file(path: Path | None, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+def _of_file(path: Path | None, columns: list[str] | None) -> Iterator[pa.Table]:
     if path is None:
         return
     with pq.ParquetFile(path) as file:
