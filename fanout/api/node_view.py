@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fanout.api.models import AuditDetail, Draining, LagDocument, NodeStatus, Readiness
-from fanout.api.topic_facts import TopicExplanation
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeView"]
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fanout import __version__
 from fanout.access.gate import Gate
@@ -30,14 +30,12 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
-from fanout.api.topic_facts import TopicExplanation
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import Drain
-from fanout.node.explain.explainer import TopicExplainer
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
@@ -47,6 +45,9 @@ from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
 from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeDocuments", "NodeParts"]
 
@@ -216,6 +217,8 @@ class NodeDocuments:
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
         """Return what is the matter with a topic; see `TopicExplainer.explain`."""
+        from fanout.node.explain.explainer import TopicExplainer  # its documents are not needed to start a node
+
         node = self._node
         explainer = TopicExplainer(
             node.config,

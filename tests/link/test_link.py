@@ -67,6 +67,19 @@ async def test_nothing_beside_a_connection_keeps_the_link_from_the_next_one(monk
         released.set()
 
 
+async def test_the_status_tells_until_when_the_link_was_live() -> None:
+    """Not when it last tried to connect: `since_ns` is of its present state."""
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        before = link.status
+        assert before.live_until_ns is None
+        server.cut()
+        await link.wait(lambda: link.sink.states()[-2:] == ["verifying", "live"])
+        after = link.status
+        assert after.live_until_ns is not None
+        assert after.live_until_ns <= after.since_ns
+
+
 async def test_acknowledgements_follow_the_record() -> None:
     """A batch is acknowledged to the primary only when the sink has recorded it."""
     primary = FakePrimary()

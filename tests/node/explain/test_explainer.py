@@ -79,9 +79,9 @@ class OneClient:
 class Place:
     """One node with one link."""
 
-    def __init__(self, link: AnsweringLink, *, server: OneClient | None = None, **limits: int) -> None:
+    def __init__(self, link: AnsweringLink, *, server: OneClient | None = None, topics_max: int | None = None) -> None:
         self.link = link
-        self.replica = Replica(selectors=link.config.selectors, **limits)
+        self.replica = Replica(selectors=link.config.selectors, topics_max=topics_max)
         self.own = Replica()
         self.pauses: list[float] = []
         self.when_pausing: Callable[[], None] = lambda: None
