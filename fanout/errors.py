@@ -20,9 +20,9 @@ FanoutError
 ├── ListenError            a listener's address cannot be bound
 ├── LogError               the replication log cannot be written or read
 ├── StoreError             the file of retained values cannot be used
-├── ExplainRefused         a node does not explain a topic now, or the name is no Topic Name
 ├── NodeUnreachable        a command could not reach a node's HTTP address
 │   └── NodeSilent           something took the question, and did not answer in time
+├── RequestRefused         a node refuses what an operator asked of it
 ├── ExtraMissing           an optional part is not installed; the hint is the install command
 └── ReportError            a report cannot be made from what was given
 
@@ -42,7 +42,6 @@ __all__ = [
     "AuditRefused",
     "ConfigError",
     "ConfigFault",
-    "ExplainRefused",
     "ExtraMissing",
     "FanoutError",
     "LinkError",
@@ -56,6 +55,7 @@ __all__ = [
     "PrimaryUnreachable",
     "ProtocolError",
     "ReportError",
+    "RequestRefused",
     "SelectorInvalid",
     "SendQuotaExceeded",
     "SnapshotUnproved",
@@ -271,10 +271,6 @@ class StoreError(FanoutError):
     """The file of retained values cannot be used."""
 
 
-class ExplainRefused(FanoutError):
-    """A node does not explain a topic now, or the name is no Topic Name."""
-
-
 class NodeUnreachable(FanoutError):
     """A command could not reach a node's HTTP address."""
 
@@ -283,6 +279,10 @@ class NodeUnreachable(FanoutError):
 
 class NodeSilent(NodeUnreachable):
     """Something listens at a node's HTTP address and did not answer in time."""
+
+
+class RequestRefused(FanoutError):
+    """A node refuses what an operator asked of it, such as to send away a client that it does not have."""
 
 
 class ExtraMissing(FanoutError):

@@ -129,7 +129,7 @@ class TopicClient(_Document):
     client_id: str
     session: bool = Field(description="Whether the node has a session of it.")
     connected: bool = Field(default=False, description="Whether it has a Network Connection.")
-    filters: tuple[str, ...] = Field(default=(), description="Its Topic Filters that match the topic, ten at most.")
+    filters: tuple[str, ...] = Field(default=(), description="Its Topic Filters that match the topic, twenty at most.")
     subscriptions: NonNegativeInt = Field(default=0, description="Number of all its subscriptions.")
     denied_by: str | None = Field(
         default=None, description="The access rule that keeps the topic from it; null when it may read it."
@@ -139,6 +139,7 @@ class TopicClient(_Document):
     conflated_topics: NonNegativeInt = Field(
         default=0, description="Topics of which only the newest value waits, because it reads too slowly."
     )
+    slow_seconds: float | None = Field(default=None, description="How long it has been slow; null when it is not.")
     unknown: str | None = Field(default=None, description="Why nothing is known of it; null when something is.")
 
 

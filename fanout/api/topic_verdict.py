@@ -232,10 +232,10 @@ def _client(facts: TopicFacts, client: TopicClient) -> Finding | None:
         hint = "A subscription that was refused is not kept: its SUBACK said so to the client"
     elif not client.connected:
         text = f"{name} is not connected; {client.queued_messages:,} messages wait for it"
-    elif client.queued_messages or client.conflated_topics:
-        text = (
-            f"{name} reads too slowly: {client.queued_messages:,} messages ({client.queued_bytes:,} bytes) wait for it"
-        )
+    elif client.queued_messages or client.conflated_topics or client.slow_seconds is not None:
+        since = "" if client.slow_seconds is None else f" for {client.slow_seconds:.0f} s"
+        text = f"{name} reads too slowly{since}: {client.queued_messages:,} messages ({client.queued_bytes:,} bytes)"
+        text += " wait for it"
         if client.conflated_topics:
             text += f", and of {client.conflated_topics:,} topics only the newest value"
         hint = "Look for a slow network or a busy client"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption, checked_url
 from fanout.cli.exit_codes import ExitCode, exit_code_of
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlOption, checked_url
 from fanout.errors import FanoutError
 
 if TYPE_CHECKING:
@@ -76,9 +77,10 @@ def explain(
     client: Annotated[
         str | None, typer.Option(metavar="ID", help="Client Identifier of a client that does not get the topic.")
     ] = None,
+    token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a topic is the same here and at its primary; if not, since when and why.
+    """Say whether a topic is stale, since when, and why.
 
     The node asks the primary for the topic by name, as the user of the link and on a connection of its own. Payloads
     are compared by digest, and never shown.
@@ -86,12 +88,12 @@ def explain(
     from fanout.cli.client import NodeClient
     from fanout.cli.output.terminal import print_error, print_json
 
-    with NodeClient(url) as node:
+    with NodeClient.with_token_of(url, token_file) as node:
         found = node.explain(topic, client_id=client)
     fault: FanoutError | None = None
     if tap is not None and found.facts.link is not None:
         try:
-            found = _with_tap(found, tap)
+            found = _with_tap(found, tap, token_file)
         except FanoutError as error:
             fault = error
     if as_json:
@@ -105,14 +107,14 @@ def explain(
     raise typer.Exit(codes.get(found.verdict.kind, ExitCode.NO))
 
 
-def _with_tap(found: TopicExplanation, url: str) -> TopicExplanation:
+def _with_tap(found: TopicExplanation, url: str, token_file: Path | None) -> TopicExplanation:
     """Return the explanation with the facts of another node, judged anew."""
     from fanout.api.topic_facts import TapFacts
     from fanout.api.topic_verdict import explain as judge
     from fanout.cli.client import NodeClient
 
     assert found.facts.link is not None
-    with NodeClient(url) as client:
+    with NodeClient.with_token_of(url, token_file) as client:
         there = client.explain(found.facts.link.topic, at_primary=True).facts
     tap = TapFacts(
         node=there.node,

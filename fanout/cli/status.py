@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,11 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         yield "troubles", ", ".join(had)
     if link.last_error is not None:
         yield "error", link.last_error
-        yield "", link.hint or ""
+        if link.last_error_at is not None:
+            over = "; over, the link has been live since" if link.last_error_over else ""
+            yield "", f"at {link.last_error_at:%Y-%m-%d %H:%M:%S} UTC{over}"
+        if link.hint is not None and not link.last_error_over:
+            yield "", link.hint
 
 
 def _audit_figures(audit: AuditDetail) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.certificates import EXPIRING_S
 from fanout.chain.readiness_notice import NO_NODE, UNTOLD, ReadinessNotice
 from fanout.config import Address, LinkConfig
-from fanout.errors import FanoutError
+from fanout.errors import FanoutError, LinkLost
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
@@ -39,6 +40,11 @@ from fanout.link.session.machine import LinkSession
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
+
+_STALL_HINT: Final = (
+    "Look at the side that the reason names: the primary and the network, or this machine's processor; the link"
+    " compares its values when heartbeats come back"
+)
 
 
 class Reporter:
@@ -89,6 +95,9 @@ class Reporter:
         self._unanswered = 0
         """Connections begun since the primary answered one; only the first reports its states."""
         self._last_error: FanoutError | None = None
+        self._last_error_ns: int | None = None
+        self._last_error_over = False
+        self._stalls_total = 0
         self._expiries_s: dict[str, int | None] = {}
         """Expiry of the certificates of the newest connection: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
@@ -131,6 +140,9 @@ class Reporter:
             evidence=_weakest(lifecycle.evidence) if all(each.complete for each in selectors) else None,
             last_error=None if error is None else error.message,
             last_error_hint=None if error is None else error.hint or None,
+            last_error_ns=self._last_error_ns if error is self._last_error else None,
+            last_error_over=self._last_error_over and error is self._last_error,
+            stalls_total=self._stalls_total,
             lag_ns=session.control.lag_ns(now),
             items_behind=session.item_lag.items(now, newest=session.pipeline.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
@@ -278,9 +290,12 @@ class Reporter:
             primary: Address that was used.
         """
         repeated = self._last_error is not None and self._last_error.message == error.message
-        self._last_error = error
+        self._note_error(error)
         if not (repeated and self._unanswered > 1):
             self._logger.warning("link is down", error=error.message, hint=error.hint, primary=str(primary))
+
+    def _note_error(self, error: FanoutError) -> None:
+        self._last_error, self._last_error_ns, self._last_error_over = error, self._clock.now_ns(), False
 
     def _enter(self, state: LinkState, detail: str) -> None:
         if self.state is LinkState.LIVE and state is not LinkState.LIVE:
@@ -288,7 +303,11 @@ class Reporter:
         self.state = state
         self._since_ns = self._clock.now_ns()
         session = self._session
+        if state is LinkState.STALLED:
+            self._stalls_total += 1
+            self._note_error(LinkLost(detail, hint=_STALL_HINT))
         if state is LinkState.LIVE:
+            self._last_error_over = self._last_error is not None
             self._possible_loss = ""
             if self._too_weak() is not None:
                 self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from fanout.api.models import NodeState
+from fanout.api.models import NodeState, utc_from_ns
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
@@ -51,7 +51,7 @@ def reason_against(status: LinkStatus) -> str | None:
     """
     waits_for = WAITS_FOR[status.state]
     if waits_for is not None:
-        error = f": {status.last_error}" if status.last_error else ""
+        error = f": {status.last_error}" if status.last_error and not status.last_error_over else ""
         state = status.state.value.replace("_", " ")
         if status.stale_reason is not None:
             return f"stale ({status.stale_reason}), {state}{error}"
@@ -69,15 +69,24 @@ def link_reasons(links: Iterable[LinkStatus]) -> tuple[str, ...]:
     return tuple(f"link {name} is {reason}" for name, reason in reasons if reason is not None)
 
 
-def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str, ...] = ()) -> NodeReadiness:
+def judge(
+    phase: NodePhase,
+    links: Iterable[LinkStatus],
+    *,
+    held_since_ns: int | None = None,
+    unserved: tuple[str, ...] = (),
+) -> NodeReadiness:
     """Return whether a node is ready.
 
     Args:
         phase: Phase of the node.
         links: Its links.
+        held_since_ns: When an operator's hold began, Unix time in nanoseconds; None without one.
         unserved: Reasons why the node or its workers cannot serve clients; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
+    if held_since_ns is not None:
+        own = (f"held by operator since {utc_from_ns(held_since_ns):%Y-%m-%d %H:%M:%S} UTC",)
     reasons = (*own, *link_reasons(links), *unserved)
     if phase is NodePhase.DRAINING:
         return NodeReadiness("draining", reasons)

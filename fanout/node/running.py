@@ -19,12 +19,15 @@ from fanout.access.passwords import load_passwords
 from fanout.affected_clients import Concerned
 from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
+from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
-from fanout.config import LinkConfig, NodeConfig, Role
+from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
 from fanout.link.link import Link
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.node.alarms import alarm_logger
 from fanout.node.cautions import find_cautions
+from fanout.node.clients import send_all_away
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
@@ -41,6 +44,7 @@ from fanout.replog.write.writer import LogWriter
 from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
+from fanout.server.accept.peers import is_local
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
@@ -88,7 +92,7 @@ class Node:
             logger: Takes log lines.
 
         Raises:
-            ConfigError: The password file cannot be used.
+            ConfigError: The password file, or the file of the token, cannot be used.
         """
         self.config = config
         self.role = role
@@ -149,7 +153,11 @@ class Node:
             )
         self.documents = NodeDocuments(self)
         self.http = (
-            HttpServer(lambda: _http_app(self.documents), host=config.http.listen.host, port=config.http.listen.port)
+            HttpServer(
+                functools.partial(_http_app, self.documents, _operator_access(config.http)),
+                host=config.http.listen.host,
+                port=config.http.listen.port,
+            )
             if config.http
             else None
         )
@@ -161,6 +169,7 @@ class Node:
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._sending_away: asyncio.Task[None] | None = None
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -252,6 +261,9 @@ class Node:
         Links stop after the primary has answered all forwarded messages of clients, unless that takes too long.
         """
         self.drain.end()
+        self.keep_clients()
+        if self._sending_away is not None:
+            await asyncio.gather(self._sending_away, return_exceptions=True)
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
         try:
@@ -317,6 +329,21 @@ class Node:
     def spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run a task for the life of the node; if it ends earlier, the node has failed."""
         self._tasks.append(asyncio.create_task(run(), name=name))
+
+    # For the documents of the node (`fanout.node.documents.NodeParts`).
+
+    def send_clients_away(self) -> None:
+        """Begin to disconnect every client, at a pace; harmless while that goes on."""
+        if self.server is not None and (self._sending_away is None or self._sending_away.done()):
+            self._sending_away = asyncio.create_task(self._send_all_away(self.server), name="send clients away")
+
+    def keep_clients(self) -> None:
+        """Stop to disconnect clients; harmless when nothing goes on."""
+        if self._sending_away is not None:
+            self._sending_away.cancel()
+
+    async def _send_all_away(self, server: Server | WorkerPool) -> None:
+        self._logger.info("clients sent away by an operator", clients=await send_all_away(server))
 
     # For links (`fanout.link.model.status.LinkSink`).
 
@@ -476,6 +503,13 @@ class Node:
         for link in self._links.values():
             link.hold(bool(self._holding))
 
+    def _record_alarm(self, link: str, detail: str) -> None:
+        """Log an alarm of a link, once the log is open."""
+        if not self.opening:
+            epoch = self._links[link].status().epoch
+            replica = self._records[link].replica
+            self.event(link, "alarm", epoch=epoch, topics=len(replica), digest=replica.digest(), detail=detail)
+
     def _make_gate(self) -> Gate:
         access = self.config.access
         passwords = load_passwords(access.password_file)
@@ -493,7 +527,9 @@ class Node:
             replica=replica,
             sink=self,
             clock=self.clock,
-            logger=self._logger.bind(link=config.name),
+            logger=alarm_logger(
+                self._logger.bind(link=config.name), record=functools.partial(self._record_alarm, config.name)
+            ),
             store=self.storage,
             stamps=self.stamps,
         )
@@ -594,7 +630,17 @@ class Node:
         self.server.dispatch(updates)
 
 
-def _http_app(documents: NodeDocuments) -> FastAPI:
+def _operator_access(http: HttpConfig) -> OperatorAccess:
+    """Return who may see and end single clients.
+
+    Raises:
+        ConfigError: The file of the token cannot be used.
+    """
+    token = None if http.token_file is None else read_token(http.token_file)
+    return OperatorAccess(token=token, loopback=is_local(http.listen))
+
+
+def _http_app(documents: NodeDocuments, access: OperatorAccess) -> FastAPI:
     from fanout.api.app import create_app  # FastAPI takes a third of a node's start: links connect meanwhile
 
-    return create_app(documents)
+    return create_app(documents, access=access)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
@@ -16,16 +17,18 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.counters import ServerStats
-from fanout.server.session.client_delivery import ClientDelivery
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 
 __all__ = [
     "Answer",
-    "AskDelivery",
+    "AnswerValue",
+    "AskClients",
     "AskSubscribed",
     "ChannelMessage",
     "Complete",
     "Corrected",
     "FeedBatch",
+    "Kick",
     "PublishVerdicts",
     "Published",
     "Reload",
@@ -37,6 +40,9 @@ __all__ = [
     "Subscribed",
     "WorkerReady",
 ]
+
+AnswerValue: TypeAlias = int | ClientPage | Kicked | None
+"""What an `Answer` may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +127,27 @@ class AskSubscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class AskDelivery:
-    """Hub: the `Answer` says how a topic is delivered to a client; None when it has no session here."""
+class AskClients:
+    """Hub: the `Answer` is a `ClientPage`."""
+
+    request: int
+    """Request number, repeated by the `Answer`."""
+    query: ClientQuery
+    """The clients that are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kick:
+    """Hub: send a client away; the `Answer` is as of `Server.kick`."""
 
     request: int
     """Request number, repeated by the `Answer`."""
     client_id: str
-    """The client."""
-    topic: bytes
-    """The topic."""
+    """Its Client Identifier."""
+    clean: bool
+    """True to end its session too."""
+    reason_code: ReasonCode
+    """Reason Code of the DISCONNECT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +165,12 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Worker: the answer to a `SendAway`, `AskSubscribed` or `AskDelivery`."""
+    """Worker: the answer to a question of the hub."""
 
     request: int
     """Request number."""
-    value: int | ClientDelivery | None
-    """The answer."""
+    value: AnswerValue
+    """The answer, as the question says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +218,9 @@ ChannelMessage = (
     | Reload
     | ReloadCertificates
     | SendAway
+    | AskClients
     | AskSubscribed
-    | AskDelivery
+    | Kick
     | Stop
     | WorkerReady
     | Answer

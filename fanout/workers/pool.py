@@ -28,7 +28,7 @@ from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
-from fanout.server.session.client_delivery import ClientDelivery
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, join
 from fanout.workers.channel import encode
 from fanout.workers.client_router import new_handover_sockets
 from fanout.workers.figures import add_up
@@ -42,7 +42,7 @@ from fanout.workers.messages import (
     ReloadCertificates,
     Stop,
 )
-from fanout.workers.ownership import owner_of, share_of
+from fanout.workers.ownership import share_of
 from fanout.workers.worker_process import WorkerProcess, WorkerState
 
 __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
@@ -219,13 +219,29 @@ class WorkerPool:
         """Return whether a client of a worker has a subscription, not shared, to exactly this Topic Filter."""
         return any(await asyncio.gather(*(worker.is_subscribed(topic_filter) for worker in self._workers)))
 
-    async def client_delivery(self, client_id: str, topic: bytes) -> ClientDelivery | None:
-        """Return how a topic is delivered to a client; None when it has no session.
+    async def clients(self, query: ClientQuery) -> ClientPage:
+        """Return the figures of single clients of all workers; workers that do not answer are named."""
+        pages = await asyncio.gather(*(worker.clients(query) for worker in self._workers))
+        silent = tuple(number for number, page in enumerate(pages, 1) if page is None)
+        return join(query, (page for page in pages if page is not None), silent=silent)
+
+    async def kick(
+        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    ) -> Kicked | None:
+        """Send a client away, whichever worker has it; see `Server.kick`.
 
         Raises:
-            TimeoutError: Its worker does not serve clients now, or does not answer.
+            TimeoutError: No worker has the client, but for one that does not answer in time.
         """
-        return await self._workers[owner_of(client_id, len(self._workers))].client_delivery(client_id, topic)
+        asked = (worker.kick(client_id, clean=clean, reason_code=reason_code) for worker in self._workers)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for kicked in answers:
+            if isinstance(kicked, Kicked):
+                return kicked
+        for failure in answers:
+            if isinstance(failure, BaseException):
+                raise failure
+        return None
 
     @property
     def conflated_topics_max(self) -> int:

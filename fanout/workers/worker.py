@@ -27,18 +27,18 @@ from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import Clock
 from fanout.server.client.connack import random_client_id
 from fanout.server.client.server import Server
-from fanout.server.session.client_delivery import client_delivery
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.client_router import ClientRouter
 from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
 from fanout.workers.messages import (
     Answer,
-    AskDelivery,
+    AskClients,
     AskSubscribed,
     ChannelMessage,
     Complete,
     Corrected,
     FeedBatch,
+    Kick,
     PublishVerdicts,
     Reload,
     ReloadCertificates,
@@ -97,6 +97,7 @@ class _Worker:
         self._complete = False
         self._reload: AccessConfig | None = None
         self._send_away: deque[SendAway] = deque()
+        self._questions: deque[AskClients | Kick] = deque()
         self._stop: Stop | None = None
         self._backlog = FeedBacklog()
         self._replica = Replica()  # values that the hub does not keep come without RETAIN
@@ -172,15 +173,24 @@ class _Worker:
             self._report(server, gate)
             now = self._clock.monotonic()
             report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
-            while await self._wait(lambda: self._reload is not None or bool(self._send_away), until=report_at):
+            while await self._wait(lambda: bool(self._reload or self._send_away or self._questions), until=report_at):
                 access, self._reload = self._reload, None
                 if access is not None:
                     await self._replace(access, server, gate)
+                while self._questions:
+                    await self._answer(self._questions.popleft(), server)
                 while self._send_away:
                     message = self._send_away.popleft()
                     self.channel.send(Answer(message.request, await server.send_away(message.concerns)))
             if self._is_ending:
                 return
+
+    async def _answer(self, question: AskClients | Kick, server: Server) -> None:
+        if isinstance(question, AskClients):
+            self.channel.send(Answer(question.request, await server.clients(question.query)))
+            return
+        kicked = await server.kick(question.client_id, clean=question.clean, reason_code=question.reason_code)
+        self.channel.send(Answer(question.request, kicked))
 
     @property
     def _is_ending(self) -> bool:
@@ -257,13 +267,11 @@ class _Worker:
             case PublishVerdicts():
                 self._ingress.answer(message)
                 return
+            case AskClients() | Kick():
+                self._questions.append(message)
             case AskSubscribed(request, topic_filter):
                 index = self._server.registry.index if self._server is not None else None
                 self.channel.send(Answer(request, index is not None and index.has(topic_filter)))
-                return
-            case AskDelivery(request, client_id, topic):
-                session = self._server.registry.get(client_id) if self._server is not None else None
-                self.channel.send(Answer(request, None if session is None else client_delivery(session, topic)))
                 return
             case SetUp():
                 self._set_up = message

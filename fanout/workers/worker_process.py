@@ -21,20 +21,23 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
 from fanout.config import NodeConfig
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
 from fanout.runtime.backoff import Backoff
 from fanout.server.base.counters import ServerStats
-from fanout.server.session.client_delivery import ClientDelivery
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
     Answer,
-    AskDelivery,
+    AnswerValue,
+    AskClients,
     AskSubscribed,
     ChannelMessage,
     Complete,
     FeedBatch,
+    Kick,
     Published,
     Report,
     SendAway,
@@ -62,7 +65,9 @@ _STARTING_TICKS_MAX: Final = 300
 """The same until it serves."""
 _LAST_WORDS_S: Final = 1.0
 _SUBSCRIBED_S: Final = 5.0
-"""Limit for a worker's answer about a subscription or a client."""
+"""Limit for a worker's answer about a subscription."""
+_CLIENTS_S: Final = 2.0
+"""Limit for a worker's answer about its clients: less than the time that commands wait for a node."""
 _SEND_AWAY_S: Final = 5.0
 """Limit for a worker to disconnect clients in a tear-down, so that a hanging worker does not delay it."""
 
@@ -138,7 +143,7 @@ class WorkerProcess:
         self._on_subscribed = on_subscribed
         self._on_backpressure = on_backpressure
         self._last_request = 0
-        self._requests: dict[int, asyncio.Future[int | ClientDelivery | None]] = {}
+        self._requests: dict[int, asyncio.Future[AnswerValue]] = {}
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
@@ -191,13 +196,12 @@ class WorkerProcess:
             The number; 0 when the worker ends before, or does not answer in time (it still disconnects them later).
         """
         try:
-            count = await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
+            sent = await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
         except TimeoutError:
             self.late_total += 1
             self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
             return 0
-        assert isinstance(count, int)
-        return count
+        return sent if isinstance(sent, int) else 0
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether one of its clients has a subscription to exactly this Topic Filter; True without an answer."""
@@ -206,19 +210,24 @@ class WorkerProcess:
         except TimeoutError:
             return True
 
-    async def client_delivery(self, client_id: str, topic: bytes) -> ClientDelivery | None:
-        """Return how a topic is delivered to one of its clients; None when the client has no session.
+    async def clients(self, query: ClientQuery) -> ClientPage | None:
+        """Return the figures of its clients; None when it does not serve, or does not answer in time."""
+        try:
+            answer = await self._ask(lambda request: AskClients(request, query), timeout_s=_CLIENTS_S)
+        except TimeoutError:
+            return None
+        return answer if isinstance(answer, ClientPage) else None
+
+    async def kick(self, client_id: str, *, clean: bool, reason_code: ReasonCode) -> Kicked | None:
+        """Send a client away; return None when the worker does not serve, or does not have it.
 
         Raises:
-            TimeoutError: The worker does not serve clients now, ends before it answers, or does not answer in time.
+            TimeoutError: The worker does not answer in time; it may still send the client away.
         """
-        answer = await self._ask(lambda request: AskDelivery(request, client_id, topic), timeout_s=_SUBSCRIBED_S)
-        if answer == 0:
-            raise TimeoutError
-        assert answer is None or isinstance(answer, ClientDelivery)
-        return answer
+        answer = await self._ask(lambda request: Kick(request, client_id, clean, reason_code), timeout_s=_CLIENTS_S)
+        return answer if isinstance(answer, Kicked) else None
 
-    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> int | ClientDelivery | None:
+    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> AnswerValue:
         """Send a request and return its answer; 0 when the worker does not serve, or ends before.
 
         Raises:
@@ -227,7 +236,7 @@ class WorkerProcess:
         if self._channel is None or self.state is not WorkerState.SERVING:
             return 0
         self._last_request = request = self._last_request + 1
-        answer: asyncio.Future[int | ClientDelivery | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[AnswerValue] = asyncio.get_running_loop().create_future()
         self._requests[request] = answer
         self._channel.send(message(request))
         try:
@@ -236,7 +245,7 @@ class WorkerProcess:
         finally:
             del self._requests[request]
 
-    def _answer(self, request: int, value: int | ClientDelivery | None) -> None:
+    def _answer(self, request: int, value: AnswerValue) -> None:
         answer = self._requests.get(request)
         if answer is not None and not answer.done():
             answer.set_result(value)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as websocket_connect
@@ -171,6 +172,34 @@ async def test_no_local_and_wills_hold_across_workers(node: LiveNode) -> None:
         await third.close()
         assert [one.payload for one in [await writer.expect(Publish)]] == [b"gone"]
         assert await take(reader, 2) == [b"mine", b"gone"]
+
+
+async def test_clients_of_all_workers_are_shown_and_kicked(node: LiveNode) -> None:
+    """In one list, in pages; whichever worker has it, a client is told 0x98 and can resume its session."""
+    names = sorted([*ids_of(0, count=2, stem="shown"), *ids_of(1, count=2, stem="shown")])
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(await RawClient.connect(node.port, n, properties=DURABLE)) for n in names
+        ]
+        for name, client in zip(names, clients, strict=True):
+            await client.subscribe(f"of/{name}".encode())
+        found: list[dict[str, Any]] = []
+        after: str | None = "shown"
+        while after is not None:
+            page = await asyncio.to_thread(node.get, f"/v1/clients?limit=3&after={after}")
+            document = page.json()
+            assert document["missing_workers"] == []
+            found += [one for one in document["clients"] if one["client_id"].startswith("shown-")]
+            after = document["next"]
+        assert [one["client_id"] for one in found] == names
+        assert [one["filters"] for one in found] == [[f"of/{name}"] for name in names]
+        assert all(one["address"].startswith("127.0.0.1:") for one in found)
+        for name, client in zip(names, clients, strict=True):
+            answer = await asyncio.to_thread(
+                httpx.post, f"{node.url}/v1/clients/kick", json={"client_id": name}, timeout=DEADLINE_S
+            )
+            assert answer.json()["session"] == "kept"
+            await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
 
 
 async def test_a_long_connect_goes_to_its_worker_too(node: LiveNode) -> None:

@@ -53,6 +53,15 @@ def test_node_that_drains_keeps_its_clients() -> None:
     assert line(node) == "drain #the node is draining\n"
 
 
+def test_node_that_is_held_keeps_its_clients() -> None:
+    """As one that drains, and it is taken back with `ready` once it is held no more."""
+    node = ready_node()
+    node.hold(disconnect=False)
+    assert line(node) == "drain #held by operator since 2025-11-21 08:00:00 UTC\n"
+    node.undrain()
+    assert line(node) == "ready up 100%\n"
+
+
 @pytest.fixture
 async def listener() -> AsyncIterator[AgentListener]:
     """Give a listener that says what number its answer has."""

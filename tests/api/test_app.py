@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from fanout.api.app import ACTIONS, ENDPOINTS, create_app
+from fanout.api.operator_access import OperatorAccess
 from tests.api.stand_in import StandInNode, ready_node, snapshot_link
 
 
@@ -42,6 +43,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "selectors": [{"filter": "plant/#", "topics": 200_000, "complete": True, "evidence": "marker"}],
             }
         ],
+        "held_since": None,
     }
 
 
@@ -286,7 +288,7 @@ async def test_one_topic_is_explained_at_a_time(node: StandInNode, http: httpx.A
 async def test_explain_refuses_what_is_no_topic_name_and_pages_of_other_sites(http: httpx.AsyncClient) -> None:
     """A page could make the node connect to its primary again and again."""
     faults = {
-        "": "topic is missing",
+        "": "topic must be said",
         "?topic=": "topic must be a name without wildcards, and not empty",
         "?topic=plant/%23": "topic must be a name without wildcards, and not empty",
         "?topic=plant/%2B/1": "topic must be a name without wildcards, and not empty",
@@ -322,3 +324,82 @@ def test_openapi_describes_every_document() -> None:
     [body] = schema["paths"]["/v1/links/{link}/audit"]["post"]["requestBody"]["content"].values()
     assert set(body["schema"]["properties"]) == {"confirmed"}
     assert "HTTPValidationError" not in schema["components"]["schemas"], "every 422 is a Fault"
+
+
+async def test_hold_takes_the_node_out_of_its_pool_for_a_while(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Not ready, 404 for HAProxy's `disable-on-404`, and ready again after `undrain`; both can be asked for twice."""
+    answer = await http.post("/v1/hold")
+    assert (answer.status_code, answer.json()["changed"], node.sent_away) == (200, True, False)
+    assert not (await http.post("/v1/hold", json={"disconnect": True})).json()["changed"]
+    assert node.sent_away
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.json()["held_since"]) == (503, "2025-11-21T08:00:00.250000Z")
+    assert (await http.get("/readyz?draining=404")).status_code == 404
+    assert (await http.post("/v1/undrain")).json()["changed"]
+    assert not (await http.post("/v1/undrain")).json()["changed"]
+    assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_node_that_drains_cannot_be_held(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """409, with the reason."""
+    node.drain()
+    answer = await http.post("/v1/hold")
+    assert (answer.status_code, answer.json()["error"].startswith("the node is draining")) == (409, True)
+
+
+@pytest.mark.parametrize("path", ["/v1/hold", "/v1/undrain", "/v1/clients/kick"])
+async def test_actions_are_not_for_pages_in_a_browser(http: httpx.AsyncClient, path: str) -> None:
+    """As for `/v1/drain`."""
+    assert (await http.post(path, headers={"Origin": "https://example.com"})).status_code == 403
+
+
+async def test_clients_in_pages(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Order, begin and length go to the node; its document is the answer."""
+    answer = await http.get("/v1/clients", params={"order": "slowest", "limit": 1})
+    assert answer.status_code == 200
+    assert (answer.json()["clients"][0]["client_id"], answer.json()["next"]) == ("app-1", "app-1")
+    assert (await http.get("/v1/clients", params={"after": "app-1", "client_id": "app-2"})).status_code == 200
+    assert node.asked_clients == [("slowest", "", 1, None), ("id", "app-1", 100, "app-2")]
+    assert (await http.get("/v1/clients", params={"client_id": "nobody"})).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("order=loudest", "order must be id or slowest"),
+        ("limit=0", "limit must be a whole number from 1 to 1000"),
+        ("limit=1001", "limit must be a whole number from 1 to 1000"),
+        ("limit=many", "limit must be a whole number from 1 to 1000"),
+    ],
+)
+async def test_wrong_questions_about_clients(http: httpx.AsyncClient, query: str, error: str) -> None:
+    """422 in plain words."""
+    answer = await http.get(f"/v1/clients?{query}")
+    assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_kick(http: httpx.AsyncClient) -> None:
+    """The client is named in the body, since an identifier may have any character."""
+    answer = await http.post("/v1/clients/kick", json={"client_id": "app-1", "clean": True})
+    assert (answer.status_code, answer.json()["session"]) == (200, "ended")
+    assert (await http.post("/v1/clients/kick", json={"client_id": "no/body"})).status_code == 409
+    for body, error in (
+        ({}, "client_id must be said"),
+        ({"client_id": 5}, "client_id must be a text"),
+        ({"client_id": "app-1", "now": True}, "there is no now to be said"),
+        ({"client_id": "app-1", "clean": "yes"}, "clean must be true or false"),
+    ):
+        answer = await http.post("/v1/clients/kick", json=body)
+        assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_single_clients_are_behind_the_token(node: StandInNode) -> None:
+    """Those who have it see them; `/v1/status` and holding need none."""
+    app = create_app(node, access=OperatorAccess(token="a-token-of-24-characters"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as http:
+        refused = await http.get("/v1/clients")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await http.post("/v1/clients/kick", json={"client_id": "app-1"})).status_code == 401
+        right = {"Authorization": "Bearer a-token-of-24-characters"}
+        assert (await http.get("/v1/clients", headers=right)).status_code == 200
+        assert (await http.get("/v1/status")).status_code == 200

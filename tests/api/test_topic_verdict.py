@@ -54,7 +54,9 @@ SUBSCRIBED = TopicClient(client_id="panel", session=True, connected=True, filter
 UNSUBSCRIBED = SUBSCRIBED.model_copy(update={"filters": (), "subscriptions": 3})
 DENIED_CLIENT = UNSUBSCRIBED.model_copy(update={"denied_by": "access.rule[2] denies it"})
 AWAY = SUBSCRIBED.model_copy(update={"connected": False, "queued_messages": 7})
-SLOW = SUBSCRIBED.model_copy(update={"queued_messages": 12, "queued_bytes": 4_000, "conflated_topics": 5})
+SLOW = SUBSCRIBED.model_copy(
+    update={"queued_messages": 12, "queued_bytes": 4_000, "conflated_topics": 5, "slow_seconds": 8.4}
+)
 STRANGER = TopicClient(client_id="panel", session=False)
 LOST_WORKER = TopicClient(client_id="panel", session=False, unknown="its worker does not answer")
 
@@ -208,8 +210,8 @@ def test_the_cause_comes_before_the_effect(facts: dict[str, Any], kinds: list[st
         ),
         (
             {"client": SLOW},
-            'client "panel" reads too slowly: 12 messages (4,000 bytes) wait for it, and of 5 topics only the newest'
-            " value",
+            'client "panel" reads too slowly for 8 s: 12 messages (4,000 bytes) wait for it, and of 5 topics only the'
+            " newest value",
         ),
         ({"client": AWAY}, 'client "panel" is not connected; 7 messages wait for it'),
         ({"client": DENIED_CLIENT}, 'client "panel" may not read "plant/1": access.rule[2] denies it'),

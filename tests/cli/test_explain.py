@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
+from fanout.api.operator_access import OperatorAccess
 from fanout.api.topic_facts import PrimaryAnswer, TopicValue
 from fanout.cli.app import app
 from fanout.cli.exit_codes import ExitCode
@@ -72,6 +74,21 @@ def test_a_tap_and_a_client_are_part_of_the_verdict(runner: CliRunner) -> None:
     assert 'Also: Client "panel" has no session at this node. Ask the other nodes of the pool' in lines[-1]
     assert any(line.startswith("tap      edge-1: 12 bytes") for line in lines)
     assert "client   no session" in lines
+
+
+def test_the_token_goes_to_the_node_and_to_the_tap(runner: CliRunner, tmp_path: Path) -> None:
+    """Both want one; without it the node's reason is shown."""
+    token = "a-token-of-24-characters"
+    file = tmp_path / "token"
+    file.write_text(token)
+    access = OperatorAccess(token=token)
+    with serving(ready_node(), access=access) as url, serving(ready_node(), access=access) as tap_url:
+        asked = ["explain", "plant/1", "--url", url, "--tap", tap_url]
+        allowed = runner.invoke(app, [*asked, "--token-file", str(file)])
+        refused = runner.invoke(app, asked)
+    assert (allowed.exit_code, allowed.stderr) == (ExitCode.OK, "")
+    assert (refused.exit_code, refused.stdout) == (ExitCode.FAILED, "")
+    assert "a token is needed" in refused.stderr
 
 
 def test_a_tap_that_does_not_answer_hides_nothing(runner: CliRunner) -> None:

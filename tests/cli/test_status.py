@@ -91,7 +91,20 @@ def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
     """What went wrong, and what to do, below the link."""
     with serving(StandInNode(live_link(last_error="Connection refused by mqtt://127.0.0.1:1883"))) as url:
         answer = runner.invoke(app, ["status", url])
-    assert "error     Connection refused by mqtt://127.0.0.1:1883\n          Start the primary\n" in answer.stdout
+    assert (
+        "error     Connection refused by mqtt://127.0.0.1:1883\n          at 2025-11-21 08:00:00 UTC\n"
+        "          Start the primary\n"
+    ) in answer.stdout
+
+
+def test_status_says_that_an_error_is_over(runner: CliRunner) -> None:
+    """Its hint would send a person to something that works again."""
+    link = live_link(last_error="the connection was lost").model_copy(update={"last_error_over": True, "hint": None})
+    with serving(StandInNode(link)) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert (
+        "error     the connection was lost\n          at 2025-11-21 08:00:00 UTC; over, the link has been live since\n"
+    ) in answer.stdout
 
 
 def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:

@@ -618,6 +618,33 @@ async def test_evidence_weaker_than_wanted_is_not_ready(
         assert len(told) == (0 if ready else 1)
 
 
+async def test_a_stall_is_an_error_with_its_time_until_it_is_over() -> None:
+    """It stands in the place of an older error, which is over since the link was live; stalls are counted."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        server.cut()
+        await link.wait(lambda: link.status.last_error is not None)
+        await link.wait_state(LinkState.LIVE)
+        first = link.status
+        assert (first.last_error_over, first.stalls_total) == (True, 0)
+        primary.silent_control = True
+        await link.wait_state(LinkState.STALLED)
+        stalled = link.status
+        assert (stalled.last_error, stalled.last_error_over, stalled.stalls_total) == (
+            "heartbeats do not come back",
+            False,
+            1,
+        )
+        assert stalled.last_error_ns is not None
+        assert first.last_error_ns is not None
+        assert stalled.last_error_ns > first.last_error_ns
+        assert stalled.last_error_hint
+        primary.silent_control = False
+        await link.wait_state(LinkState.LIVE)
+        assert (link.status.last_error_over, link.status.stalls_total) == (True, 1)
+
+
 async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
     """Once each, however many are refused, and the status says why lag is not known."""
     lines: list[dict[str, object]] = []

@@ -83,3 +83,12 @@ def test_links_that_hold_everything_have_no_reason() -> None:
 def test_reasons_stay_the_same_while_nothing_but_figures_change(status: LinkStatus, later: LinkStatus) -> None:
     """Each other reason is a message to every node below."""
     assert reason_against(status) == reason_against(later) is not None
+
+
+def test_a_node_that_is_held_is_not_ready_and_says_since_when() -> None:
+    """Beside what its links say; it is no step towards the end, so the state is not `draining`."""
+    verdict = judge(NodePhase.HELD, [LIVE, DOWN], held_since_ns=1_700_000_000_000_000_000)
+    assert verdict == NodeReadiness(
+        "not_ready",
+        ("held by operator since 2023-11-14 22:13:20 UTC", "link north is down, waits for a connection to the primary"),
+    )

@@ -24,6 +24,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
 from fanout.server.base.ports import PublishVerdict
+from fanout.server.client.client_list import ClientQuery
 from fanout.workers.pool import WorkerPool
 from fanout.workers.worker_process import WorkerState
 from tests.support.waiting import wait_until
@@ -84,8 +85,6 @@ async def test_workers_that_end_are_started_again_and_again(pool: WorkerPool) ->
     """The node is not ready, and says for which of them it waits."""
     await wait_until(lambda: all(worker.restarts_total >= 2 for worker in pool.workers))
     assert pool.reasons() == ("worker 1 is starting", "worker 2 is starting")
-    with pytest.raises(TimeoutError):
-        await pool.client_delivery("c", b"plant/x")
     assert (pool.stats().connections, pool.access_stats().rules) == (0, 0)
 
 
@@ -271,6 +270,7 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     pretend(monkeypatch, tmp_path, f"{TELL_SERVING}\n{READ_ALL}")
     monkeypatch.setattr("fanout.workers.worker_process._SEND_AWAY_S", 0.05)
     monkeypatch.setattr("fanout.workers.worker_process._SUBSCRIBED_S", 0.05)
+    monkeypatch.setattr("fanout.workers.worker_process._CLIENTS_S", 0.05)
     logger = NoLogger()
     pool = make_pool(logger)
     await pool.start()
@@ -278,8 +278,9 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     async with asyncio.timeout(10):
         assert await pool.send_away(Concerned([])) == 0
         assert await pool.is_subscribed(b"plant/x")
+        assert (await pool.clients(ClientQuery())).silent == (1, 2)
         with pytest.raises(TimeoutError):
-            await pool.client_delivery("c", b"plant/x")
+            await pool.kick("app")
     assert [worker.late_total for worker in pool.workers] == [1, 1]
     await wait_until(lambda: all(worker.pid is not None for worker in pool.workers))
     for worker_process in pool.workers:

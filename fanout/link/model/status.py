@@ -52,6 +52,8 @@ class AuditTotals:
     """Report of the newest audit that ended; None before the first."""
     last_ended_ns: int = 0
     """When the newest audit ended, Unix time in nanoseconds."""
+    completed_ns: int = 0
+    """When the newest audit that did not fail ended, Unix time in nanoseconds; 0 before one."""
 
     def with_report(self, report: AuditReport, *, now_ns: int) -> AuditTotals:
         """Return the totals with one audit added."""
@@ -62,6 +64,7 @@ class AuditTotals:
             removed_total=self.removed_total + report.removed,
             last=report,
             last_ended_ns=now_ns,
+            completed_ns=self.completed_ns if report.failure else now_ns,
         )
 
 
@@ -146,6 +149,13 @@ class LinkStatus:
     """When the link left the state live the last time, Unix time in nanoseconds; None when it never did."""
     count_difference: str | None = None
     """How the replica differs from the primary's count or list; None while they agree or are not compared."""
+
+    last_error_ns: int | None = None
+    """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
+    last_error_over: bool = False
+    """Whether the link has been live since that error."""
+    stalls_total: int = 0
+    """Stalls of the live link."""
 
     @property
     def called(self) -> str:

@@ -152,9 +152,10 @@ class ControlChannel:
         """Note that heartbeats are sent from now on."""
         self._heartbeats_from = now
 
-    def has_slept(self, now: float) -> bool:
-        """Say whether the next heartbeat is overdue by the time of a stall: this node itself did not run."""
-        return now >= max(self._heartbeat_at(), self._heartbeats_from) + STALL_INTERVALS * self._heartbeat_s
+    def slept_s(self, now: float) -> float:
+        """Return for how long this node itself did not run; 0 unless a heartbeat is overdue by the time of a stall."""
+        overdue_s = now - max(self._heartbeat_at(), self._heartbeats_from)
+        return overdue_s if overdue_s >= STALL_INTERVALS * self._heartbeat_s else 0.0
 
     def deadline(self, now: float) -> float:
         """When to ask `heartbeat_due` and `is_stalled` again, monotonic seconds; infinity for never."""

@@ -29,7 +29,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import DIGEST, EXPIRES_NS, PAYLOAD, RECEIVED_NS, TOPIC, Update, content_digest
 from fanout.runtime.system_clock import Clock
 from fanout.selection import Selector
-from fanout.server.session.client_delivery import ClientDelivery
+from fanout.server.client.client_list import ClientPage, ClientQuery
 
 __all__ = ["AskableLink", "ClientServer", "TopicExplainer"]
 
@@ -61,8 +61,8 @@ class AskableLink(Protocol):
 class ClientServer(Protocol):
     """The server of clients, as far as it is needed here: `Server` or `WorkerPool`."""
 
-    async def client_delivery(self, client_id: str, topic: bytes) -> ClientDelivery | None:
-        """Return how a topic is delivered to a client; None when it has no session."""
+    async def clients(self, query: ClientQuery) -> ClientPage:
+        """Return the figures of single clients."""
 
 
 class TopicExplainer:
@@ -191,22 +191,22 @@ class TopicExplainer:
             return None
         if self._server is None:
             return TopicClient(client_id=client_id, session=False, unknown="this node serves no clients")
-        try:
-            found = await self._server.client_delivery(client_id, topic.encode())
-        except TimeoutError:
-            return TopicClient(client_id=client_id, session=False, unknown="its worker does not answer")
-        if found is None:
-            return TopicClient(client_id=client_id, session=False)
+        page = await self._server.clients(ClientQuery(client_ids=(client_id,), topic=topic.encode()))
+        if not page.clients:
+            unknown = "its worker may be the one that does not answer" if page.silent else None
+            return TopicClient(client_id=client_id, session=False, unknown=unknown)
+        (found,) = page.clients
         return TopicClient(
             client_id=client_id,
             session=True,
-            connected=found.connected,
-            filters=tuple(each.decode() for each in found.filters),
+            connected=found.connected_s is not None,
+            filters=found.matching,
             subscriptions=found.subscriptions,
             denied_by=found.denied_by or None,
             queued_messages=found.queued_messages,
             queued_bytes=found.queued_bytes,
             conflated_topics=found.conflated_topics,
+            slow_seconds=found.slow_s,
         )
 
 
