@@ -41,12 +41,14 @@ from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
-__all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
+__all__ = ["ACTIONS", "ENDPOINTS", "STALE_HEADER", "create_app"]
 
 ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/v1/clients", "/v1/explain", "/metrics", "/openapi.json")
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
+STALE_HEADER = "Fanout-Stale-Seconds"
+"""Header of `/readyz` with the age of the values, in whole seconds, of a node that offers them as stale."""
 _WAITING_MAX = 256
 """Requests for costly documents that may wait; more are answered 429."""
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -72,6 +74,14 @@ DrainingCode = Annotated[
     Literal["404", "503"],
     Query(
         description="Status code while the node drains; with 404 and `disable-on-404` HAProxy leaves its clients alone."
+    ),
+]
+
+StaleCode = Annotated[
+    Literal["ok", "404", "503"],
+    Query(
+        description="Answer while the node is not ready only because its values are stale, and offers them so: `ok` is "
+        "200, for a backend of last resort; with 404 and `disable-on-404` HAProxy leaves its clients alone."
     ),
 ]
 
@@ -116,15 +126,22 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         "/readyz",
         operation_id="readyz",
         responses={
-            422: {"model": Fault, "description": "`draining` is neither 404 nor 503."},
+            422: {"model": Fault, "description": "`draining` or `stale` has another value."},
             503: {"model": Readiness, "description": "Not ready; `reasons` says why."},
         },
     )
-    async def readyz(response: Response, draining: DrainingCode = "503") -> Readiness:
+    async def readyz(response: Response, draining: DrainingCode = "503", stale: StaleCode = "503") -> Readiness:
         """Answer 200 when the node holds everything it replicates, by proof; else 503."""
         readiness = node.readiness()
-        goes = readiness.state in ("draining", "stopping") or readiness.held_since is not None
-        response.status_code = 200 if readiness.ready else int(draining) if goes else 503
+        if readiness.ready:
+            response.status_code = 200
+        elif readiness.state in ("draining", "stopping") or readiness.held_since is not None:
+            response.status_code = int(draining)
+        elif readiness.stale_seconds is not None:
+            response.status_code = 200 if stale == "ok" else int(stale)
+            response.headers[STALE_HEADER] = f"{readiness.stale_seconds:.0f}"
+        else:
+            response.status_code = 503
         return readiness
 
     @app.get("/v1/status", operation_id="status", responses=_BUSY)

@@ -127,6 +127,10 @@ class SelectorReadiness(_Document):
     topics: NonNegativeInt = Field(description="Retained topics held for it now.")
     complete: bool = Field(description="Whether its snapshot of this epoch is proved complete.")
     evidence: Evidence
+    maybe_unreadable: bool = Field(
+        default=False,
+        description="Whether it is empty, and may be so because the link's user may not read it at the primary.",
+    )
 
 
 class LinkReadiness(_Document):
@@ -142,6 +146,11 @@ class LinkReadiness(_Document):
         " 0 before the first."
     )
     topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of its values: time since they were last known to be current, 0 while they are; null without "
+        "values that were complete.",
+    )
     evidence: Evidence
     selectors: tuple[SelectorReadiness, ...]
 
@@ -152,6 +161,11 @@ class Readiness(_Document):
     ready: bool
     state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of the oldest values of a node that is not ready only because they are stale, and that offers "
+        "them as stale (`on_stall`, `on_session_loss`); null of any other.",
+    )
     node: str
     role: Role
     links: tuple[LinkReadiness, ...]
@@ -435,8 +449,9 @@ class WorkerStatus(_Document):
     """One of the processes that serve clients, where there are several; figures are up to a second old."""
 
     number: int = Field(ge=1, description="Which worker, from 1.")
-    state: Literal["down", "starting", "serving"] = Field(
-        description="`starting` until it holds every value; `down` while it waits to be started again."
+    state: Literal["down", "starting", "serving", "silent"] = Field(
+        description="`starting` until it holds every value; `down` while it waits to be started again; `silent` when "
+        "it served and says nothing any more."
     )
     pid: int | None = Field(description="Of its process; null without one.")
     restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")

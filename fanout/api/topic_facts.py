@@ -60,8 +60,10 @@ class TopicLink(_Document):
     username: str | None = Field(description="User Name of the link at the primary; null for none.")
     state: str = Field(description="State of the link, as in `/v1/status`.")
     since: AwareDatetime = Field(description="When the link entered this state; each attempt to connect enters one.")
-    live_until: AwareDatetime | None = Field(
-        default=None, description="When the link left the state `live` the last time; null when it never did."
+    current_until: AwareDatetime | None = Field(
+        default=None,
+        description="Until when the link's values were known to be current: now while it is live and nothing is in"
+        " doubt; null when they never were.",
     )
     reason: str | None = Field(description="Why the link is not ready; null when it is.")
     audited: AwareDatetime | None = Field(

@@ -137,8 +137,11 @@ def _link_is_not_live(facts: TopicFacts, link: TopicLink) -> Finding | None:
     assert answer is not None
     if link.state == "live":
         return None
-    live = "has never been live" if link.live_until is None else f"was live until {_time(link.live_until)}"
-    text = f"link {link.name} is {link.state.replace('_', ' ')} and {live}"
+    text = f"link {link.name} is {link.state.replace('_', ' ')}"
+    if link.current_until is None:
+        text += ", and its values have not been proved"
+    else:
+        text += f", and its values were last known to be current {_time(link.current_until)}"
     if answer.outcome == "value" and _equals(facts.value, answer.value):
         text += f"; the value of {_quoted(facts.topic)} here still equals that of the primary"
     elif answer.outcome == "value":

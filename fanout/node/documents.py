@@ -172,6 +172,7 @@ class NodeDocuments:
             ready=not verdict.reasons,
             state=verdict.state,
             reasons=verdict.reasons,
+            stale_seconds=verdict.stale_s,
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(_readiness(link.status()) for link in self._node.links),
@@ -342,6 +343,7 @@ class NodeDocuments:
                     topics=selector.topics,
                     complete=selector.complete,
                     evidence=selector.evidence,
+                    maybe_unreadable=selector.maybe_unreadable,
                     digest=f"{selector.digest:016x}",
                     unfit_total=dict(selector.unfit),
                 )
@@ -475,6 +477,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,
+        stale_seconds=status.stale_s,
         evidence=status.evidence,
         selectors=tuple(
             SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors

@@ -42,6 +42,8 @@ class NodeReadiness:
     """Readiness in one word."""
     reasons: tuple[str, ...]
     """Every reason why the node is not ready; empty when it is."""
+    stale_s: float | None = None
+    """Age of the oldest values, of a node that is not ready only because values are stale, and may offer them so."""
 
 
 def reason_against(status: LinkStatus) -> str | None:
@@ -87,9 +89,15 @@ def judge(
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
     if held_since_ns is not None:
         own = (f"held by operator since {utc_from_ns(held_since_ns):%Y-%m-%d %H:%M:%S} UTC",)
+    links = tuple(links)
     reasons = (*own, *link_reasons(links), *unserved)
     if phase is NodePhase.DRAINING:
         return NodeReadiness("draining", reasons)
     if phase is NodePhase.STOPPING:
         return NodeReadiness("stopping", reasons)
-    return NodeReadiness("not_ready" if reasons else "ready", reasons)
+    if not reasons:
+        return NodeReadiness("ready", ())
+    stale_s = None
+    if not (own or unserved) and all(link.ready or link.serves_stale for link in links):
+        stale_s = max((link.stale_s or 0.0 for link in links), default=None)
+    return NodeReadiness("not_ready", reasons, stale_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,7 @@ from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.store import JoinedStore
-from fanout.node.sys_topics import SysTopics
+from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
@@ -314,6 +315,11 @@ class Node:
             await self.server.check_again()
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
+
+    def retry_links(self) -> None:
+        """Have links without a connection connect at once, with the passwords that their files have now."""
+        for link in self._links.values():
+            link.retry()
 
     def reload_certificates(self) -> None:
         """Read the certificates and keys of the listeners again; connections stay."""
@@ -621,7 +627,9 @@ class Node:
             self.server.stats(),
             retained_topics=len(self.store),
             links={
-                name: (status.called, status.ready)
+                name: LinkFigures(
+                    status.called, status.ready, None if status.stale_s is None else math.ceil(status.stale_s)
+                )
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },
             uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,

@@ -20,6 +20,7 @@ from fanout.server.base.counters import ServerStats
 from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 
 __all__ = [
+    "Alive",
     "Answer",
     "AnswerValue",
     "AskClients",
@@ -36,6 +37,7 @@ __all__ = [
     "Report",
     "SendAway",
     "SetUp",
+    "SilentWorkers",
     "Stop",
     "Subscribed",
     "WorkerReady",
@@ -151,6 +153,14 @@ class Kick:
 
 
 @dataclass(frozen=True, slots=True)
+class SilentWorkers:
+    """Hub: the workers whose new clients the others serve, because they say nothing; it replaces the former set."""
+
+    numbers: frozenset[int]
+    """Numbers of the workers, from 0; the receiver's own means nothing to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hub: disconnect the clients, and end."""
 
@@ -161,6 +171,11 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
     """Worker: it serves clients from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Worker: its event loop runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +236,10 @@ ChannelMessage = (
     | AskClients
     | AskSubscribed
     | Kick
+    | SilentWorkers
     | Stop
     | WorkerReady
+    | Alive
     | Answer
     | Subscribed
     | Published

@@ -30,6 +30,7 @@ from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
+    Alive,
     Answer,
     AnswerValue,
     AskClients,
@@ -47,7 +48,10 @@ from fanout.workers.messages import (
     WorkerReady,
 )
 
-__all__ = ["WorkerProcess", "WorkerState"]
+__all__ = ["TICK_S", "WorkerProcess", "WorkerState"]
+
+TICK_S: Final = 0.5
+"""Pause between calls of `WorkerProcess.tick`."""
 
 _PIECE: Final = 1_000
 """Limit of values sent in one step: about a millisecond."""
@@ -56,13 +60,15 @@ _PIECE_BYTES: Final = 1024 * 1024
 _RESTART_MIN_S: Final = 0.1
 _RESTART_MAX_S: Final = 10.0
 _SETTLED_S: Final = 30.0
-"""The restart delay starts again from its minimum after a worker has served for this time."""
-_SILENT_TICKS_MAX: Final = 30
-"""Ticks without a message after which a serving worker is killed; it reports at each tick."""
-_SILENT_FULL_TICKS_MAX: Final = 10
-"""The same while it applies backpressure: less than the time a link waits for its heartbeats."""
-_STARTING_TICKS_MAX: Final = 300
-"""The same until it serves."""
+"""The restart delay starts again from its minimum after a worker has served for this time at least."""
+_SILENT_TICKS: Final = 5
+"""Ticks without a message after which a serving worker is silent: 2.5 s; it says each second that it runs."""
+_SILENT_TICKS_MAX: Final = 60
+"""Ticks without a message after which a worker that served is killed: 30 s."""
+_SILENT_FULL_TICKS_MAX: Final = 20
+"""The same while it applies backpressure, 10 s: less than the time a link waits for its heartbeats."""
+_STARTING_TICKS_MAX: Final = 600
+"""The same until it serves: 5 minutes."""
 _LAST_WORDS_S: Final = 1.0
 _SUBSCRIBED_S: Final = 5.0
 """Limit for a worker's answer about a subscription."""
@@ -81,6 +87,8 @@ class WorkerState(enum.Enum):
     """It starts, or receives the values."""
     SERVING = "serving"
     """It serves clients."""
+    SILENT = "silent"
+    """It served clients and says nothing: it was stopped, or hangs."""
 
 
 class WorkerProcess:
@@ -91,6 +99,7 @@ class WorkerProcess:
         config: Configuration for the next start.
         state: Its state.
         served_once: True once it has served clients.
+        needs_stand_in: True from when it is silent until it serves again: other workers serve its new clients.
         is_full: True while it applies backpressure, because too many bytes to it are unread.
         pid: Process ID; None without a process.
         restarts_total: Number of restarts.
@@ -110,6 +119,7 @@ class WorkerProcess:
         on_published: Callable[[Published, Callable[[ChannelMessage], None]], None],
         on_subscribed: Callable[[tuple[bytes, ...]], None],
         on_backpressure: Callable[[], None],
+        on_silence: Callable[[], None],
         logger: FilteringBoundLogger,
     ) -> None:
         """Make a worker that is down; `run` starts it.
@@ -124,12 +134,14 @@ class WorkerProcess:
             on_published: Called with messages of its clients, and a function that sends the answer.
             on_subscribed: Called with the Topic Filters of new subscriptions.
             on_backpressure: Called when `is_full` has changed.
+            on_silence: Called when `needs_stand_in` has changed, and when the worker serves.
             logger: The log.
         """
         self.config = config
         self.number = number
         self.state = WorkerState.DOWN
         self.served_once = False
+        self.needs_stand_in = False
         self.is_full = False
         self.pid: int | None = None
         self.restarts_total = 0
@@ -142,6 +154,7 @@ class WorkerProcess:
         self._on_published = on_published
         self._on_subscribed = on_subscribed
         self._on_backpressure = on_backpressure
+        self._on_silence = on_silence
         self._last_request = 0
         self._requests: dict[int, asyncio.Future[AnswerValue]] = {}
         self._logger = logger.bind(worker=number + 1)
@@ -151,6 +164,7 @@ class WorkerProcess:
         self._ended = asyncio.Event()
         self._ended.set()
         self._silent_ticks = 0
+        self._heard_s = 0.0
         self._reads = True
         self._served_since = 0.0
         self._backoff = Backoff(min_s=_RESTART_MIN_S, max_s=_RESTART_MAX_S)
@@ -165,11 +179,9 @@ class WorkerProcess:
                 code: int | str = await self._run_process()
             except OSError as error:
                 code = str(error)
-            if (
-                self.state is WorkerState.SERVING
-                and asyncio.get_running_loop().time() - self._served_since >= _SETTLED_S
-            ):
-                self._backoff.reset()
+            served_s = asyncio.get_running_loop().time() - self._served_since
+            if self._has_started and served_s >= _SETTLED_S:
+                self._backoff.note_success(lasted_s=served_s)
             self.state = WorkerState.DOWN
             await self._pause(code)
 
@@ -233,7 +245,7 @@ class WorkerProcess:
         Raises:
             TimeoutError: The worker does not answer in time.
         """
-        if self._channel is None or self.state is not WorkerState.SERVING:
+        if self._channel is None or not self._has_started:
             return 0
         self._last_request = request = self._last_request + 1
         answer: asyncio.Future[AnswerValue] = asyncio.get_running_loop().create_future()
@@ -262,17 +274,36 @@ class WorkerProcess:
             self._channel.read(wanted)
 
     def tick(self) -> None:
-        """Count a tick without a message, and kill the worker after too many."""
+        """Count a tick without a message: note that the worker is silent, and kill it after too many.
+
+        Ticks are counted, and not seconds: while this process does not run either, nothing is missing.
+        """
         if self._process is None or not self._reads or self._stopping:
             return
         self._silent_ticks += 1
-        limit = _SILENT_TICKS_MAX if self.state is WorkerState.SERVING else _STARTING_TICKS_MAX
+        if self._silent_ticks >= _SILENT_TICKS and self.state is WorkerState.SERVING:
+            self.state = WorkerState.SILENT
+            self.needs_stand_in = True
+            self._logger.warning(
+                "worker says nothing, others serve its new clients",
+                pid=self.pid,
+                silent_s=round(asyncio.get_running_loop().time() - self._heard_s, 1),
+                hint="Find out whether it was stopped (SIGSTOP, a debugger), or waits for memory or a disk;"
+                f" it is killed after {_SILENT_TICKS_MAX * TICK_S:.0f} s",
+            )
+            self._on_silence()
+        limit = _SILENT_TICKS_MAX if self._has_started else _STARTING_TICKS_MAX
         if self.is_full:
             limit = _SILENT_FULL_TICKS_MAX
         if self._silent_ticks > limit:
             self._silent_ticks = 0
             self._logger.error("the worker says nothing, it is killed", state=self.state.value)
             _kill(self._process)
+
+    @property
+    def _has_started(self) -> bool:
+        """Whether its process has served clients."""
+        return self.state in (WorkerState.SERVING, WorkerState.SILENT)
 
     @property
     def unread_bytes(self) -> int:
@@ -390,7 +421,7 @@ class WorkerProcess:
             self._on_backpressure()
 
     def _receive(self, messages: list[ChannelMessage]) -> None:
-        self._silent_ticks = 0
+        self._note_heard()
         channel = self._channel
         assert channel is not None
         for message in messages:
@@ -406,9 +437,24 @@ class WorkerProcess:
                 case WorkerReady():
                     self.state = WorkerState.SERVING
                     self.served_once = True
-                    self._served_since = asyncio.get_running_loop().time()
+                    self._served_since = self._heard_s
+                    self.needs_stand_in = False
+                    self._on_silence()
+                case Alive():
+                    pass
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for the hub")
+
+    def _note_heard(self) -> None:
+        """Note a message: a silent worker runs again."""
+        silent_s = asyncio.get_running_loop().time() - self._heard_s
+        self._heard_s += silent_s
+        self._silent_ticks = 0
+        if self.state is WorkerState.SILENT:
+            self.state = WorkerState.SERVING
+            self.needs_stand_in = False
+            self._logger.warning("worker runs again", silent_s=round(silent_s, 1))
+            self._on_silence()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -57,6 +57,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         since=SINCE,
         epoch=1_763_712_000_250_000,
         topics=topics,
+        stale_seconds=0.0,
         evidence="marker",
         selectors=(
             SelectorDetail(
@@ -252,6 +253,7 @@ class StandInNode:
                 filters=(),
             ),
         )
+        self.stale_seconds: float | None = None
 
     @property
     def state(self) -> NodeState:
@@ -315,6 +317,7 @@ class StandInNode:
             ready=not self.reasons,
             state=self.state,
             reasons=self.reasons,
+            stale_seconds=self.stale_seconds,
             node=self.node,
             role=self.role,
             held_since=self.held_since,
@@ -327,10 +330,15 @@ class StandInNode:
                     since=link.since,
                     epoch=link.epoch,
                     topics=link.topics,
+                    stale_seconds=link.stale_seconds,
                     evidence=link.evidence,
                     selectors=tuple(
                         SelectorReadiness(
-                            filter=one.filter, topics=one.topics, complete=one.complete, evidence=one.evidence
+                            filter=one.filter,
+                            topics=one.topics,
+                            complete=one.complete,
+                            evidence=one.evidence,
+                            maybe_unreadable=one.maybe_unreadable,
                         )
                         for one in link.selectors
                     ),

@@ -62,6 +62,13 @@ def test_node_that_is_held_keeps_its_clients() -> None:
     assert line(node) == "ready up 100%\n"
 
 
+def test_node_that_offers_stale_values_keeps_its_clients() -> None:
+    """They would find no better node while the primary is frozen; new ones are sent elsewhere if there is one."""
+    node = ready_node()
+    node.reasons, node.stale_seconds = ("link plant is stalled, waits for a heartbeat",), 41.7
+    assert line(node) == "drain #link plant is stalled, waits for a heartbeat\n"
+
+
 @pytest.fixture
 async def listener() -> AsyncIterator[AgentListener]:
     """Give a listener that says what number its answer has."""

@@ -28,6 +28,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
         "ready": True,
         "state": "ready",
         "reasons": [],
+        "stale_seconds": None,
         "node": "edge-1",
         "role": "secondary",
         "links": [
@@ -39,8 +40,17 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "since": "2025-11-21T08:00:00.250000Z",
                 "epoch": 1_763_712_000_250_000,
                 "topics": 200_000,
+                "stale_seconds": 0.0,
                 "evidence": "marker",
-                "selectors": [{"filter": "plant/#", "topics": 200_000, "complete": True, "evidence": "marker"}],
+                "selectors": [
+                    {
+                        "filter": "plant/#",
+                        "topics": 200_000,
+                        "complete": True,
+                        "evidence": "marker",
+                        "maybe_unreadable": False,
+                    }
+                ],
             }
         ],
         "held_since": None,
@@ -88,6 +98,27 @@ async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: h
             "error": "draining must be 404 or 503",
             "hint": "/openapi.json says what may be asked",
         }
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("", 503), ("?stale=503", 503), ("?stale=ok", 200), ("?stale=404", 404), ("?stale=ok&draining=404", 200)],
+)
+async def test_readyz_offers_stale_values_where_they_are_asked_for(
+    node: StandInNode, http: httpx.AsyncClient, query: str, code: int
+) -> None:
+    """With their age in the document and in a header; what is not stale but incomplete is a 503 whatever is asked."""
+    node.reasons, node.stale_seconds = ("link plant is stalled, waits for a heartbeat",), 41.7
+    answer = await http.get(f"/readyz{query}")
+    assert (answer.status_code, answer.headers["Fanout-Stale-Seconds"]) == (code, "42")
+    assert (answer.json()["ready"], answer.json()["stale_seconds"]) == (False, 41.7)
+    node.stale_seconds = None
+    answer = await http.get(f"/readyz{query}")
+    assert answer.status_code == 503
+    assert "Fanout-Stale-Seconds" not in answer.headers
+    node.reasons = ()
+    assert (await http.get(f"/readyz{query}")).status_code == 200
+    assert (await http.get("/readyz?stale=yes")).status_code == 422
 
 
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:

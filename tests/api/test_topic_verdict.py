@@ -46,7 +46,9 @@ LIVE = TopicLink(
     since=CAME,
     reason=None,
 )
-STALLED = LIVE.model_copy(update={"state": "stalled", "live_until": AT_TAP, "reason": "stalled, waits for a heartbeat"})
+STALLED = LIVE.model_copy(
+    update={"state": "stalled", "current_until": AT_TAP, "reason": "stalled, waits for a heartbeat"}
+)
 LIMITED = LIVE.model_copy(update={"limit": "topics_max"})
 LIVE_ONLY = LIVE.model_copy(update={"retained": False})
 
@@ -190,17 +192,17 @@ def test_the_cause_comes_before_the_effect(facts: dict[str, Any], kinds: list[st
         ),
         (
             {"link": STALLED, "primary": OTHER},
-            "link plant is stalled and was live until 2026-03-01 11:58:00 UTC; the primary has another value of"
-            ' "plant/1" by now',
+            "link plant is stalled, and its values were last known to be current 2026-03-01 11:58:00 UTC; the primary"
+            ' has another value of "plant/1" by now',
         ),
         (
             {"link": STALLED},
-            "link plant is stalled and was live until 2026-03-01 11:58:00 UTC; the value of"
+            "link plant is stalled, and its values were last known to be current 2026-03-01 11:58:00 UTC; the value of"
             ' "plant/1" here still equals that of the primary',
         ),
         (
-            {"link": STALLED.model_copy(update={"live_until": None}), "primary": UNANSWERED},
-            'link plant is stalled and has never been live, so the value of "plant/1" here may be old',
+            {"link": STALLED.model_copy(update={"current_until": None}), "primary": UNANSWERED},
+            'link plant is stalled, and its values have not been proved, so the value of "plant/1" here may be old',
         ),
         ({"here": None, "link": LIMITED}, 'the limit topics_max keeps the value of "plant/1" out of this node'),
         (

@@ -107,6 +107,15 @@ def test_status_says_that_an_error_is_over(runner: CliRunner) -> None:
     ) in answer.stdout
 
 
+def test_an_empty_selector_says_what_else_it_may_mean(runner: CliRunner) -> None:
+    """In `status` and in `ready`."""
+    link = live_link(topics=0)
+    selectors = tuple(one.model_copy(update={"maybe_unreadable": True}) for one in link.selectors)
+    with serving(StandInNode(link.model_copy(update={"selectors": selectors}))) as url:
+        for command in ("status", "ready"):
+            assert "0 (empty or not readable)" in runner.invoke(app, [command, url]).stdout
+
+
 def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:
     """The reason does not, since it stays the same."""
     stale = live_link().model_copy(update={"stale_left_seconds": 41.7})
@@ -144,6 +153,15 @@ def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
     with serving(node) as url:
         answer = runner.invoke(app, ["status", url])
     assert "alarm    database or disk is full\n" in answer.stdout
+
+
+def test_status_shows_how_old_stale_values_are(runner: CliRunner) -> None:
+    """While they are current there is no such line."""
+    for age_s, shown in ((41.7, True), (0.0, False), (None, False)):
+        with serving(StandInNode(live_link().model_copy(update={"stale_seconds": age_s}))) as url:
+            answer = runner.invoke(app, ["status", url])
+        assert ("last known to be current" in answer.stdout) is shown
+        assert ("values    last known to be current 41.7 s ago\n" in answer.stdout) is shown
 
 
 def test_status_shows_how_the_primarys_count_differs(runner: CliRunner) -> None:

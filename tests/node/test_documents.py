@@ -302,8 +302,11 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "since": "2023-11-14T22:13:15Z",
         "epoch": 1_699_999_990_000_000,
         "topics": 2,
+        "stale_seconds": None,
         "evidence": "marker",
-        "selectors": [{"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker"}],
+        "selectors": [
+            {"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker", "maybe_unreadable": False}
+        ],
     }
 
 

@@ -58,6 +58,19 @@ def test_stale_link_says_so_whatever_it_does() -> None:
         assert reason_against(status) == f"stale (the session expired), {doing}"
 
 
+def test_a_node_offers_stale_values_only_where_every_link_holds_complete_ones() -> None:
+    """Their age is that of the oldest; a node that goes, starts, or lacks something offers nothing."""
+    stalled = dataclasses.replace(LIVE, state=LinkState.STALLED, stale_s=41.7, serves_stale=True)
+    older = dataclasses.replace(stalled, stale_s=60.0)
+    without = dataclasses.replace(stalled, serves_stale=False)
+    assert judge(NodePhase.SERVING, [LIVE, stalled]).stale_s == 41.7
+    assert judge(NodePhase.SERVING, [older, stalled]).stale_s == 60.0
+    assert judge(NodePhase.SERVING, [stalled, without]).stale_s is None
+    assert judge(NodePhase.SERVING, [stalled], unserved=("no worker serves clients",)).stale_s is None
+    assert judge(NodePhase.DRAINING, [stalled]).stale_s is None
+    assert judge(NodePhase.SERVING, [LIVE]).stale_s is None
+
+
 def test_links_that_hold_everything_have_no_reason() -> None:
     """Live, and every selector complete; a limit that kept values out is a reason."""
     assert reason_against(LIVE) is None

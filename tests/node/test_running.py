@@ -75,6 +75,7 @@ class LinkStandIn:
         self.sink = sink
         self.fault: Exception | None = None
         self.runs = asyncio.Event()
+        self.retried = asyncio.Event()
         self.ended = False
         self.awaited = False
         self.answered = asyncio.Event()
@@ -92,6 +93,9 @@ class LinkStandIn:
     def fail(self, fault: Exception) -> None:
         self.fault = fault
         self._failed.set()
+
+    def retry(self) -> None:
+        self.retried.set()
 
     async def wait_forwarded(self) -> None:
         self.awaited = True
@@ -968,6 +972,18 @@ filter = "#"
     assert await asyncio.wait_for(task, 30) == 0
     loop = asyncio.get_running_loop()
     assert loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def test_sighup_has_every_link_connect_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed password is tried without waiting; a configuration with faults does not prevent it."""
+    file = tmp_path / "node.toml"
+    file.write_text("this is no configuration")
+    task, node = await running_node(config(tmp_path, links=2), monkeypatch, path=file)
+    links = cast("tuple[LinkStandIn, ...]", node.links)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.wait_for(asyncio.gather(*(link.retried.wait() for link in links)), 30)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, 30) == 0
 
 
 async def test_password_file_with_faults_prevents_the_start(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ class SelectorStatus:
     """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
     unfit: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
+    maybe_unreadable: bool = False
+    """Whether it is empty, and may be so because the link's user may not read it at the primary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,10 @@ class LinkStatus:
     """Why the replica is stale; None while it is not."""
     stale_left_s: float | None = None
     """Seconds until the grace period of a stale replica ends; None while it is not stale."""
+    stale_s: float | None = None
+    """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
+    serves_stale: bool = False
+    """Whether the values are complete and stale, and may be offered as such."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """Totals over its audits."""
     missing_announced_total: int = 0
@@ -145,8 +151,6 @@ class LinkStatus:
     """When the link's client certificate expires, in Unix seconds, as of the newest connection; None without one."""
     primary_certificate_expires_s: int | None = None
     """When the primary's certificate expires, in Unix seconds, as of the newest connection; None without TLS."""
-    live_until_ns: int | None = None
-    """When the link left the state live the last time, Unix time in nanoseconds; None when it never did."""
     count_difference: str | None = None
     """How the replica differs from the primary's count or list; None while they agree or are not compared."""
 

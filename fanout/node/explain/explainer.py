@@ -37,6 +37,7 @@ ASK_S: Final = 10.0
 """Limit in seconds of each request to the primary."""
 _ROUNDS_MAX: Final = 3
 """Requests to the primary while the value here changes meanwhile."""
+_NS_PER_S: Final = 1_000_000_000
 _SETTLE_S: Final = 0.5
 """Time for an update that is under way to arrive before a difference counts."""
 _BESIDE: Final = 8
@@ -133,12 +134,12 @@ class TopicExplainer:
         at_primary = topic.removeprefix(selector.prefix)
         held, answer, changing = await self._compare(link, replica, selector, topic)
         log = self._config.log
-        status = link.status()
+        status, now_ns = link.status(), self._clock.now_ns()
         last = status.audits.last
         return TopicFacts(
             node=self._config.node.id,
             topic=topic,
-            at=utc_from_ns(self._clock.now_ns()),
+            at=utc_from_ns(now_ns),
             link=TopicLink(
                 name=link.config.name,
                 selector=selector.filter,
@@ -147,7 +148,7 @@ class TopicExplainer:
                 username=link.config.username,
                 state=status.called,
                 since=utc_from_ns(status.since_ns),
-                live_until=None if status.live_until_ns is None else utc_from_ns(status.live_until_ns),
+                current_until=None if status.stale_s is None else utc_from_ns(now_ns - int(status.stale_s * _NS_PER_S)),
                 reason=self._reason_against(status),
                 audited=utc_from_ns(status.audits.last_ended_ns) if last is not None and not last.failure else None,
                 retained=not selector.live_only,

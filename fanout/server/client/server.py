@@ -284,6 +284,10 @@ class Server:
         """Send a client away; see `SessionLifecycles.kick`."""
         return self.lifecycles.kick(client_id, clean=clean, reason_code=reason_code)
 
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
+        return await self.lifecycles.end_clients(concerns)
+
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""
         self._packet_handlers.pause_publishers(paused)

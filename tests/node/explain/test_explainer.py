@@ -236,14 +236,20 @@ async def test_a_lasting_difference_is_one() -> None:
     assert len(place.pauses) == 2
 
 
-async def test_a_link_that_left_live_tells_when() -> None:
-    """`since` is of the newest attempt to connect; this is what an operator asks for."""
+async def test_a_link_that_is_not_live_tells_since_when_its_values_may_be_old() -> None:
+    """`since` is of the newest attempt to connect; the age of the values is what an operator asks for."""
     place = Place(AnsweringLink())
     place.hold(b"plant/1", b"x")
-    place.link.state = replace(LIVE, state=LinkState.CONNECTING, live_until_ns=NOW_NS - 60_000_000_000)
     place.link.error = LinkLost("no answer")
-    found = await place.explain("plant/1")
-    assert found.verdict.text.startswith("link plant is connecting and was live until 2023-11-14 22:12:20 UTC")
+    for stale_s, text in ((60.5, "last known to be current"), (None, "have not been proved")):
+        place.link.state = replace(LIVE, state=LinkState.CONNECTING, stale_s=stale_s)
+        found = await place.explain("plant/1")
+        assert found.verdict.text.startswith("link plant is connecting, and its values")
+        assert text in found.verdict.text
+        link = found.facts.link
+        assert link is not None
+        age = None if link.current_until is None else (found.facts.at - link.current_until).total_seconds()
+        assert age == stale_s
 
 
 async def test_a_value_that_content_or_a_limit_keeps_out() -> None:
