@@ -32,6 +32,7 @@ async def ask_by_name(
     order: Order = Order.NONE,
     username: str | None = None,
     password: bytes | None = None,
+    clean_start: bool = True,
     deadline_s: float,
 ) -> NamedAnswer:
     """Return the retained messages that a primary sends for exact Topic Names.
@@ -46,6 +47,7 @@ async def ask_by_name(
             `snapshot_quiet_s` of silence.
         username: User Name in place of the link's; None for the link's, with its password.
         password: Password of `username`; None for none.
+        clean_start: See `fanout.link.short_connection.short_connection`.
         deadline_s: Seconds that the whole request may take.
 
     Raises:
@@ -58,7 +60,13 @@ async def ask_by_name(
         async with (
             asyncio.timeout(deadline_s),
             short_connection(
-                address, config, node_id=node_id, name=_SUFFIX, username=username, password=password
+                address,
+                config,
+                node_id=node_id,
+                name=_SUFFIX,
+                username=username,
+                password=password,
+                clean_start=clean_start,
             ) as connection,
         ):
             request = NameRequest(

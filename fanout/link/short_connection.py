@@ -26,6 +26,8 @@ __all__ = ["CLIENT_ID_BYTES", "ShortConnection", "short_client_id", "short_conne
 CLIENT_ID_BYTES = 64
 """Length up to which a Client Identifier gets its suffix whole; the lowest limit known of a broker is 100 (VerneMQ)."""
 _READ_AHEAD_BYTES_MAX = 64 * 1024
+_LEFT_SESSION_S = 10
+"""Seconds for which the primary keeps the session of a connection without Clean Start that is lost."""
 
 
 class ShortConnection:
@@ -85,14 +87,18 @@ class ShortConnection:
         if self._failure is not None:
             raise self._failure
 
-    async def open(self, *, password: bytes | None) -> None:
+    async def open(self, *, password: bytes | None, clean_start: bool) -> None:
         """Connect, and wait for CONNACK.
 
+        Args:
+            password: The password; None for none.
+            clean_start: Whether a session that the primary has is to be dropped.
+
         Raises:
-            FanoutError: The primary cannot be reached, or it refuses the connection.
+            FanoutError: The primary cannot be reached, it refuses the connection, or it has a session for it.
         """
         config, sender, connection = self._config, self.sender, self._connection
-        sender.connect(clean_start=True, password=password, now=0.0)
+        sender.connect(clean_start=clean_start, password=password, now=0.0)
         await connect(
             connection,
             self._address,
@@ -109,13 +115,20 @@ class ShortConnection:
                     await self.wait_read()
         except TimeoutError as error:
             raise LinkLost("the primary does not answer CONNECT", hint=unanswered_hint(config)) from error
+        if self._handshake.session_present:
+            raise LinkLost(
+                "the primary gives a connection with another Client Identifier a session that it has",
+                hint="Perhaps it takes the User Name for the Client Identifier (Mosquitto: use_username_as_clientid):"
+                " set sample_topics = 0 for the link",
+            )
         sender.accept(self._handshake.limits)
 
     async def close(self) -> None:
         """Send DISCONNECT if the primary accepted the connection, and close it."""
         self.on_item = _ignore
         if self._handshake is not None:
-            self.sender.disconnect(ReasonCode.SUCCESS, end_session=False, now=0.0)
+            ends = bool(self._config.session_expiry_s) and not self._handshake.session_present
+            self.sender.disconnect(ReasonCode.SUCCESS, end_session=ends, now=0.0)
             self.write()
         await self._connection.close()
 
@@ -160,6 +173,7 @@ async def short_connection(
     name: str,
     username: str | None = None,
     password: bytes | None = None,
+    clean_start: bool = True,
 ) -> AsyncIterator[ShortConnection]:
     """Open a short connection for the time of the block.
 
@@ -170,6 +184,8 @@ async def short_connection(
         name: Suffix of its Client Identifier, which tells its purpose.
         username: User Name in place of the link's; None for the link's, with its password.
         password: Password of `username`; None for none.
+        clean_start: False to find out, over MQTT 5, whether the primary gives it the session of the link: then it is an
+            error, and the session stays for the link, which comes back at once.
 
     Raises:
         FanoutError: The primary cannot be reached, or it refuses the connection.
@@ -179,10 +195,11 @@ async def short_connection(
     else:
         config = replace(config, username=username)
     client_id = short_client_id(config.client_id or f"fanout-{node_id}-{config.name}", name)
-    config = replace(config, client_id=client_id, session_expiry_s=0)
+    clean_start = clean_start or config.version == 4  # MQTT 3.1.1 would leave a session for ever
+    config = replace(config, client_id=client_id, session_expiry_s=0 if clean_start else _LEFT_SESSION_S)
     connection = ShortConnection(config, node_id=node_id, address=address)
     try:
-        await connection.open(password=password)
+        await connection.open(password=password, clean_start=clean_start)
         yield connection
     finally:
         await connection.close()

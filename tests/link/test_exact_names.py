@@ -18,6 +18,7 @@ from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.waiting import wait_until
 
 FENCE = b"$SYS/broker/version"
 TWO_VALUES = {b"plant/1": b"one", b"plant/2": b"two"}
@@ -124,6 +125,26 @@ async def test_failures_say_what_to_do() -> None:
 
     with pytest.raises(ProtocolError, match="number of Reason Codes"):
         await asked(Short(), "plant/1")
+
+
+@pytest.mark.parametrize("present", [False, True])
+async def test_a_session_that_the_primary_has_is_seen_and_left(present: bool) -> None:
+    """It may be the link's own, at a primary that takes the User Name for the Client Identifier; else none is left."""
+    primary = FakePrimary(retained=dict(TWO_VALUES))
+    primary.has_session = present
+    async with FakeServer(primary) as server:
+        address = Address("mqtt", "127.0.0.1", server.port)
+        asking = ask_by_name(address, make_config(), ["plant/1"], node_id="edge-1", clean_start=False, deadline_s=10)
+        if present:
+            with pytest.raises(LinkLost, match="another Client Identifier a session"):
+                await asking
+            assert primary.subscribes == []
+        else:
+            assert payloads(await asking) == {"plant/1": b"one"}
+        await wait_until(lambda: primary.disconnects, 10, what="DISCONNECT")
+        (connect,), (disconnect,) = primary.connects, primary.disconnects
+        assert (connect.clean_start, connect.properties.session_expiry_interval) == (False, 10)
+        assert disconnect.properties.session_expiry_interval == (None if present else 0)
 
 
 @pytest.mark.parametrize("topics", [["a/+"], ["#"], ["$share/g/a"], [f"a/{number}" for number in range(NAMES_MAX + 1)]])

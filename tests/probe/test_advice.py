@@ -39,7 +39,7 @@ def test_primary_that_does_everything_gets_the_strongest_evidence() -> None:
     (link,) = link_of(advice).links
     assert advice.can_replicate
     assert (link.version, link.min_evidence, link.selectors[0].filter, link.selectors[0].qos) == (5, "marker", "#", 1)
-    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, 3_600.0)
+    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, None)
 
 
 def test_identity_and_filter_go_into_the_settings() -> None:
