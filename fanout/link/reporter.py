@@ -136,7 +136,10 @@ class Reporter:
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
-        stale_s = self._stale_s(now)
+        stale_since = self._stale_since(now, lost=lost)
+        stale_s = 0.0 if self.state is LinkState.LIVE else None
+        if stale_since is not None:
+            stale_s = max(0.0, now - stale_since)
         return LinkStatus(
             name=self._config.name,
             primary=str(primary),
@@ -173,7 +176,10 @@ class Reporter:
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),
             stale_s=stale_s,
-            serves_stale=self._serves_stale(stale_s, complete=all(each.complete for each in selectors)),
+            serves_stale=(
+                stale_since is not None
+                and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
+            ),
             audits=self._audits,
             sampling=self._sampling.totals,
             missing_announced_total=missing.announced_total,
@@ -422,18 +428,18 @@ class Reporter:
         """Whether the link has enough evidence and topics."""
         return self._too_weak() is None and self._too_few() is None
 
-    def _stale_s(self, now: float) -> float | None:
-        """Return the age of the values; 0 while they are current, None when there are none that were."""
+    def _stale_since(self, now: float, *, lost: bool) -> float | None:
+        """Return when the values were last known to be current; None while they are, and without any that were."""
         since = self._session.lifecycle.stale_policy.since
         if since is None and self.state is LinkState.LIVE:
-            since = now if self._doubted_since is None else self._doubted_since
-        return None if since is None else max(0.0, now - since)
+            return self._session.control.current_s(now) if lost else self._doubted_since
+        return since
 
-    def _serves_stale(self, stale_s: float | None, *, complete: bool) -> bool:
+    def _may_serve(self, age_s: float, *, complete: bool) -> bool:
+        """Return whether stale values of this age may be offered."""
         stale_policy = self._session.lifecycle.stale_policy
-        if not stale_s or not (self._is_sound if self.state is LinkState.LIVE else self._was_sound):
-            return False
-        return stale_policy.reason is not None or (complete and stale_policy.offers(stale_s))
+        is_sound = self._is_sound if self.state is LinkState.LIVE else self._was_sound
+        return is_sound and (stale_policy.reason is not None or (complete and stale_policy.offers(age_s)))
 
     def _withheld(self) -> str | None:
         if self._notice.reason:

@@ -198,7 +198,7 @@ def test_weaker_evidence_and_missing_parts_are_configured() -> None:
     assert (link.min_evidence, link.audit_interval_s, link.session_expiry_s) == ("barrier", 300.0, 60)
     assert (link.snapshot_quiet_s, link.selectors[0].qos) == (13.0, 0)
     (link,) = link_of(advice_for(version(5, set_again=Outcome.FAILED))).links
-    assert link.audit_interval_s == 0
+    assert (link.audit_interval_s, link.sample_topics) == (0, 0)
 
 
 def test_user_that_may_only_read_is_judged_by_its_filter() -> None:
