@@ -39,6 +39,7 @@ from fanout.api.models import (
 )
 from fanout.api.node_view import ClientOrder, NodeView
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
 __all__ = ["ACTIONS", "ENDPOINTS", "STALE_HEADER", "create_app"]
@@ -49,6 +50,7 @@ ENDPOINTS = (
     "/v1/status",
     "/v1/lag",
     "/v1/clients",
+    "/v1/explain",
     "/v1/links/{link}/unconfirmed",
     "/metrics",
     "/openapi.json",
@@ -95,12 +97,22 @@ StaleCode = Annotated[
 ]
 
 
+TopicName = Annotated[
+    str,
+    Query(min_length=1, pattern=r"^[^+#\x00]+$", description="Topic Name at this node, without wildcards."),
+]
+AtPrimary = Annotated[bool, Query(description="Whether `topic` is the name at the primary, without a prefix.")]
+AskedClient = Annotated[
+    str | None, Query(min_length=1, description="Client Identifier of the client that does not get the topic.")
+]
+
+
 def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     """Build the ASGI application that shows `node`.
 
     Args:
         node: The node.
-        access: Decides who may see and end single clients.
+        access: Decides who may see and end single clients, and have topics explained.
     """
     app = FastAPI(
         title="fanout",
@@ -111,6 +123,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     )
     registry = node_registry(node)
     turns = _Turns()
+    explaining = asyncio.Lock()
 
     # HEAD too: some probes, and `wget --spider`, use it.
     @app.head("/livez", include_in_schema=False)
@@ -153,6 +166,27 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         """Answer how far each link is behind; null where that is not known."""
         await turns.wait()
         return node.lag()
+
+    @app.get(
+        "/v1/explain",
+        operation_id="explain",
+        responses={
+            **_REFUSES_BROWSERS,
+            **_WANTS_TOKEN,
+            422: {"model": Fault, "description": "The topic is no Topic Name."},
+            429: {"model": Fault, "description": "Another topic is being explained."},
+        },
+    )
+    async def explain(
+        request: Request, topic: TopicName, at_primary: AtPrimary = False, client: AskedClient = None
+    ) -> TopicExplanation:
+        """Answer whether a topic is the same here and at the primary, which is asked by name; if not, why."""
+        _refuse_browsers(request)
+        _want_token(request, access)
+        if explaining.locked():
+            raise _Refusal(429, "another topic is being explained", hint="Ask again in some seconds")
+        async with explaining:
+            return await node.explain(topic, at_primary=at_primary, client_id=client)
 
     @app.get(
         "/metrics",
@@ -306,8 +340,9 @@ def _body_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _refuse_browsers(request: Request) -> None:
-    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin.
-    if "origin" in request.headers:
+    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
+    # it says at least that the page is of another site.
+    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
@@ -383,9 +418,11 @@ def _problem(fault: dict[str, Any]) -> str:
             return f"{name} must have 65,535 characters at most"
         case "missing":
             return f"{name} must be said"
+        case "string_pattern_mismatch" | "string_too_short":
+            return f"{name} must be a name without wildcards, and not empty"
         case "string_type":
             return f"{name} must be a text"
-        case "bool_type":
+        case "bool_type" | "bool_parsing":
             return f"{name} must be true or false"
         case "extra_forbidden":
             return f"there is no {name} to be said"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from fanout.api.models import (
     AuditDetail,
@@ -16,6 +16,9 @@ from fanout.api.models import (
     Readiness,
     UnconfirmedDocument,
 )
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["ClientOrder", "NodeView"]
 
@@ -77,6 +80,15 @@ class NodeView(Protocol):
 
         Raises:
             RequestRefused: The client has no session here, or a worker does not answer.
+        """
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic.
+
+        Args:
+            topic: A legal Topic Name.
+            at_primary: Whether it is the topic's name at the primary, not at this node.
+            client_id: The client that does not get it; None for none.
         """
 
     async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:

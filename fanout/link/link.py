@@ -133,6 +133,8 @@ class Link:
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._asking = asyncio.Lock()
+        """Held during a request by name: all have one Client Identifier, so a second would take over the first."""
         self._is_apart = False
         """Whether a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
@@ -317,7 +319,8 @@ class Link:
     ) -> NamedAnswer:
         """Return the retained messages that the primary sends for exact Topic Names, on a connection of its own.
 
-        The link need not be live. See `fanout.link.exact_names.ask_by_name` for errors and more.
+        The link need not be live. One request waits for another, which has a deadline of its own. See
+        `fanout.link.exact_names.ask_by_name` for errors and more.
 
         Args:
             topics: Topic Names at the primary.
@@ -325,20 +328,21 @@ class Link:
             password: Password of `username`; None for none.
             deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
         """
-        peer = self._session.peer
-        answer = await ask_by_name(
-            self._address,
-            self.config,
-            topics,
-            node_id=self._node_id,
-            fence=peer.fence if username is None else None,  # another user may not read it
-            order=peer.order,
-            username=username,
-            password=password,
-            clean_start=self._is_apart,
-            deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
-        )
-        self._is_apart = True
+        async with self._asking:
+            peer = self._session.peer
+            answer = await ask_by_name(
+                self._address,
+                self.config,
+                topics,
+                node_id=self._node_id,
+                fence=peer.fence if username is None else None,  # another user may not read it
+                order=peer.order,
+                username=username,
+                password=password,
+                clean_start=self._is_apart,
+                deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
+            )
+            self._is_apart = True
         return answer
 
     @property

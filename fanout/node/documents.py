@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fanout import __version__
 from fanout.access.gate import Gate
@@ -55,6 +56,9 @@ from fanout.server.client.client_list import ClientQuery
 from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
 from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeDocuments", "NodeParts"]
 
@@ -111,6 +115,10 @@ class NodeParts(Protocol):
     @property
     def links(self) -> tuple[Link, ...]:
         """Every link, in the order of the configuration."""
+
+    @property
+    def link_replicas(self) -> Sequence[tuple[Link, Replica]]:
+        """Every link with its replica, in the order of the configuration."""
 
     @property
     def own(self) -> Replica:
@@ -225,6 +233,21 @@ class NodeDocuments:
             reported=self._watch_results.lag(),
             reported_completeness=self._watch_results.completeness(),
         )
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic; see `TopicExplainer.explain`."""
+        from fanout.node.explain.explainer import TopicExplainer  # its documents are not needed to start a node
+
+        node = self._node
+        explainer = TopicExplainer(
+            node.config,
+            links=node.link_replicas,
+            own=node.own,
+            server=node.server,
+            reason_against=reason_against,
+            clock=node.clock,
+        )
+        return await explainer.explain(topic, at_primary=at_primary, client_id=client_id)
 
     async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.

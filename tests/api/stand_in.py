@@ -42,6 +42,8 @@ from fanout.api.models import (
 )
 from fanout.api.node_view import ClientOrder
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
+from fanout.api.topic_verdict import explain
 from fanout.errors import AuditRefused, RequestRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
@@ -128,6 +130,12 @@ class StandInNode:
         self.links = links
         self.reasons: tuple[str, ...] = ()
         self.unconfirmed_topics = 5
+        self.digest = "00000000000000aa"
+        self.answer: PrimaryAnswer | None = None
+        self.may_explain = asyncio.Event()
+        self.may_explain.set()
+        self.explaining = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
         self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
         self.server: ServerStatus | None = ServerStatus(
             connections=12,
@@ -418,6 +426,35 @@ class StandInNode:
             took_seconds=1.5,
             failure=None,
         )
+
+    def release(self) -> None:
+        """Let questions that wait for `may_explain` go on, from another thread."""
+        self._loop.call_soon_threadsafe(self.may_explain.set)
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        self.explaining.set()
+        self._loop = asyncio.get_running_loop()
+        await self.may_explain.wait()
+        value = TopicValue(digest=self.digest, payload_bytes=12, received=SINCE)
+        facts = TopicFacts(
+            node="edge-1",
+            topic=topic,
+            at=SINCE + timedelta(seconds=90),
+            link=TopicLink(
+                name="plant",
+                selector="plant/#",
+                topic=topic,
+                primary="mqtt://broker:1883",
+                username="edge",
+                state="live",
+                since=SINCE,
+                reason=None,
+            ),
+            value=value,
+            primary=self.answer or PrimaryAnswer(outcome="value", value=value),
+            client=None if client_id is None else TopicClient(client_id=client_id, session=False),
+        )
+        return explain(facts)
 
     @staticmethod
     def _lag_of(link: LinkDetail, seconds: float | None, age: float | None, interval: float) -> LinkLag:

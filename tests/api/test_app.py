@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import httpx
@@ -308,7 +309,47 @@ async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
 async def test_every_endpoint_answers(http: httpx.AsyncClient) -> None:
     """The list that a 404 shows is true."""
     for path in ENDPOINTS:
-        assert (await http.get(path.replace("{link}", "plant"))).status_code == 200, path
+        query = "?topic=plant/1" if path == "/v1/explain" else ""
+        assert (await http.get(path.replace("{link}", "plant") + query)).status_code == 200, path
+
+
+async def test_explain_answers_a_verdict_and_the_facts(http: httpx.AsyncClient) -> None:
+    """What the node found of a topic; a client is part of the question only if it is named."""
+    document = (await http.get("/v1/explain", params={"topic": "plant/1"})).raise_for_status().json()
+    assert document["verdict"]["kind"] == "equal"
+    assert (document["facts"]["topic"], document["facts"]["client"], document["also"]) == ("plant/1", None, [])
+    document = (await http.get("/v1/explain", params={"topic": "plant/1", "client": "panel"})).json()
+    assert (document["verdict"]["kind"], document["facts"]["client"]["client_id"]) == ("client", "panel")
+
+
+async def test_one_topic_is_explained_at_a_time(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Each costs a connection to the primary, so a second request is refused until the first has its answer."""
+    node.may_explain.clear()
+    first = asyncio.create_task(http.get("/v1/explain?topic=plant/1"))
+    await asyncio.wait_for(node.explaining.wait(), 10)
+    answer = await http.get("/v1/explain?topic=plant/2")
+    assert answer.json() == {"error": "another topic is being explained", "hint": "Ask again in some seconds"}
+    assert answer.status_code == 429
+    node.may_explain.set()
+    assert (await first).status_code == 200
+    assert (await http.get("/v1/explain?topic=plant/2")).status_code == 200
+
+
+async def test_explain_refuses_what_is_no_topic_name_and_pages_of_other_sites(http: httpx.AsyncClient) -> None:
+    """A page could make the node connect to its primary again and again."""
+    faults = {
+        "": "topic must be said",
+        "?topic=": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/%23": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/%2B/1": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/1&at_primary=maybe": "at_primary must be true or false",
+    }
+    for query, error in faults.items():
+        answer = await http.get(f"/v1/explain{query}")
+        assert (answer.status_code, answer.json()["error"]) == (422, error)
+    for header in ({"Origin": "https://page.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await http.get("/v1/explain?topic=plant/1", headers=header)).status_code == 403
+    assert (await http.get("/v1/explain?topic=plant/1", headers={"Sec-Fetch-Site": "none"})).status_code == 200
 
 
 async def test_bug_in_the_node_is_logged_not_told(
