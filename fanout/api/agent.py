@@ -27,10 +27,10 @@ _TEXT_CHARACTERS_MAX: Final = 200
 def agent_line(readiness: Readiness, *, connections: int, connections_max: int) -> str:
     """Return the line for HAProxy.
 
-    A node that drains or is held says `drain`, which HAProxy remembers for the server until it reads `ready`; therefore
-    every other line has that word, so the node is taken back after its restart, or once it is held no more. One that
-    offers its values as stale says `drain` too: it gets no more clients and keeps those it has. The weight is the share
-    of free connections in percent: 0 when none is free, so HAProxy sends no client that would be refused.
+    A node that drains, is held or offers its values as stale says `drain`: it gets no more clients and keeps those it
+    has. HAProxy remembers that for the server until it reads `ready`; therefore every other line has that word, so the
+    node is taken back after its restart, or once it is held no more. The weight is the share of free connections in
+    percent: 0 when none is free, so HAProxy sends no client that would be refused.
 
     Args:
         readiness: The document of `/readyz`.
@@ -43,8 +43,8 @@ def agent_line(readiness: Readiness, *, connections: int, connections_max: int) 
         return f"ready up {weight}%\n"
     why = printable(" ".join("; ".join(readiness.reasons).split())).encode("ascii", "replace").decode()
     why = why[:_TEXT_CHARACTERS_MAX]
-    keeps_clients = readiness.held_since is not None or readiness.stale_seconds is not None
-    if readiness.state in ("draining", "stopping") or keeps_clients:
+    goes = readiness.state in ("draining", "stopping") or readiness.held_since is not None
+    if goes or readiness.stale_seconds is not None:
         return f"drain #{why}\n"
     return f"ready down #{why}\n"
 

@@ -37,6 +37,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
 from fanout.link.session.machine import LinkSession
+from fanout.link.snapshot.sampling import Sampling
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
@@ -62,6 +63,7 @@ class Reporter:
         session: LinkSession,
         replica: Replica,
         list_check: ListCheck | None,
+        sampling: Sampling,
         sink: LinkSink,
         clock: Clock,
         logger: FilteringBoundLogger,
@@ -73,6 +75,7 @@ class Reporter:
             session: Its session, read only.
             replica: Its replica, read only.
             list_check: Comparison with the primary's list; None without one.
+            sampling: Its sampling, read only.
             sink: Receiver of events.
             clock: Clock of the node.
             logger: Logger.
@@ -82,6 +85,7 @@ class Reporter:
         self._session = session
         self._replica = replica
         self._list_check = list_check
+        self._sampling = sampling
         self._sink = sink
         self._clock = clock
         self._logger = logger
@@ -177,6 +181,7 @@ class Reporter:
                 and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
             ),
             audits=self._audits,
+            sampling=self._sampling.totals,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
             missing_dropped_total=missing.dropped_total,

@@ -98,6 +98,6 @@ def judge(
     if not reasons:
         return NodeReadiness("ready", ())
     stale_s = None
-    if not own and not unserved and all(link.ready or link.serves_stale for link in links):
+    if not (own or unserved) and all(link.ready or link.serves_stale for link in links):
         stale_s = max((link.stale_s or 0.0 for link in links), default=None)
     return NodeReadiness("not_ready", reasons, stale_s)

@@ -129,14 +129,6 @@ class AskSubscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class SilentWorkers:
-    """Hub: the workers whose new clients the others serve, because they say nothing; it replaces the former set."""
-
-    numbers: frozenset[int]
-    """Numbers of the workers, from 0; the receiver's own means nothing to it."""
-
-
-@dataclass(frozen=True, slots=True)
 class AskClients:
     """Hub: the `Answer` is a `ClientPage`."""
 
@@ -158,6 +150,14 @@ class Kick:
     """True to end its session too."""
     reason_code: ReasonCode
     """Reason Code of the DISCONNECT."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilentWorkers:
+    """Hub: the workers whose new clients the others serve, because they say nothing; it replaces the former set."""
+
+    numbers: frozenset[int]
+    """Numbers of the workers, from 0; the receiver's own means nothing to it."""
 
 
 @dataclass(frozen=True, slots=True)

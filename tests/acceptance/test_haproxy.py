@@ -309,6 +309,33 @@ def test_the_weight_follows_the_connections_that_are_free(mosquitto: Mosquitto, 
         assert haproxy.clients_sent(node.name) == before + 4
 
 
+def test_a_node_that_is_held_gets_no_clients_and_keeps_those_it_has(
+    mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path
+) -> None:
+    """`fanout drain --hold` and `fanout undrain`: HAProxy drains the node and takes it back, and cuts nobody off."""
+    agent_port = free_port()
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK), http=f'agent_listen = "127.0.0.1:{agent_port}"\n'
+    )
+    node.start()
+    node.wait_until_ready()
+    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
+        wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node in the pool")
+        before = haproxy.clients_sent(node.name)
+        with subscriber(haproxy.port, "plant/#") as client:
+            assert run_fanout("drain", "--hold", node.url).returncode == 0
+            wait_until_blocking(
+                lambda: haproxy.status(node.name).startswith(("DRAIN", "NOLB")), 30, what="the node out of the pool"
+            )
+            load_retained(mosquitto.port, [("plant/while-held", b"1")])
+            wait_until_blocking(lambda: client.payloads("plant/while-held"), 30, what="an update at the client")
+            assert run_fanout("undrain", node.url).returncode == 0
+            wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node back in the pool")
+            load_retained(mosquitto.port, [("plant/afterwards", b"1")])
+            wait_until_blocking(lambda: client.payloads("plant/afterwards"), 30, what="an update at the same client")
+            assert haproxy.clients_sent(node.name) == before + 1
+
+
 def is_out(haproxy: HAProxy, node: LiveNode) -> bool:
     """Return whether HAProxy sends no new clients to a node, and leaves it those that it has."""
     return haproxy.status(node.name).partition(" ")[0] in ("NOLB", "DRAIN")
@@ -373,30 +400,3 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
         finally:
             for one in residents:
                 one.end()
-
-
-def test_a_node_that_is_held_gets_no_clients_and_keeps_those_it_has(
-    mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path
-) -> None:
-    """`fanout drain --hold` and `fanout undrain`: HAProxy drains the node and takes it back, and cuts nobody off."""
-    agent_port = free_port()
-    node = nodes.secondary(
-        link(mosquitto.port, selector("plant/#"), settings=QUICK), http=f'agent_listen = "127.0.0.1:{agent_port}"\n'
-    )
-    node.start()
-    node.wait_until_ready()
-    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
-        wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node in the pool")
-        before = haproxy.clients_sent(node.name)
-        with subscriber(haproxy.port, "plant/#") as client:
-            assert run_fanout("drain", "--hold", node.url).returncode == 0
-            wait_until_blocking(
-                lambda: haproxy.status(node.name).startswith(("DRAIN", "NOLB")), 30, what="the node out of the pool"
-            )
-            load_retained(mosquitto.port, [("plant/while-held", b"1")])
-            wait_until_blocking(lambda: client.payloads("plant/while-held"), 30, what="an update at the client")
-            assert run_fanout("undrain", node.url).returncode == 0
-            wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node back in the pool")
-            load_retained(mosquitto.port, [("plant/afterwards", b"1")])
-            wait_until_blocking(lambda: client.payloads("plant/afterwards"), 30, what="an update at the same client")
-            assert haproxy.clients_sent(node.name) == before + 1

@@ -32,6 +32,7 @@ from fanout.api.models import (
     Readiness,
     RetainedStatus,
     Role,
+    SamplingDetail,
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
@@ -79,6 +80,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         outside_total=7,
         overtaken_total=9,
         heartbeats_lost_total=5,
+        sampling=SamplingDetail(samples_total=30, topics_total=480, missing_total=3, changed_total=4, newest=SINCE),
         epochs_total=2,
         reconnects_total=3,
         truncated_total=1,
@@ -206,7 +208,6 @@ class StandInNode:
         )
         self.error: Exception | None = None
         self.draining = False
-        self.stale_seconds: float | None = None
         self.held_since: datetime | None = None
         self.reasons_after: tuple[str, ...] = ()
         self.sent_away = False
@@ -246,6 +247,7 @@ class StandInNode:
                 filters=(),
             ),
         )
+        self.stale_seconds: float | None = None
 
     @property
     def state(self) -> NodeState:

@@ -266,10 +266,6 @@ class Server:
         """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
 
-    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
-        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
-        return await self.lifecycles.end_clients(concerns)
-
     async def clients(self, query: ClientQuery) -> ClientPage:
         """Return the figures of single clients; without an await, so they are of one moment."""
         return list_clients(
@@ -287,6 +283,10 @@ class Server:
     ) -> Kicked | None:
         """Send a client away; see `SessionLifecycles.kick`."""
         return self.lifecycles.kick(client_id, clean=clean, reason_code=reason_code)
+
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
+        return await self.lifecycles.end_clients(concerns)
 
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""

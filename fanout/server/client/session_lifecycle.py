@@ -199,27 +199,6 @@ class SessionLifecycles:
                 await asyncio.sleep(0)
         return sent
 
-    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
-        """End sessions that another process of the node serves from now on, without their Will Messages (0x8B).
-
-        Args:
-            concerns: Returns True for the Client Identifiers of these sessions.
-
-        Returns:
-            Their number.
-        """
-        ended = checked = 0
-        for session in list(self._registry):
-            if self._registry.get(session.client_id) is session and concerns(session.client_id):
-                session.will = None
-                self._end_client(session, ReasonCode.SERVER_SHUTTING_DOWN)
-                ended += 1
-            checked += 1
-            if checked >= _CHECKED_MAX:
-                checked = 0
-                await asyncio.sleep(0)
-        return ended
-
     def kick(self, client_id: str, *, clean: bool, reason_code: ReasonCode) -> Kicked | None:
         """End the Network Connection of a client; its session stays, as after a lost connection.
 
@@ -244,6 +223,27 @@ class SessionLifecycles:
         elif was_connected:
             self.connection_of[session].disconnect(reason_code)
         return Kicked(was_connected=was_connected, session_ended=self._registry.get(client_id) is not session)
+
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions that another process of the node serves from now on, without their Will Messages (0x8B).
+
+        Args:
+            concerns: Returns True for the Client Identifiers of these sessions.
+
+        Returns:
+            Their number.
+        """
+        ended = checked = 0
+        for session in list(self._registry):
+            if self._registry.get(session.client_id) is session and concerns(session.client_id):
+                session.will = None
+                self._end_client(session, ReasonCode.SERVER_SHUTTING_DOWN)
+                ended += 1
+            checked += 1
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+        return ended
 
     def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
         """Return Reason Code and properties of a DISCONNECT: with the Server Reference, if one is configured."""
