@@ -305,7 +305,10 @@ async def test_a_stopped_worker_is_noticed_and_its_new_clients_are_served_elsewh
             assert (await client.expect(Disconnect)).reason_code == ReasonCode.SERVER_SHUTTING_DOWN
             await client.close()
         async with await connect_again(node.port, late) as back:
-            await wait_until(lambda: workers_of(node)[0]["sessions"] == 1, what="its own worker serving it")
+            await wait_until(
+                lambda: workers_of(node)[0]["sessions"] == 1,
+                what=lambda: f"its own worker serving it {workers_of(node)}",
+            )
             await back.subscribe(b"s/#")
             writer.publish(b"s/2", b"after")
             assert await take(back, 1) == [b"after"]
