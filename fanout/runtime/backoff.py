@@ -5,9 +5,13 @@ It returns delays and does not wait, because values expire and sessions end whil
 
 from __future__ import annotations
 
-from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_random
+import random
+from typing import Final
 
 __all__ = ["Backoff"]
+
+_DOUBLINGS_MAX: Final = 32
+"""Doublings after which a delay is longer than any that is configured."""
 
 
 class Backoff:
@@ -24,10 +28,7 @@ class Backoff:
             min_s: The first delay, to which up to as much is added by chance.
             max_s: The longest delay.
         """
-        self._max_s = max_s
-        # The sum, for `wait_exponential_jitter` renamed its arguments between releases of tenacity.
-        self._wait = wait_exponential(multiplier=min_s, max=max_s) + wait_random(0, min_s)
-        self._call = RetryCallState(AsyncRetrying(), None, (), {})
+        self._min_s, self._max_s = min_s, max_s
         self.attempts = 0
 
     def reset(self) -> None:
@@ -37,5 +38,5 @@ class Backoff:
     def next_delay_s(self) -> float:
         """Note a failure and return how long to wait, in seconds."""
         self.attempts += 1
-        self._call.attempt_number = self.attempts
-        return min(self._wait(self._call), self._max_s)
+        doubled_s = self._min_s * (1 << min(self.attempts - 1, _DOUBLINGS_MAX))
+        return min(doubled_s + random.uniform(0, self._min_s), self._max_s)
