@@ -6,10 +6,10 @@ files are fetched from their store. pyspark is imported only then.
 
 from __future__ import annotations
 
+import functools
 import sys
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
@@ -53,13 +53,41 @@ _JUDGED_EXIT_CODES: Final = (
 _STANDARD_OUTPUT: Final = Path("-")
 
 
+_OPTIONS: Final = {"settle": "settle_s", "behind_max": "behind_max_s", "html_file": "html_path"}
+"""Arguments of the commands that have another name in `fanout.reports.entry`."""
+
+
 class _Run(Protocol):
     """A report that lacks only its input and its output."""
 
     def __call__(self, logs: LogFiles, *, json_path: Path | None, progress: Callable[[str], None]) -> ReportResult: ...
 
 
+def _runs(
+    function: Literal["run_completeness", "run_lag", "run_section"], name: ReportName | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command that hands its arguments to a function of `fanout.reports.entry`; the decorated one names them."""
+
+    def decorate(named: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(named)
+        def command(log_dirs: list[str], *, json_file: Path | None, master: str, **options: Any) -> None:
+            _check_window(options["since"], options["until"])
+            _require_spark()
+            from fanout.reports import entry
+
+            asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
+            if name is not None:
+                asked["name"] = name
+            run = functools.partial(getattr(entry, function), master=master, **asked)
+            _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
+
+        return command
+
+    return decorate
+
+
 @app.command("all", epilog=_JUDGED_EXIT_CODES)
+@_runs("run_completeness", "all")
 def everything(
     log_dirs: LogDirectories,
     *,
@@ -79,24 +107,10 @@ def everything(
 
     Completeness, stalled topics, convergence, epochs, lag and traffic, from one look at the logs.
     """
-    _compare(
-        "all",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        behind_max_s=behind_max,
-        depth=depth,
-        since=since,
-        until=until,
-        master=master,
-        fail_under=fail_under,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
+@_runs("run_completeness", "completeness")
 def completeness(
     log_dirs: LogDirectories,
     *,
@@ -122,24 +136,10 @@ def completeness(
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
     the time to ready; what is proved exactly is told from what is only a bound.
     """
-    _compare(
-        "completeness",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        behind_max_s=behind_max,
-        depth=depth,
-        since=since,
-        until=until,
-        master=master,
-        fail_under=fail_under,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_lag")
 def lag(
     log_dirs: LogDirectories,
     *,
@@ -159,15 +159,10 @@ def lag(
     Propagation times from the stamps of a `fanout primary`, heartbeats, and the time from connect to ready;
     no reference is needed.
     """
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_lag
-
-    run = partial(run_lag, depth=depth, since=since, until=until, master=master, html_path=html_file, parquet=parquet)
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "snapshots")
 def snapshots(
     log_dirs: LogDirectories,
     *,
@@ -183,20 +178,10 @@ def snapshots(
 
     An epoch is the life of one MQTT session: its topics, evidence and tear-downs. No reference is needed.
     """
-    _section(
-        "snapshots",
-        log_dirs,
-        json_file,
-        settle_s=settle,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "convergence")
 def convergence(
     log_dirs: LogDirectories,
     *,
@@ -213,21 +198,10 @@ def convergence(
 
     At the end by topic, over time by their digests.
     """
-    _section(
-        "convergence",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "stalls")
 def stalls(
     log_dirs: LogDirectories,
     *,
@@ -244,21 +218,10 @@ def stalls(
 
     And whether they stopped at the others too.
     """
-    _section(
-        "stalls",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "traffic")
 def traffic(
     log_dirs: LogDirectories,
     *,
@@ -276,19 +239,6 @@ def traffic(
 
     Updates, bytes, and the nodes that they were published at.
     """
-    _section(
-        "traffic",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        depth=depth,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -399,42 +349,6 @@ def schema() -> None:
     from fanout.reports.values.document import schema_text
 
     sys.stdout.write(schema_text())
-
-
-def _compare(
-    name: Literal["completeness", "all"],
-    log_dirs: list[str],
-    json_file: Path | None,
-    *,
-    since: datetime | None,
-    until: datetime | None,
-    master: str,
-    **options: Any,
-) -> None:
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_completeness
-
-    run = partial(run_completeness, name=name, since=since, until=until, master=master, **options)
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
-
-
-def _section(
-    name: ReportName,
-    log_dirs: list[str],
-    json_file: Path | None,
-    *,
-    since: datetime | None,
-    until: datetime | None,
-    master: str,
-    **options: Any,
-) -> None:
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_section
-
-    run = partial(run_section, name=name, since=since, until=until, master=master, **options)
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 def _check_window(since: datetime | None, until: datetime | None) -> None:
