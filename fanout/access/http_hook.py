@@ -24,7 +24,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fanout.access.memory import TimedMemory
-from fanout.access.settings import HookAction, HookConfig
+from fanout.config.access import HookAction, HookConfig
 from fanout.peer_text import read_document
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats, Gate
-from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
 from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.config import (
@@ -30,6 +29,7 @@ from fanout.config import (
     ServerConfig,
     ShipConfig,
 )
+from fanout.config.access import AccessConfig, HookConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
