@@ -77,61 +77,38 @@ _SAME_FIGURES: Final = tuple(
 class NodeParts(Protocol):
     """The parts of a node that its documents describe; `fanout.node.running.Node` has them."""
 
-    @property
-    def config(self) -> NodeConfig:
-        """The configuration in force."""
-
-    @property
-    def role(self) -> Role:
-        """Role of the node."""
-
-    @property
-    def clock(self) -> SystemClock:
-        """Gives the time."""
-
-    @property
-    def opening(self) -> str:
-        """Step of the start that is under way; empty once the node serves."""
-
-    @property
-    def drain(self) -> Drain:
-        """Phase of the node: serving, draining or stopping."""
+    config: NodeConfig
+    """The configuration in force."""
+    role: Role
+    """Role of the node."""
+    clock: SystemClock
+    """Gives the time."""
+    opening: str
+    """Step of the start that is under way; empty once the node serves."""
+    drain: Drain
+    """Phase of the node: serving, draining or stopping."""
 
     @property
     def links(self) -> tuple[Link, ...]:
         """Every link, in the order of the configuration."""
 
-    @property
-    def own(self) -> Replica:
-        """Retained values that clients published at this node."""
+    own: Replica
+    """Retained values that clients published at this node."""
+    store: JoinedStore
+    """All retained values that clients can read."""
+    server: Server | WorkerPool | None
+    """Serves clients; None on a node without clients."""
+    pool: WorkerPool | None
+    """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
+    gate: Gate | None
+    """Access control; None where this process serves no clients."""
 
-    @property
-    def store(self) -> JoinedStore:
-        """All retained values that clients can read."""
-
-    @property
-    def server(self) -> Server | WorkerPool | None:
-        """Serves clients; None on a node without clients."""
-
-    @property
-    def pool(self) -> WorkerPool | None:
-        """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
-
-    @property
-    def gate(self) -> Gate | None:
-        """Access control; None where this process serves no clients."""
-
-    @property
-    def log(self) -> LogWriter | None:
-        """The replication log; None when the configuration has none."""
-
-    @property
-    def http(self) -> HttpServer | None:
-        """Serves HTTP; None when the configuration has no address for it."""
-
-    @property
-    def storage(self) -> DiskStore | None:
-        """Where retained values outlive the process; None when they do not."""
+    log: LogWriter | None
+    """The replication log; None when the configuration has none."""
+    http: HttpServer | None
+    """Serves HTTP; None when the configuration has no address for it."""
+    storage: DiskStore | None
+    """Where retained values outlive the process; None when they do not."""
 
 
 class NodeDocuments:
