@@ -7,6 +7,7 @@ files are fetched from their store. pyspark is imported only then.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from contextlib import contextmanager
 from datetime import datetime
@@ -63,10 +64,25 @@ class _Run(Protocol):
     def __call__(self, logs: LogFiles, *, json_path: Path | None, progress: Callable[[str], None]) -> ReportResult: ...
 
 
+def _every_report(
+    *,
+    since: Since = None,
+    until: Until = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = LOCAL_MASTER,
+) -> None:
+    """Name the options that every report has, behind its own."""
+
+
 def _runs(
     function: Literal["run_completeness", "run_lag", "run_section"], name: ReportName | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command that hands its arguments to a function of `fanout.reports.entry`; the decorated one names them."""
+    """Make a command that hands its arguments to a function of `fanout.reports.entry`.
+
+    The decorated function names its own; those of `_every_report` follow.
+    """
 
     def decorate(named: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(named)
@@ -81,6 +97,10 @@ def _runs(
             run = functools.partial(getattr(entry, function), master=master, **asked)
             _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
+        own, common = (inspect.signature(each, eval_str=True) for each in (named, _every_report))
+        command.__signature__ = own.replace(  # type: ignore[attr-defined]  # typer reads the options from it
+            parameters=[*own.parameters.values(), *common.parameters.values()]
+        )
         return command
 
     return decorate
@@ -96,12 +116,6 @@ def everything(
     behind_max: BehindMax = None,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
     fail_under: FailUnder = None,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show everything in one report.
 
@@ -124,12 +138,6 @@ def completeness(
         ),
     ] = 0,
     fail_under: FailUnder = None,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show what each secondary applied of what there was.
 
@@ -147,12 +155,6 @@ def lag(
         int,
         typer.Option(min=0, metavar="LEVELS", help="Also list the slowest topic prefixes of so many levels."),
     ] = 0,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show how long updates took to arrive.
 
@@ -167,12 +169,6 @@ def snapshots(
     log_dirs: LogDirectories,
     *,
     settle: Settle = SETTLE_S,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show every epoch of every link, and when it was ready.
 
@@ -187,12 +183,6 @@ def convergence(
     *,
     reference: Reference = None,
     settle: Settle = SETTLE_S,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show whether the nodes hold the same values.
 
@@ -207,12 +197,6 @@ def stalls(
     *,
     reference: Reference = None,
     settle: Settle = SETTLE_S,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show the topics that stopped at a node.
 
@@ -228,12 +212,6 @@ def traffic(
     reference: Reference = None,
     settle: Settle = SETTLE_S,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 1,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show who publishes what, by topic prefix.
 
