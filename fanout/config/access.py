@@ -16,6 +16,7 @@ from fanout.access.filters import RuleFilter, covers
 from fanout.access.rules import ANY, DECISIONS_MAX, Direction, Rule
 from fanout.config.values import Count, HookUrl, PathText, Seconds, SecondsOrZero, fault, parsed
 from fanout.errors import ConfigFault
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = [
     "AccessConfig",
@@ -38,7 +39,6 @@ HookAction: TypeAlias = Literal["connect", "subscribe", "publish"]
 """Actions that the HTTP hook can decide on."""
 
 _STRICT = ConfigDict(extra="forbid")
-_TEXT_BYTES_MAX = 65_535
 
 
 def _rule_filter(text: str) -> str:
@@ -47,7 +47,7 @@ def _rule_filter(text: str) -> str:
 
 
 def _rule_user(text: str) -> str:
-    if "\0" in text or len(text.encode()) > _TEXT_BYTES_MAX or ("*" in text and text != ANY):
+    if "\0" in text or len(text.encode()) > MAX_STRING_BYTES or ("*" in text and text != ANY):
         raise fault(
             f'"{text[:60]}" is not a user name; only "*" alone stands for others',
             'Write one name, "*" for every client, or "" for clients without a user.',
@@ -56,7 +56,7 @@ def _rule_user(text: str) -> str:
 
 
 def _client_ids(text: str) -> str:
-    if not text or "\0" in text or len(text.encode()) > _TEXT_BYTES_MAX:
+    if not text or "\0" in text or len(text.encode()) > MAX_STRING_BYTES:
         raise fault(
             "no Client Identifier can match it: it is empty, too long, or contains the character U+0000",
             'Write an identifier, in which "*" stands for any characters.',

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from fanout.config.rules import Role, find_faults
 from fanout.config.settings import NodeConfig
 from fanout.config.translation import translate
-from fanout.errors import ConfigError, ConfigFault
+from fanout.errors import ConfigError, ConfigFault, system_reason
 
 __all__ = ["load_config", "parse_config", "parse_tables"]
 
@@ -45,7 +45,7 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
         data = Path(path).read_bytes()
     except OSError as error:
         hint = "Check its permissions." if isinstance(error, PermissionError) else "Check the path."
-        fault = ConfigFault("", f"cannot read the configuration file: {_reason(error)}", hint)
+        fault = ConfigFault("", f"cannot read the configuration file: {system_reason(error)}", hint)
         raise ConfigError(str(path), (fault,)) from error
     try:
         text = data.decode("utf-8-sig")  # some editors write a byte order mark
@@ -100,10 +100,6 @@ def parse_tables(data: dict[str, Any], *, path: str, role: Role | None = None) -
     if faults:
         raise ConfigError(path, tuple(faults))
     return config
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or "the system gives no reason").lower()
 
 
 def _syntax_fault(error: Exception, text: str) -> ConfigFault:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fanout.config.settings import LinkConfig
-from fanout.errors import ConfigError, ConfigFault
+from fanout.errors import ConfigError, ConfigFault, system_reason
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = ["PASSWORD_BYTES_MAX", "read_count_key", "read_password"]
@@ -38,7 +38,7 @@ def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.envir
                 # One line end comes from the editor; the extra byte reveals a password that is too long.
                 password = file.read(PASSWORD_BYTES_MAX + 3)
         except OSError as error:
-            problem = f'cannot read the password of the link "{link.name}": {_reason(error)}'
+            problem = f'cannot read the password of the link "{link.name}": {system_reason(error)}'
             hint = "Correct password_file, or the file and its permissions."
             raise ConfigError(source, (ConfigFault("", problem, hint),)) from error
         password = re.sub(rb"\r?\n\Z", b"", password)
@@ -72,13 +72,9 @@ def read_count_key(path: Path) -> tuple[str, str]:
             text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         hint = "Correct count_key_file, or the file and its permissions."
-        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {_reason(error)}", hint),)) from error
+        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {system_reason(error)}", hint),)) from error
     key, colon, secret = text.partition(":")
     if not (key and colon and secret):
         hint = "Write the API key, a colon and its secret into it."
         raise ConfigError(str(path), (ConfigFault("", "has no key:secret in it", hint),))
     return key, secret
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or "the system gives no reason").lower()

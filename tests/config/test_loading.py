@@ -32,9 +32,8 @@ def test_the_old_spelling_of_limits_lowers_them() -> None:
     config = parse_config(text, path="edge.toml")
     assert config.server is not None
     assert (config.server.retained_topics_max, config.links[0].topics_max) == (7, 9)
-    config = parse_config(
-        text.replace("= 9", "= 5").replace("[server]\nretained_topics_max = 7\n", ""), path="edge.toml"
-    )
+    tap = text.replace("= 9", "= 5").replace("[server]\nretained_topics_max = 7\n", "[log]\n")
+    config = parse_config(tap, path="edge.toml")
     assert (config.server, config.links[0].topics_max) == (None, 5)
 
 
