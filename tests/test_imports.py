@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "link": {"errors", "mqtt", "selection", "replica", "chain", "peer_text", "config", "certificates", "runtime"},
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
     "access": {"errors", "mqtt", "selection", "peer_text", "config.access"},
-    "api": {"errors", "escaping"},
+    "api": {"errors", "escaping", "runtime"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "runtime"},
     "reports": {"errors", "escaping", "installation", "replog.files.schema", "replog.shipping.fetching"},
