@@ -69,14 +69,14 @@ _LABELS = {
     "closed_total": "reason",
 }
 """The label of each field that has several figures, with a name for each."""
-_NOT_FIGURES = frozenset({"ready", "epoch", "number"})
-"""Numbers in the documents that are no figures; `fanout_link_ready` has a row of its own."""
+_NOT_FIGURES = frozenset({"epoch", "number"})
+"""Numbers in the documents that are no figures."""
 
 
 def _figures(document: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
     """Yield the fields of a document that always have a number, or several: each is a metric under its own name."""
     for name, field in document.model_fields.items():
-        if name not in _NOT_FIGURES and (field.annotation in {bool, int, float} or name in _LABELS):
+        if name not in _NOT_FIGURES and (field.annotation in {int, float} or name in _LABELS):
             yield name, field
 
 
@@ -144,6 +144,7 @@ METRICS = (
         ("link", "selector", "reason"),
     ),
     *_specs("fanout_server", ServerStatus),
+    MetricSpec("fanout_server_own_complete", "gauge", "0 while a limit keeps out retained messages published here."),
     MetricSpec("fanout_worker_serving", "gauge", "1 while the worker serves clients, else 0.", ("worker",)),
     *_specs("fanout_worker", WorkerStatus, "worker"),
     *_specs("fanout_access", AccessStatus),
@@ -206,6 +207,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
     ):
         if document is not None:
             yield from _figure_samples(prefix, document)
+    if status.server is not None:
+        yield "fanout_server_own_complete", (), status.server.own_complete
     for worker in status.workers:
         yield "fanout_worker_serving", (str(worker.number),), worker.state == "serving"
         yield from _figure_samples("fanout_worker", worker, str(worker.number))

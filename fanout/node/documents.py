@@ -34,9 +34,9 @@ from fanout.config import NodeConfig, Role
 from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.status import LinkStatus
+from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
-from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
 from fanout.replog.write.writer import LogWriter
@@ -75,7 +75,7 @@ _SAME_FIGURES: Final = tuple(
 
 
 class NodeParts(Protocol):
-    """The parts of a node that its documents describe; `fanout.node.running.Node` has them."""
+    """The parts of a node that its documents describe; `fanout.node.node.Node` has them."""
 
     config: NodeConfig
     """The configuration in force."""
@@ -94,7 +94,7 @@ class NodeParts(Protocol):
 
     own: Replica
     """Retained values that clients published at this node."""
-    store: JoinedStore
+    store: CombinedStore
     """All retained values that clients can read."""
     server: Server | WorkerPool | None
     """Serves clients; None on a node without clients."""

@@ -36,8 +36,8 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
+from fanout.node.node import Node
 from fanout.node.readiness import WAITS_FOR
-from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats

@@ -25,14 +25,14 @@ from fanout.link.link import Link
 from fanout.link.model.status import EventColumns
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node.cautions import find_cautions
+from fanout.node.combined_store import CombinedStore
+from fanout.node.config_warnings import find_config_warnings
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
-from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
@@ -114,7 +114,7 @@ class Node:
             limit_keys=LimitKeys("retained_topics_max", "retained_bytes_max"),
         )
         self._sys = SysTopics()
-        self.store = JoinedStore(
+        self.store = CombinedStore(
             [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
         )
         self._own_source = self.log.source() if self.log else None
@@ -216,9 +216,9 @@ class Node:
             listeners=self.server.addresses if self.server else [],
             http=self.http.url if self.http else "",
         )
-        for caution in find_cautions(self.config):
+        for warning in find_config_warnings(self.config):
             self._logger.warning(
-                "configuration needs a look", key=caution.key, problem=caution.problem, hint=caution.hint
+                "configuration needs a look", key=warning.key, problem=warning.problem, hint=warning.hint
             )
 
     async def _open_files(self) -> None:

@@ -1,4 +1,4 @@
-"""Cautions: legal settings of a configuration that an operator hardly meant, such as a listener that admits anybody.
+"""Warnings: legal settings of a configuration that an operator hardly meant, such as a listener that admits anybody.
 
 `fanout check` and the start of a node print them. They are found from the configuration alone; no file is read.
 """
@@ -11,11 +11,11 @@ from fanout.config import AccessConfig, ListenerConfig, NodeConfig
 from fanout.errors import ConfigFault
 from fanout.server.accept.peers import is_local
 
-__all__ = ["find_cautions"]
+__all__ = ["find_config_warnings"]
 
 
-def find_cautions(config: NodeConfig) -> list[ConfigFault]:
-    """Return the cautions of a configuration; a node starts in spite of them."""
+def find_config_warnings(config: NodeConfig) -> list[ConfigFault]:
+    """Return the warnings of a configuration; a node starts in spite of them."""
     return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config), *_old_spellings(config)]
 
 
