@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -56,12 +56,6 @@ _STANDARD_OUTPUT: Final = Path("-")
 
 _OPTIONS: Final = {"settle": "settle_s", "behind_max": "behind_max_s", "html_file": "html_path"}
 """Arguments of the commands that have another name in `fanout.reports.entry`."""
-
-
-class _Run(Protocol):
-    """A report that lacks only its input and its output."""
-
-    def __call__(self, logs: LogFiles, *, json_path: Path | None, progress: Callable[[str], None]) -> ReportResult: ...
 
 
 def _every_report(
@@ -345,7 +339,7 @@ def _require_spark() -> None:
     require_pyspark()
 
 
-def _make(run: _Run, *, log_dirs: list[str], master: str, json_file: Path | None) -> None:
+def _make(run: Callable[..., ReportResult], *, log_dirs: list[str], master: str, json_file: Path | None) -> None:
     """Run a report and print it, or its JSON alone; end with its exit code."""
     only_json = json_file == _STANDARD_OUTPUT
     with _progress() as progress, _staged(log_dirs, master=master, progress=progress) as files:

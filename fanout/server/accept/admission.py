@@ -18,7 +18,7 @@ from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.ports import Logger
 
-__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext", "PendingConnection"]
+__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext"]
 
 _WRAPPED_BYTES = 64 * 1024
 
@@ -74,13 +74,6 @@ class AcceptingServer(Protocol):
         """Make the protocol that serves a connection and frees its slot in the end."""
 
 
-class PendingConnection(Protocol):
-    """A connection in the accept pipeline."""
-
-    def abort(self) -> None:
-        """End the connection at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListenerContext:
     """Objects that the accept pipelines of one listener share."""
@@ -91,8 +84,8 @@ class ListenerContext:
     """Its TLS; None without TLS."""
     server: AcceptingServer
     """The server."""
-    pending: dict[PendingConnection, None]
-    """Connections in the accept pipelines of all listeners, so that they can be ended."""
+    pending: dict[AcceptPipeline, None]
+    """Accept pipelines of all listeners, so that they can be ended."""
 
 
 class AcceptPipeline(asyncio.BufferedProtocol):

@@ -19,7 +19,7 @@ from typing import Final
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
 from fanout.runtime.listening import open_listening_sockets
-from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext, PendingConnection
+from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.accept.tls_acceptor import TlsAcceptor
 
@@ -52,7 +52,7 @@ class Listeners:
         self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
-        self._pending: dict[PendingConnection, None] = {}
+        self._pending: dict[AcceptPipeline, None] = {}
 
     async def open(self, listeners: Iterable[ListenerConfig], server: AcceptingServer) -> None:
         """Listen on all of `listeners`, and serve their connections.
