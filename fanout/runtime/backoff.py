@@ -1,6 +1,7 @@
-"""Backoff: the delay before the next attempt to connect; exponential, jittered, capped.
+"""Backoff: the delay before the next attempt; exponential, jittered, capped.
 
-It returns delays and does not wait, because values expire and sessions end while a link waits.
+It returns delays and does not wait, because values expire and sessions end while a link waits. A success that does not
+last is no success: a peer that accepts and closes at once would be tried at the shortest delay for ever.
 """
 
 from __future__ import annotations
@@ -8,17 +9,20 @@ from __future__ import annotations
 import random
 from typing import Final
 
-__all__ = ["Backoff"]
+__all__ = ["LASTING_DELAYS", "Backoff"]
+
+LASTING_DELAYS: Final = 10
+"""A success counts when it has lasted for so many times the last delay."""
 
 _DOUBLINGS_MAX: Final = 32
 """Doublings after which a delay is longer than any that is configured."""
 
 
 class Backoff:
-    """The delays between attempts, until one succeeds.
+    """The delays between attempts, until one succeeds and lasts.
 
     Attributes:
-        attempts: Attempts that failed since the last success.
+        attempts: Attempts that failed since the last success that lasted.
     """
 
     def __init__(self, *, min_s: float, max_s: float) -> None:
@@ -29,14 +33,24 @@ class Backoff:
             max_s: The longest delay.
         """
         self._min_s, self._max_s = min_s, max_s
+        self._last_delay_s = 0.0
         self.attempts = 0
 
-    def reset(self) -> None:
-        """Note a success."""
-        self.attempts = 0
+    def note_success(self, *, lasted_s: float) -> bool:
+        """Note a success that has ended, and return whether it lasted: then the delays begin anew.
+
+        Args:
+            lasted_s: Its duration, in seconds.
+        """
+        lasted = lasted_s >= LASTING_DELAYS * self._last_delay_s
+        if lasted:
+            self.attempts = 0
+            self._last_delay_s = 0.0
+        return lasted
 
     def next_delay_s(self) -> float:
         """Note a failure and return how long to wait, in seconds."""
         self.attempts += 1
         doubled_s = self._min_s * (1 << min(self.attempts - 1, _DOUBLINGS_MAX))
-        return min(doubled_s + random.uniform(0, self._min_s), self._max_s)
+        self._last_delay_s = min(doubled_s + random.uniform(0, self._min_s), self._max_s)
+        return self._last_delay_s
