@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
-from fanout.config.access import rules_of
 
 from fanout.access.identity import Identity
 from fanout.access.rules import RuleSet
 from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text, syntax_of
 from fanout.config import Address, LinkConfig
+from fanout.config.access import rules_of
 from fanout.config.loading import parse_tables
 from fanout.selection import Selector
 
