@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from fanout.mqtt.reason_codes import ReasonCode
 
@@ -63,6 +63,7 @@ __all__ = [
     "TlsFailed",
     "UnsupportedProtocolVersion",
     "WebSocketRefused",
+    "system_reason",
 ]
 
 
@@ -72,9 +73,6 @@ class FanoutError(Exception):
     Attributes:
         hint: Advice for an operator; empty for none.
     """
-
-    retryable: ClassVar[bool] = False
-    """Whether a retry may succeed."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -158,13 +156,9 @@ class UnsupportedProtocolVersion(ProtocolError):
 class SendQuotaExceeded(FanoutError):
     """No Packet Identifier is free, or the peer's Receive Maximum is used up [MQTT-4.9.0-2]."""
 
-    retryable = True
-
 
 class LinkError(FanoutError):
     """Something went wrong between a link and its primary."""
-
-    retryable = True
 
 
 class PrimaryUnreachable(LinkError):
@@ -274,8 +268,6 @@ class StoreError(FanoutError):
 class NodeUnreachable(FanoutError):
     """A command could not reach a node's HTTP address."""
 
-    retryable = True
-
 
 class NodeSilent(NodeUnreachable):
     """Something listens at a node's HTTP address and did not answer in time."""
@@ -295,3 +287,8 @@ class ExtraMissing(FanoutError):
 
 class ReportError(FanoutError):
     """A report cannot be made from what was given."""
+
+
+def system_reason(error: OSError) -> str:
+    """Return why the system refuses something, for the end of a sentence."""
+    return (error.strerror or "the system gives no reason").lower()

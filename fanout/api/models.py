@@ -375,9 +375,9 @@ class LinkDetail(LinkReadiness):
         default=(), description="Keys of the limits that keep the newest value of a topic out now."
     )
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
-    outside_total: NonNegativeInt = Field(description="Of these, messages dropped because no selector covers them.")
+    outside_total: NonNegativeInt = Field(description="Messages dropped because no selector covers them.")
     overtaken_total: NonNegativeInt = Field(
-        description="Of these, messages left out because a newer one for their topic came in front of them."
+        description="Messages left out because a newer one for the topic came first."
     )
     heartbeats_lost_total: NonNegativeInt = Field(
         default=0, description="Heartbeats that the primary dropped while the link was live."
@@ -415,7 +415,7 @@ class LinkDetail(LinkReadiness):
         default=0, description="Stalls of the live link: heartbeats did not come back, or the node did not run."
     )
     audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
-    audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
+    audits_failed_total: NonNegativeInt = Field(default=0, description="Audits that were broken off.")
     audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
     audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
     sampling: SamplingDetail = Field(
@@ -425,19 +425,19 @@ class LinkDetail(LinkReadiness):
         default=0, description="Filters of clients that match no topic, announced at the primary."
     )
     missing_suppressed_total: NonNegativeInt = Field(
-        default=0, description="Such filters not announced: they were less than a minute before."
+        default=0, description="Filters of clients that match no topic, not announced again so soon."
     )
     missing_dropped_total: NonNegativeInt = Field(
-        default=0, description="Filters given up: too many waited, or the primary refused the announcement."
+        default=0, description="Filters of clients given up: too many waited, or the primary refused the announcement."
     )
     missing_pending: NonNegativeInt = Field(
-        default=0, description="Filters that wait to be looked for, and announced if nothing matches them."
+        default=0, description="Filters of clients that wait to be looked for, and announced if nothing matches them."
     )
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
     )
     hops: NonNegativeInt = Field(
-        default=0, description="How many fanout nodes are on the longest of these ways; 0 at a primary that is none."
+        default=0, description="Fanout nodes above this one on the longest way; 0 at another primary."
     )
 
 
@@ -465,7 +465,7 @@ class ServerStatus(_Document):
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
     in_flight_bytes: NonNegativeInt = Field(
-        description="Bytes of these now; what clients with identical subscriptions share counts once."
+        description="Bytes of QoS 1 and 2 messages sent and not completed now; what clients share counts once."
     )
     conflated_topics: NonNegativeInt = Field(
         description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
@@ -475,7 +475,9 @@ class ServerStatus(_Document):
     )
     dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
     connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
-    connections_refused_total: NonNegativeInt = Field(description="Of these, ended before a successful CONNACK.")
+    connections_refused_total: NonNegativeInt = Field(
+        description="Network Connections ended before a successful CONNACK."
+    )
     takeovers_total: NonNegativeInt = Field(description="Sessions taken over by a new connection while one was open.")
     keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
     protocol_errors_total: NonNegativeInt = Field(
@@ -505,13 +507,17 @@ class WorkerStatus(_Document):
         "it served and says nothing any more."
     )
     pid: int | None = Field(description="Of its process; null without one.")
-    restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")
-    late_total: NonNegativeInt = Field(description="How often it had not sent clients away after 5 s.")
-    connections: NonNegativeInt = Field(description="Network Connections of clients that it serves now.")
-    sessions: NonNegativeInt = Field(description="Sessions that it holds now.")
-    topics: NonNegativeInt = Field(description="Topics with a retained value that it holds now, `$SYS` included.")
-    unread_bytes: NonNegativeInt = Field(description="Batches that it has not read; above 16 MiB sources wait.")
-    cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that its process has used.")
+    restarts_total: NonNegativeInt = Field(description="How often the worker was started again.")
+    late_total: NonNegativeInt = Field(description="Tear-downs that went on without the worker after 5 s.")
+    connections: NonNegativeInt = Field(description="Network Connections of clients that the worker serves now.")
+    sessions: NonNegativeInt = Field(description="Sessions that the worker holds now.")
+    topics: NonNegativeInt = Field(
+        description="Topics with a retained value that the worker holds now, `$SYS` included."
+    )
+    unread_bytes: NonNegativeInt = Field(
+        description="Bytes of batches that the worker has not read; above 16 MiB sources wait."
+    )
+    cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that the worker's process has used.")
 
 
 class AccessStatus(_Document):
@@ -520,13 +526,15 @@ class AccessStatus(_Document):
     admitted_total: dict[str, NonNegativeInt] = Field(description="Clients let in, by what their identity rests on.")
     refused_total: dict[str, NonNegativeInt] = Field(description="Clients refused, by Reason Code.")
     password_checks_total: NonNegativeInt = Field(description="Passwords checked.")
-    password_remembered_total: NonNegativeInt = Field(description="Checks that a remembered outcome made unnecessary.")
-    password_waiting: NonNegativeInt = Field(description="Checks that run or wait now.")
+    password_remembered_total: NonNegativeInt = Field(description="Password checks that a remembered outcome saved.")
+    password_waiting: NonNegativeInt = Field(description="Password checks that run or wait now.")
     hook_asked_total: NonNegativeInt = Field(description="Questions sent to the HTTP hook.")
-    hook_remembered_total: NonNegativeInt = Field(description="Questions that a remembered answer made unnecessary.")
-    hook_waiting: NonNegativeInt = Field(description="Questions that are asked or wait now.")
+    hook_remembered_total: NonNegativeInt = Field(
+        description="Questions to the HTTP hook that a remembered answer saved."
+    )
+    hook_waiting: NonNegativeInt = Field(description="Questions to the HTTP hook that are asked or wait now.")
     hook_failures_total: dict[str, NonNegativeInt] = Field(
-        description="Questions without an answer, each a refusal, by reason."
+        description="Questions to the HTTP hook without an answer, each a refusal, by reason."
     )
     rules: NonNegativeInt = Field(description="Rules in force; with none everything is allowed.")
     users: NonNegativeInt = Field(description="Users of the password file.")
@@ -537,12 +545,14 @@ class ArchiveStatus(_Document):
     """The sealed files of the replication log; totals count since the node started."""
 
     kept_files: NonNegativeInt = Field(description="Sealed files of this node that are here.")
-    kept_bytes: NonNegativeInt
-    removed_files_total: NonNegativeInt = Field(description="Removed because of `log.keep_days` or `keep_bytes_max`.")
-    shipped_files_total: NonNegativeInt = Field(description="Copied to `log.ship.to`.")
-    shipped_bytes_total: NonNegativeInt
-    waiting_files: NonNegativeInt = Field(description="Not confirmed by the store yet; never removed here.")
-    oldest_waiting_seconds: NonNegativeFloat = Field(description="How long the oldest of these has been sealed.")
+    kept_bytes: NonNegativeInt = Field(description="Bytes of the sealed files that are here.")
+    removed_files_total: NonNegativeInt = Field(description="Sealed files removed for their age or size.")
+    shipped_files_total: NonNegativeInt = Field(description="Sealed files copied to the store.")
+    shipped_bytes_total: NonNegativeInt = Field(description="Bytes of sealed files copied to the store.")
+    waiting_files: NonNegativeInt = Field(description="Sealed files that the store has not confirmed.")
+    oldest_waiting_seconds: NonNegativeFloat = Field(
+        description="How long the oldest file that the store has not confirmed has been sealed."
+    )
     failures_total: NonNegativeInt = Field(description="Attempts to use the store that failed.")
 
 
@@ -559,7 +569,7 @@ class LogStatus(_Document):
     lost_rows_total: NonNegativeInt = Field(description="Updates not logged: the queue was full, or the disk failed.")
     lost_events_total: NonNegativeInt = Field(description="Events not logged.")
     queued_rows: NonNegativeInt = Field(description="Updates waiting to be written now.")
-    queued_bytes: NonNegativeInt = Field(description="What they hold, about.")
+    queued_bytes: NonNegativeInt = Field(description="What the waiting updates hold, about.")
     unsynced_rows: NonNegativeInt = Field(
         description="Updates and events not on the disk yet: what a power failure would take."
     )
@@ -569,8 +579,10 @@ class LogStatus(_Document):
     duplicates_total: NonNegativeInt = Field(description="Updates whose stamp was applied before.")
     stale_total: NonNegativeInt = Field(description="Updates older than the value already applied.")
     recovered_segments: NonNegativeInt = Field(description="Segments that the last run left open.")
-    recovered_rows: NonNegativeInt = Field(description="Updates recovered from them.")
-    recovered_torn_bytes: NonNegativeInt = Field(description="Bytes in them that were no whole frame.")
+    recovered_rows: NonNegativeInt = Field(description="Updates recovered from segments that the last run left open.")
+    recovered_torn_bytes: NonNegativeInt = Field(
+        description="Bytes in the segments that the last run left open that were no whole frame."
+    )
     ship_to: str | None = Field(default=None, description="Where sealed files are copied to; null for nowhere.")
     archive: ArchiveStatus | None = Field(
         default=None, description="Null when sealed files are neither shipped nor removed."
@@ -583,10 +595,12 @@ class RetainedStatus(_Document):
     file: str
     alarm: str | None = Field(description="Why values cannot be written now; null when they can.")
     file_bytes: NonNegativeInt = Field(description="Size of the file, with its write-ahead log.")
-    committed_total: NonNegativeInt = Field(description="Updates committed.")
-    transactions_total: NonNegativeInt = Field(description="Transactions that they took.")
-    waiting_rows: NonNegativeInt = Field(description="Updates not committed yet, which are not acknowledged either.")
-    waiting_bytes: NonNegativeInt = Field(description="Bytes of their payloads and properties; 0 with disc_only.")
+    committed_total: NonNegativeInt = Field(description="Updates committed to the file of retained values.")
+    transactions_total: NonNegativeInt = Field(description="Transactions that committed retained values.")
+    waiting_rows: NonNegativeInt = Field(description="Updates not committed, nor acknowledged, yet.")
+    waiting_bytes: NonNegativeInt = Field(
+        description="Bytes of payloads and properties of updates not committed yet; 0 with disc_only."
+    )
 
 
 class HttpStatus(_Document):

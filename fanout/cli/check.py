@@ -56,11 +56,11 @@ def check(
 
     All faults are printed at once on standard error, each with its key and what to do.
     """
-    from fanout.cli.arguments.named_files import find_file_cautions, find_file_faults
+    from fanout.cli.arguments.named_files import find_file_faults, find_file_warnings
     from fanout.cli.output.terminal import facts, print_warnings, show
     from fanout.config import load_config
     from fanout.errors import ConfigError
-    from fanout.node.cautions import find_cautions
+    from fanout.node.config_warnings import find_config_warnings
 
     node_config = load_config(config, role=role.value if role else None)
     if acl:
@@ -68,8 +68,8 @@ def check(
         return
     if files and (faults := find_file_faults(node_config)):
         raise ConfigError(str(config), tuple(faults))
-    of_files = find_file_cautions(node_config, now_s=time.time()) if files else []
-    print_warnings(str(config), [*find_cautions(node_config), *of_files])
+    of_files = find_file_warnings(node_config, now_s=time.time()) if files else []
+    print_warnings(str(config), [*find_config_warnings(node_config), *of_files])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))

@@ -47,49 +47,31 @@ LogLevelOption: TypeAlias = Annotated[
 ]
 
 
+_ROLES: dict[Role, str] = {
+    "secondary": "Run a node that mirrors primaries and serves clients.\n",
+    "primary": "Run a node without links, to which clients publish.\n",
+    "tap": "Run a node that mirrors and logs but serves nobody.\n\nIts log is the reference of reports.",
+}
+
+
 def register(app: typer.Typer) -> None:
     """Add the three commands to `app`, and the hidden one of a node's worker."""
-    app.command()(secondary)
-    app.command()(primary)
-    app.command()(tap)
+    for role, what in _ROLES.items():
+        app.command(role, help=f"{what}\nSIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.")(
+            _runs_node(role)
+        )
     app.command(hidden=True)(worker)
 
 
-def secondary(
-    config: ConfigOption,
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
-) -> None:
-    """Run a node that mirrors primaries and serves clients.
+def _runs_node(role: Role) -> Callable[..., None]:
+    def run(
+        config: ConfigOption,
+        log_format: LogFormatOption = LogFormat.TEXT,
+        log_level: LogLevelOption = LogLevel.INFO,
+    ) -> None:
+        _run(config, role=role, log_format=log_format, log_level=log_level)
 
-    SIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.
-    """
-    _run(config, role="secondary", log_format=log_format, log_level=log_level)
-
-
-def primary(
-    config: ConfigOption,
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
-) -> None:
-    """Run a node without links, to which clients publish.
-
-    SIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.
-    """
-    _run(config, role="primary", log_format=log_format, log_level=log_level)
-
-
-def tap(
-    config: ConfigOption,
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
-) -> None:
-    """Run a node that mirrors and logs but serves nobody.
-
-    Its log is the reference of reports.
-    SIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.
-    """
-    _run(config, role="tap", log_format=log_format, log_level=log_level)
+    return run
 
 
 def worker(

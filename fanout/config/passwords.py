@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fanout.config.settings import LinkConfig
-from fanout.errors import ConfigError, ConfigFault
+from fanout.errors import ConfigError, ConfigFault, system_reason
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = ["PASSWORD_BYTES_MAX", "read_audit_password", "read_count_key", "read_password", "read_token"]
@@ -69,7 +69,7 @@ def _read_file(path: Path, *, key: str, link: LinkConfig) -> bytes:
             # One line end comes from the editor; the extra byte reveals a password that is too long.
             password = file.read(PASSWORD_BYTES_MAX + 3)
     except OSError as error:
-        problem = f'cannot read the password of the link "{link.name}": {_reason(error)}'
+        problem = f'cannot read the password of the link "{link.name}": {system_reason(error)}'
         hint = f"Correct {key}, or the file and its permissions."
         raise ConfigError(str(path), (ConfigFault("", problem, hint),)) from error
     return re.sub(rb"\r?\n\Z", b"", password)
@@ -97,7 +97,7 @@ def read_count_key(path: Path) -> tuple[str, str]:
             text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         hint = "Correct count_key_file, or the file and its permissions."
-        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {_reason(error)}", hint),)) from error
+        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {system_reason(error)}", hint),)) from error
     key, colon, secret = text.partition(":")
     if not (key and colon and secret):
         hint = "Write the API key, a colon and its secret into it."
@@ -119,13 +119,9 @@ def read_token(path: Path) -> str:
             text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         hint = "Correct http.token_file, or the file and its permissions."
-        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {_reason(error)}", hint),)) from error
+        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {system_reason(error)}", hint),)) from error
     if not _TOKEN.fullmatch(text):
         problem = f"has no token: {_TOKEN_CHARACTERS_MIN} characters or more of A-Z a-z 0-9 - . _ ~ + / ="
         hint = "Make one: openssl rand -base64 32"
         raise ConfigError(str(path), (ConfigFault("", problem, hint),))
     return text
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or "the system gives no reason").lower()

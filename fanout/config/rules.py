@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from fanout.access.settings import find_access_faults
+from fanout.config.access import find_access_faults
 from fanout.config.address import Address
 from fanout.config.settings import LinkConfig, NodeConfig
 from fanout.errors import ConfigFault

@@ -5,19 +5,19 @@ file is loaded. A class that is built directly, as tests do, is not validated. `
 `fanout.config.values` defines legal values, `fanout.config.rules` the rules between keys.
 
 An absent section is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no replication log. Only
-`[access]` (`fanout.access.settings`) and `[retained]` are never off: their defaults hold then. Relative paths are
+`[access]` (`fanout.config.access`) and `[retained]` are never off: their defaults hold then. Relative paths are
 relative to the current directory of the process, not to the file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from fanout.access.settings import AccessConfig, ListUrl
+from fanout.config.access import AccessConfig
 from fanout.config.address import Address
 from fanout.config.values import (
     GIB,
@@ -36,6 +36,7 @@ from fanout.config.values import (
     HttpAddress,
     ListenAddresses,
     ListenerAddress,
+    ListUrl,
     MessageCount,
     Name,
     NetworkAddress,
@@ -320,8 +321,7 @@ class RetainedConfig:
     cache_bytes: ByteCount = 256 * MIB
     """Used with `disc_only` only: size of the part of the file in memory."""
     max_messages: MessageCount = 0
-    """Retained values in each store: of each link, and of this node's own topics; more are delivered only, and counted;
-    0: no limit but those of the stores."""
+    """Old spelling of `topics_max` of links and `retained_topics_max` of the server, which it lowers; 0: neither."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
     expiry_s: Uint32 = 0
@@ -362,18 +362,7 @@ class SelectorSection:
 
 
 def _selector(section: SelectorSection) -> Selector:
-    return Selector(
-        section.filter,
-        section.exclude,
-        section.qos,
-        section.prefix,
-        section.writes,
-        section.content,
-        section.retained_only,
-        section.live_only,
-        section.max_payload,
-        section.min_topics,
-    )
+    return Selector(**{key.name: getattr(section, key.name) for key in fields(section)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

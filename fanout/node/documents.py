@@ -45,9 +45,9 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.clients import ClientsView
+from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
-from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
 from fanout.replog.write.writer import LogWriter
@@ -90,27 +90,18 @@ _SAME_FIGURES: Final = tuple(
 
 
 class NodeParts(Protocol):
-    """The parts of a node that its documents describe; `fanout.node.running.Node` has them."""
+    """The parts of a node that its documents describe; `fanout.node.node.Node` has them."""
 
-    @property
-    def config(self) -> NodeConfig:
-        """The configuration in force."""
-
-    @property
-    def role(self) -> Role:
-        """Role of the node."""
-
-    @property
-    def clock(self) -> SystemClock:
-        """Gives the time."""
-
-    @property
-    def opening(self) -> str:
-        """Step of the start that is under way; empty once the node serves."""
-
-    @property
-    def drain(self) -> Drain:
-        """Phase of the node: serving, draining or stopping."""
+    config: NodeConfig
+    """The configuration in force."""
+    role: Role
+    """Role of the node."""
+    clock: SystemClock
+    """Gives the time."""
+    opening: str
+    """Step of the start that is under way; empty once the node serves."""
+    drain: Drain
+    """Phase of the node: serving, draining or stopping."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -120,37 +111,23 @@ class NodeParts(Protocol):
     def link_replicas(self) -> Sequence[tuple[Link, Replica]]:
         """Every link with its replica, in the order of the configuration."""
 
-    @property
-    def own(self) -> Replica:
-        """Retained values that clients published at this node."""
+    own: Replica
+    """Retained values that clients published at this node."""
+    store: CombinedStore
+    """All retained values that clients can read."""
+    server: Server | WorkerPool | None
+    """Serves clients; None on a node without clients."""
+    pool: WorkerPool | None
+    """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
+    gate: Gate | None
+    """Access control; None where this process serves no clients."""
 
-    @property
-    def store(self) -> JoinedStore:
-        """All retained values that clients can read."""
-
-    @property
-    def server(self) -> Server | WorkerPool | None:
-        """Serves clients; None on a node without clients."""
-
-    @property
-    def pool(self) -> WorkerPool | None:
-        """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
-
-    @property
-    def gate(self) -> Gate | None:
-        """Access control; None where this process serves no clients."""
-
-    @property
-    def log(self) -> LogWriter | None:
-        """The replication log; None when the configuration has none."""
-
-    @property
-    def http(self) -> HttpServer | None:
-        """Serves HTTP; None when the configuration has no address for it."""
-
-    @property
-    def storage(self) -> DiskStore | None:
-        """Where retained values outlive the process; None when they do not."""
+    log: LogWriter | None
+    """The replication log; None when the configuration has none."""
+    http: HttpServer | None
+    """Serves HTTP; None when the configuration has no address for it."""
+    storage: DiskStore | None
+    """Where retained values outlive the process; None when they do not."""
 
     def send_clients_away(self) -> None:
         """Begin to disconnect every client, at a pace; harmless while that goes on."""

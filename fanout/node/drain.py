@@ -1,7 +1,7 @@
 """Drain: the way of a node from serving to stopping; and hold: out of the pool for a while, without stopping.
 
 Owns the phases and their order, and the time that a load balancer has to notice that the node is not ready before
-clients are disconnected. Signals and HTTP ask for a drain; `fanout.node.running` does the stopping. A hold is in
+clients are disconnected. Signals and HTTP ask for a drain; `fanout.node.node` does the stopping. A hold is in
 memory: a restart ends it.
 """
 

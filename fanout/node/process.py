@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.config import NodeConfig, Role, load_config
 from fanout.errors import ConfigError, StoreError
-from fanout.node.running import Node
+from fanout.node.node import Node
 
 __all__ = ["run_node"]
 

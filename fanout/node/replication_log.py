@@ -1,6 +1,6 @@
 """Set-up of a node's replication log: its writer, the start event, and the values that an earlier process left.
 
-`fanout.node.running` opens and closes the log, and appends to it.
+`fanout.node.node` opens and closes the log, and appends to it.
 """
 
 from __future__ import annotations

@@ -47,70 +47,29 @@ _HASH: Final = "retained by #"
 _LARGE: Final = "large set, QoS 0"
 _SESSION: Final = "session kept"
 
+
+def _limit(name: str, passed: str) -> Check:
+    return Check(name, limits.limit_check(name), passed, "", versions=_FIVE)
+
+
+def _flag(name: str, passed: str, otherwise: str) -> Check:
+    return Check(name, limits.flag_check(name), passed, otherwise, versions=_FIVE)
+
+
 CHECKS: Final = (
-    Check(
-        "Receive Maximum",
-        limits.limit_check("Receive Maximum"),
-        "forwarded writes under way at a time",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Maximum QoS",
-        limits.limit_check("Maximum QoS"),
-        "the highest useful qos of a selector",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Maximum Packet Size",
-        limits.limit_check("Maximum Packet Size"),
-        "larger local writes cannot be forwarded",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Topic Alias Maximum",
-        limits.limit_check("Topic Alias Maximum"),
-        "nothing: a link publishes without aliases",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Server Keep Alive",
-        limits.limit_check("Server Keep Alive"),
-        "a link follows it",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
+    _limit("Receive Maximum", "forwarded writes under way at a time"),
+    _limit("Maximum QoS", "the highest useful qos of a selector"),
+    _limit("Maximum Packet Size", "larger local writes cannot be forwarded"),
+    _limit("Topic Alias Maximum", "nothing: a link publishes without aliases"),
+    _limit("Server Keep Alive", "a link follows it"),
+    _flag(
         "Retain Available",
-        limits.flag_check("Retain Available"),
         "there can be a retained set",
         "nothing is retained: there is no set to replicate, only live messages",
-        versions=_FIVE,
     ),
-    Check(
-        "Wildcard Subscription",
-        limits.flag_check("Wildcard Subscription"),
-        "selectors may have wildcards",
-        "selectors must name single topics",
-        versions=_FIVE,
-    ),
-    Check(
-        "Subscription Identifiers",
-        limits.flag_check("Subscription Identifiers"),
-        "nothing: a link needs none",
-        "nothing: a link needs none",
-        versions=_FIVE,
-    ),
-    Check(
-        "Shared Subscription",
-        limits.flag_check("Shared Subscription"),
-        "nothing: a link uses none",
-        "nothing: a link uses none",
-        versions=_FIVE,
-    ),
+    _flag("Wildcard Subscription", "selectors may have wildcards", "selectors must name single topics"),
+    _flag("Subscription Identifiers", "nothing: a link needs none", "nothing: a link needs none"),
+    _flag("Shared Subscription", "nothing: a link uses none", "nothing: a link uses none"),
     Check(
         SERVER_VERSION,
         sets.check_server_fence,

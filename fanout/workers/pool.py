@@ -14,6 +14,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from structlog.typing import FilteringBoundLogger
@@ -40,6 +41,7 @@ from fanout.workers.messages import (
     PublishVerdicts,
     Reload,
     ReloadCertificates,
+    SetUp,
     SilentWorkers,
     Stop,
 )
@@ -107,11 +109,7 @@ class WorkerPool:
         others = tuple(sending.fileno() for _, sending in self._handovers)
         self._workers = [
             WorkerProcess(
-                self._node_config,
-                number=number,
-                sockets=sockets,
-                handovers=taking.fileno(),
-                others=others,
+                SetUp(self._node_config, number, sockets, taking.fileno(), others),
                 replicas=self._replicas,
                 on_published=self._publish,
                 on_subscribed=self._subscribed,
@@ -199,7 +197,7 @@ class WorkerPool:
         """Apply `[access]` of a new configuration in every worker, also in those that start later."""
         self._node_config = config
         for worker in self._workers:
-            worker.config = config
+            worker.set_up = replace(worker.set_up, config=config)
         self._send(encode(Reload(share_of(config).access)))
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> None:

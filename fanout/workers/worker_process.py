@@ -20,7 +20,6 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
-from fanout.config import NodeConfig
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
@@ -96,7 +95,7 @@ class WorkerProcess:
 
     Attributes:
         number: Number of the worker, from 0.
-        config: Configuration for the next start.
+        set_up: First message at the next start.
         state: Its state.
         served_once: True once it has served clients.
         needs_stand_in: True from when it is silent until it serves again: other workers serve its new clients.
@@ -109,12 +108,8 @@ class WorkerProcess:
 
     def __init__(
         self,
-        config: NodeConfig,
+        set_up: SetUp,
         *,
-        number: int,
-        sockets: tuple[tuple[int, ...], ...],
-        handovers: int,
-        others: tuple[int, ...],
         replicas: Sequence[Replica],
         on_published: Callable[[Published, Callable[[ChannelMessage], None]], None],
         on_subscribed: Callable[[tuple[bytes, ...]], None],
@@ -125,11 +120,7 @@ class WorkerProcess:
         """Make a worker that is down; `run` starts it.
 
         Args:
-            config: Configuration of the node.
-            number: Number of the worker, from 0.
-            sockets: For each listener the descriptors of its listening sockets.
-            handovers: As in `SetUp`.
-            others: As in `SetUp`.
+            set_up: Its first message at each start.
             replicas: The values that it starts with.
             on_published: Called with messages of its clients, and a function that sends the answer.
             on_subscribed: Called with the Topic Filters of new subscriptions.
@@ -137,8 +128,8 @@ class WorkerProcess:
             on_silence: Called when `needs_stand_in` has changed, and when the worker serves.
             logger: The log.
         """
-        self.config = config
-        self.number = number
+        self.set_up = set_up
+        self.number = set_up.number
         self.state = WorkerState.DOWN
         self.served_once = False
         self.needs_stand_in = False
@@ -147,9 +138,6 @@ class WorkerProcess:
         self.restarts_total = 0
         self.late_total = 0
         self.last_report: Report | None = None
-        self._sockets = sockets
-        self._handovers = handovers
-        self._others = others
         self._replicas = replicas
         self._on_published = on_published
         self._on_subscribed = on_subscribed
@@ -157,7 +145,7 @@ class WorkerProcess:
         self._on_silence = on_silence
         self._last_request = 0
         self._requests: dict[int, asyncio.Future[AnswerValue]] = {}
-        self._logger = logger.bind(worker=number + 1)
+        self._logger = logger.bind(worker=set_up.number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._stopping = False
@@ -335,7 +323,9 @@ class WorkerProcess:
         """Run one process until it ends, and return its exit code."""
         near, far = socket.socketpair()
         with near, far:
-            inherited = {far.fileno(), self._handovers, *self._others, *(one for each in self._sockets for one in each)}
+            to_worker = self.set_up
+            listening = (one for each in to_worker.sockets for one in each)
+            inherited = {far.fileno(), to_worker.handovers, *to_worker.others, *listening}
             command = [sys.executable, "-m", "fanout", "worker", "--feed", str(far.fileno())]
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=tuple(inherited)
@@ -351,7 +341,7 @@ class WorkerProcess:
                 self._ended.clear()
                 self._silent_ticks = 0
                 channel.read(self._reads)  # publishers may be paused now
-                channel.send(SetUp(self.config, self.number, self._sockets, self._handovers, self._others))
+                channel.send(self.set_up)
                 feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
                 near.close()
                 code = await self._wait_ended(process, feeding)

@@ -16,7 +16,6 @@ from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats, Gate
-from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
 from fanout.api.models import utc_from_ns
 from fanout.chain.readiness_notice import ReadinessNotice
@@ -31,6 +30,7 @@ from fanout.config import (
     ServerConfig,
     ShipConfig,
 )
+from fanout.config.access import AccessConfig, HookConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.sampling_totals import SamplingTotals
@@ -38,8 +38,8 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
+from fanout.node.node import Node
 from fanout.node.readiness import WAITS_FOR
-from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats

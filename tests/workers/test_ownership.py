@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fanout.access.settings import AccessConfig, HookConfig
 from fanout.config import IdentityConfig, NodeConfig, ServerConfig
+from fanout.config.access import AccessConfig, HookConfig
 from fanout.workers.ownership import new_client_id, owner_of, serving_worker_of, share_of
 
 

@@ -17,7 +17,7 @@ from fanout.errors import ConfigError, ConfigFault
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
 from fanout.server.accept.tls import find_tls_faults
 
-__all__ = ["find_file_cautions", "find_file_faults"]
+__all__ = ["find_file_faults", "find_file_warnings"]
 
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
@@ -25,17 +25,17 @@ def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
     return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config), *_token_faults(config)]
 
 
-def find_file_cautions(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
-    """Return cautions about these files, which have no faults.
+def find_file_warnings(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
+    """Return warnings about these files, which have no faults.
 
     Args:
         config: The configuration.
         now_s: Unix time, in seconds.
     """
-    return [*_password_file_cautions(config), *_certificate_cautions(config, now_s=now_s)]
+    return [*_password_file_warnings(config), *_certificate_warnings(config, now_s=now_s)]
 
 
-def _password_file_cautions(config: NodeConfig) -> Iterator[ConfigFault]:
+def _password_file_warnings(config: NodeConfig) -> Iterator[ConfigFault]:
     path = config.access.password_file
     if config.server is None or path is None:
         return
@@ -46,7 +46,7 @@ def _password_file_cautions(config: NodeConfig) -> Iterator[ConfigFault]:
         yield ConfigFault("access.password_file", f"{path}: it has no users", "Add some with fanout passwd.")
 
 
-def _certificate_cautions(config: NodeConfig, *, now_s: float) -> Iterator[ConfigFault]:
+def _certificate_warnings(config: NodeConfig, *, now_s: float) -> Iterator[ConfigFault]:
     files: list[tuple[str, Path | None]] = []
     for index, listener in enumerate(config.server.listener_tables if config.server is not None else ()):
         key = f"server.listener[{index}]"

@@ -155,7 +155,7 @@ def print_error(error: FanoutError) -> None:
 
 
 def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:
-    """Print the cautions of a configuration to standard error."""
+    """Print the warnings of a configuration to standard error."""
     from fanout.cli.output.quantities import counted
 
     if faults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypedDict, Unpack
 
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
@@ -13,7 +13,16 @@ from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus", "causes_of_absence"]
+__all__ = [
+    "STALE",
+    "AuditTotals",
+    "Clock",
+    "EventColumns",
+    "LinkSink",
+    "LinkStatus",
+    "SelectorStatus",
+    "causes_of_absence",
+]
 
 STALE: Final = "stale"
 """State name of a link that serves the replica of a lost session."""
@@ -203,6 +212,25 @@ def causes_of_absence(user: str) -> str:
     return f"deleted there, no longer readable by {reader}, or expired there"
 
 
+class EventColumns(TypedDict, total=False):
+    """Columns of an event in the replication log that only some events have."""
+
+    state: str
+    """State entered, for "state"."""
+    evidence: str
+    """Evidence, for "complete"."""
+    selector: str
+    """Filter of the selector, for "complete"."""
+    topics: int
+    """Retained values held after the event: of the selector, or of the link."""
+    digest: int
+    """Digest over them."""
+    lag_us: int | None
+    """Round trip in microseconds, for "heartbeat"."""
+    detail: str
+    """Text for an operator."""
+
+
 class LinkSink(Protocol):
     """Receiver of batches and events; the node implements it. No method may block, unless it says so."""
 
@@ -224,31 +252,12 @@ class LinkSink(Protocol):
         This method may wait: it disconnects clients where the configuration asks for that.
         """
 
-    def event(
-        self,
-        link: str,
-        event: str,
-        *,
-        state: str = "",
-        evidence: str = "",
-        selector: str = "",
-        topics: int = 0,
-        digest: int = 0,
-        lag_us: int | None = None,
-        detail: str = "",
-        epoch: int,
-    ) -> None:
+    def event(self, link: str, event: str, *, epoch: int, **columns: Unpack[EventColumns]) -> None:
         """Append an event to the replication log.
 
         Args:
             link: The link's name.
             event: One of `fanout.replog.files.schema.event_names`.
-            state: State entered, for "state".
-            evidence: Evidence, for "complete".
-            selector: Filter of the selector, for "complete".
-            topics: Retained values held after the event: of the selector, or of the link.
-            digest: Digest over them.
-            lag_us: Round trip in microseconds, for "heartbeat".
-            detail: Text for an operator.
             epoch: The link's epoch.
+            columns: Further columns of the log.
         """

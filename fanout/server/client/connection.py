@@ -374,7 +374,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _connect_timed_out(self) -> None:
         self._context.counters.connections_refused += 1
-        self._context.counters.limits[Limit.CONNECT_TIMEOUT] += 1
+        self._context.counters.limits_reached[Limit.CONNECT_TIMEOUT] += 1
         self._context.logger.debug("connect_timed_out", address=self.address)
         self.close()
 

@@ -347,7 +347,7 @@ class Server:
         if isinstance(why, EntryFault):
             counters.entry_faults[why] += 1
         elif why is not None:
-            counters.limits[why] += 1
+            counters.limits_reached[why] += 1
         log = self.logger.debug if left else self.logger.warning
         log("connection_refused", reason=reason, address=address, **more)
 

@@ -92,7 +92,7 @@ class SessionLifecycles:
         session_present = session is not None
         if session is None:
             if self._registry.full:
-                self._counters.limits[Limit.SESSIONS] += 1
+                self._counters.limits_reached[Limit.SESSIONS] += 1
                 self._logger.warning("client_refused", reason="sessions_max", address=connection.address)
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED)
                 return

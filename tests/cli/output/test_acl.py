@@ -11,9 +11,9 @@ import pytest
 
 from fanout.access.identity import Identity
 from fanout.access.rules import RuleSet
-from fanout.access.settings import rules_of
 from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text, syntax_of
 from fanout.config import Address, LinkConfig
+from fanout.config.access import rules_of
 from fanout.config.loading import parse_tables
 from fanout.selection import Selector
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from structlog.typing import FilteringBoundLogger
 
@@ -24,24 +24,24 @@ from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
 from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
 from fanout.link.link import Link
+from fanout.link.model.status import EventColumns
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.alarms import alarm_logger
-from fanout.node.cautions import find_cautions
 from fanout.node.clients import send_all_away
+from fanout.node.combined_store import CombinedStore
+from fanout.node.config_warnings import find_config_warnings
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
-from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 from fanout.replog.files.columns import LogSource
-from fanout.replog.write.writer import LogWriter
 from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
@@ -102,7 +102,8 @@ class Node:
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
-        self._log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
+        self.log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
+        """The replication log; None when the configuration has none."""
         self._holding: set[str] = set()
         self.storage = self._make_storage()
         """Retained values on disk; None when they are in memory only."""
@@ -118,10 +119,10 @@ class Node:
             limit_keys=LimitKeys("retained_topics_max", "retained_bytes_max"),
         )
         self._sys = SysTopics()
-        self.store = JoinedStore(
+        self.store = CombinedStore(
             [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
         )
-        self._own_source = self._log.source() if self._log else None
+        self._own_source = self.log.source() if self.log else None
         self.ingress = LocalIngress(
             stamps=self.stamps,
             replica=self.own,
@@ -182,11 +183,6 @@ class Node:
         """Every link with its replica, in the order of the configuration."""
         return tuple((link, self._records[name].replica) for name, link in self._links.items())
 
-    @property
-    def log(self) -> LogWriter | None:
-        """The replication log; None when the configuration has none."""
-        return self._log
-
     async def start(self) -> None:
         """Start every part: HTTP interface, retained values on disk, log, clients' listeners, links.
 
@@ -235,9 +231,9 @@ class Node:
             listeners=self.server.addresses if self.server else [],
             http=self.http.url if self.http else "",
         )
-        for caution in find_cautions(self.config):
+        for warning in find_config_warnings(self.config):
             self._logger.warning(
-                "configuration needs a look", key=caution.key, problem=caution.problem, hint=caution.hint
+                "configuration needs a look", key=warning.key, problem=warning.problem, hint=warning.hint
             )
 
     async def _open_files(self) -> None:
@@ -245,16 +241,16 @@ class Node:
             self.opening = "the node is loading retained values from disk"
             await asyncio.to_thread(self._load_storage)
         self.opening = "the node is starting"
-        if self._log is not None:
+        if self.log is not None:
             try:
-                await asyncio.to_thread(self._log.open)
+                await asyncio.to_thread(self.log.open)
             except BaseException:
                 if self.storage is not None:  # its file and lock are open, and `stop` assumes an open log
                     await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S)
                 raise
-            self._log.event("start", detail=describe(self.config))
+            self.log.event("start", detail=describe(self.config))
             if self._own_source is not None:
-                await log_loaded(self._log, self.own, source=self._own_source)
+                await log_loaded(self.log, self.own, source=self._own_source)
 
     async def stop(self) -> None:
         """Stop every part: clients leave first, while everything still works; the replication log stops last.
@@ -283,9 +279,9 @@ class Node:
             await self.http.stop()
         if self.storage is not None and not await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S):
             self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
-        if self._log is not None:
-            self._log.event("stop")
-            if not await asyncio.to_thread(self._log.close, timeout_s=_LOG_CLOSE_S):
+        if self.log is not None:
+            self.log.event("stop")
+            if not await asyncio.to_thread(self.log.close, timeout_s=_LOG_CLOSE_S):
                 self._logger.warning("replication log not sealed in time", deadline_s=_LOG_CLOSE_S)
         self._logger.info("node stopped")
 
@@ -358,8 +354,8 @@ class Node:
         source = self._records[link].source
         if link in self._announcers:
             self._announcers[link].note(changes.updates)
-        if self._log is not None and source is not None:
-            self._log.append(changes, source=source, link_epoch=epoch)
+        if self.log is not None and source is not None:
+            self.log.append(changes, source=source, link_epoch=epoch)
 
     def dispatch(self, changes: Changes) -> None:
         """Deliver the changes of a batch to clients, and its corrected expiries to clients that are nodes."""
@@ -384,36 +380,12 @@ class Node:
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
         return self.client_count()
 
-    def event(
-        self,
-        link: str,
-        event: str,
-        *,
-        epoch: int,
-        state: str = "",
-        evidence: str = "",
-        selector: str = "",
-        topics: int = 0,
-        digest: int = 0,
-        lag_us: int | None = None,
-        detail: str = "",
-    ) -> None:
+    def event(self, link: str, event: str, *, epoch: int, **columns: Unpack[EventColumns]) -> None:
         """Log an event of a link, and send the nodes below a new readiness notice."""
         if event == "state":
             self.readiness_changed()
-        if self._log is not None:
-            self._log.event(
-                event,
-                link=link,
-                link_epoch=epoch,
-                state=state,
-                evidence=evidence,
-                selector=selector,
-                topics=topics,
-                digest=digest,
-                lag_us=lag_us,
-                detail=detail,
-            )
+        if self.log is not None:
+            self.log.event(event, link=link, link_epoch=epoch, **columns)
 
     def readiness_changed(self) -> None:
         """Send the nodes below a new readiness notice if it has changed."""
@@ -451,11 +423,6 @@ class Node:
         bytes_max: int,
         limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> Replica:
-        retained = self.config.retained
-        payload_max = retained.max_payload or None
-        if 0 < retained.max_messages < topics_max:
-            topics_max = retained.max_messages
-            limit_keys = dataclasses.replace(limit_keys, topics="retained.max_messages")
         make: Callable[..., Replica] = Replica
         if isinstance(self.storage, DirectStore):
             make = functools.partial(DiscReplica, self.storage.table(store))
@@ -463,7 +430,7 @@ class Node:
             selectors=selectors,
             topics_max=topics_max,
             bytes_max=bytes_max,
-            payload_max=payload_max,
+            payload_max=self.config.retained.max_payload or None,
             limit_keys=limit_keys,
         )
 
@@ -525,7 +492,7 @@ class Node:
         replica = self._make_replica(
             config.name, selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max
         )
-        source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
+        source = self.log.source(link=config.name, selectors=config.selectors) if self.log else None
         self._records[config.name] = _LinkRecord(config, replica=replica, source=source)
         self._links[config.name] = Link(
             config,
@@ -550,8 +517,8 @@ class Node:
     def _accept_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
         committed = self._keep_own(changes)
         self._relay_missing(changes)
-        if self._log is not None and self._own_source is not None:
-            self._log.append(changes, source=self._own_source)
+        if self.log is not None and self._own_source is not None:
+            self.log.append(changes, source=self._own_source)
         if self.server is not None:
             self.server.dispatch(changes.dispatch, origin=client_id)
         return committed
@@ -612,9 +579,9 @@ class Node:
                 if self.server is not None:  # removals for slow clients are in no store
                     long_waiting.note(self.server.conflated_topics_max)
                 self.readiness_changed()  # a replica limit changes it without an event of the link
-            if self._log is not None and self.clock.monotonic() >= alive_at:
+            if self.log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
-                self._log.event("heartbeat", topics=len(self.store))
+                self.log.event("heartbeat", topics=len(self.store))
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)

@@ -44,10 +44,10 @@ from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node import running
+from fanout.node import node as node_module
 from fanout.node.drain import NodePhase
+from fanout.node.node import Node
 from fanout.node.process import run_node
-from fanout.node.running import Node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.replog.write.writer import LogWriter
@@ -139,7 +139,7 @@ class LinkStandIn:
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in in the place of every link."""
-    monkeypatch.setattr(running, "Link", LinkStandIn)
+    monkeypatch.setattr(node_module, "Link", LinkStandIn)
 
 
 @pytest.fixture(autouse=True)
@@ -658,7 +658,7 @@ async def test_a_writer_of_retained_values_that_ends_ends_the_node(
 
 async def test_expired_values_are_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping removes the node's own expired values and tells subscribers, without any traffic."""
-    monkeypatch.setattr(running, "_HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(node_module, "_HOUSEKEEPING_S", 0.01)
     async with await RawClient.connect(port_of(node), "c") as client:
         await client.subscribe(b"#")
         client.send_bytes(b"\x31\x0a\x00\x01e\x05\x02\x00\x00\x00\x01v")  # Message Expiry Interval 1 s
@@ -671,7 +671,7 @@ async def test_values_that_expire_together_go_one_piece_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each in a turn of the event loop of its own, without the pause of housekeeping in between."""
-    monkeypatch.setattr(running, "_HOUSEKEEPING_S", 3600.0)
+    monkeypatch.setattr(node_module, "_HOUSEKEEPING_S", 3600.0)
     node = node_of(config(tmp_path))
     count = 2 * TOPICS_MAX + 1
     topics = [b"%d" % number for number in range(count)]
@@ -819,7 +819,7 @@ async def test_single_clients_off_loopback_want_the_token(tmp_path: Path, monkey
     token_file = tmp_path / "token"
     token_file.write_text("a-token-of-24-characters\n")
     listen = Address("http", "127.0.0.1", 0)
-    monkeypatch.setattr(running, "is_local", lambda address: False)
+    monkeypatch.setattr(node_module, "is_local", lambda address: False)
     for http_config, codes in (
         (HttpConfig(listen=listen), (403, 403)),
         (HttpConfig(listen=listen, token_file=token_file), (401, 200)),
@@ -859,7 +859,7 @@ async def test_links_stay_until_the_primary_has_answered(node: Node) -> None:
 
 async def test_primary_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node ends all the same, and says what may be lost."""
-    monkeypatch.setattr(running, "_FORWARDED_S", 0.05)
+    monkeypatch.setattr(node_module, "_FORWARDED_S", 0.05)
     node = node_of(dataclasses.replace(config(tmp_path), log=None))
     await node.start()
     link_of(node).answered.clear()
