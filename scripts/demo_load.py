@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import aiomqtt
+import tenacity
 
 _RECONNECT_S = 3.0
 """How long the sensors take to come back after the primary went away."""
@@ -70,10 +70,11 @@ async def publish(port: int, *, count: int, rate: int) -> None:
 
 async def main(port: int, *, count: int, rate: int) -> None:
     """Publish for ever, connecting again whenever the primary went away."""
-    while True:
-        with contextlib.suppress(aiomqtt.MqttError):
+    async for attempt in tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(aiomqtt.MqttError), wait=tenacity.wait_fixed(_RECONNECT_S)
+    ):
+        with attempt:
             await publish(port, count=count, rate=rate)
-        await asyncio.sleep(_RECONNECT_S)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,14 @@ last is no success: a peer that accepts and closes at once would be tried at the
 
 from __future__ import annotations
 
-import random
 from typing import Final
+
+from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_random
 
 __all__ = ["LASTING_DELAYS", "Backoff"]
 
 LASTING_DELAYS: Final = 10
 """A success counts when it has lasted for so many times the last delay."""
-
-_DOUBLINGS_MAX: Final = 32
-"""Doublings after which a delay is longer than any that is configured."""
 
 
 class Backoff:
@@ -32,7 +30,10 @@ class Backoff:
             min_s: The first delay, to which up to as much is added by chance.
             max_s: The longest delay.
         """
-        self._min_s, self._max_s = min_s, max_s
+        self._max_s = max_s
+        # The sum, for `wait_exponential_jitter` renamed its arguments between releases of tenacity.
+        self._wait = wait_exponential(multiplier=min_s, max=max_s) + wait_random(0, min_s)
+        self._call = RetryCallState(AsyncRetrying(), None, (), {})
         self._last_delay_s = 0.0
         self.attempts = 0
 
@@ -51,6 +52,6 @@ class Backoff:
     def next_delay_s(self) -> float:
         """Note a failure and return how long to wait, in seconds."""
         self.attempts += 1
-        doubled_s = self._min_s * (1 << min(self.attempts - 1, _DOUBLINGS_MAX))
-        self._last_delay_s = min(doubled_s + random.uniform(0, self._min_s), self._max_s)
+        self._call.attempt_number = self.attempts
+        self._last_delay_s = min(self._wait(self._call), self._max_s)
         return self._last_delay_s
