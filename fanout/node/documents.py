@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from datetime import datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fanout import __version__
 from fanout.access.gate import Gate
@@ -31,7 +31,6 @@ from fanout.api.models import (
 )
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
-from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import Drain
@@ -39,11 +38,14 @@ from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_aga
 from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
-from fanout.replog.write.writer import LogWriter
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
-from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+    from fanout.replog.write.writer import LogWriter
+    from fanout.workers.pool import WorkerPool
 
 __all__ = ["NodeDocuments", "NodeParts"]
 
