@@ -49,6 +49,9 @@ class HAProxy(Server):
     def _prepare(self) -> None:
         self._path.write_text(self._text + "\n")
 
+    def _listens(self) -> bool:
+        return super()._listens() and self._socket.exists()  # the socket gets its name last
+
     def ask(self, command: str) -> str:
         """Return its answer to a command on its own socket."""
         with socket.socket(socket.AF_UNIX) as connection:
