@@ -22,6 +22,7 @@ FanoutError
 ├── StoreError             the file of retained values cannot be used
 ├── NodeUnreachable        a command could not reach a node's HTTP address
 │   └── NodeSilent           something took the question, and did not answer in time
+├── RequestRefused         a node refuses what an operator asked of it
 ├── ExtraMissing           an optional part is not installed; the hint is the install command
 └── ReportError            a report cannot be made from what was given
 
@@ -54,6 +55,7 @@ __all__ = [
     "PrimaryUnreachable",
     "ProtocolError",
     "ReportError",
+    "RequestRefused",
     "SelectorInvalid",
     "SendQuotaExceeded",
     "SnapshotUnproved",
@@ -277,6 +279,10 @@ class NodeUnreachable(FanoutError):
 
 class NodeSilent(NodeUnreachable):
     """Something listens at a node's HTTP address and did not answer in time."""
+
+
+class RequestRefused(FanoutError):
+    """A node refuses what an operator asked of it, such as to send away a client that it does not have."""
 
 
 class ExtraMissing(FanoutError):

@@ -117,6 +117,7 @@ class Selector:
         retained_only: Whether only messages with RETAIN are replicated.
         live_only: Whether no retained value is replicated: messages are delivered as they come, and none is held.
         max_payload: Bytes of the largest payload that is replicated; 0 for no limit.
+        min_topics: Fewest retained values with which a link is ready; 0 for no bound.
 
     Raises:
         SelectorInvalid: When the filter, an exclude, the prefix or the QoS is not legal.
@@ -131,6 +132,7 @@ class Selector:
     retained_only: bool = False
     live_only: bool = False
     max_payload: int = 0
+    min_topics: int = 0
     match: _Match = field(init=False, repr=False, compare=False)
     """Pattern of `matches`, to be called directly on the hot path; None for a topic that is not replicated."""
     _match_local: _Match = field(init=False, repr=False, compare=False)

@@ -100,12 +100,25 @@ METRICS = (
         ("link",),
     ),
     MetricSpec(
+        "fanout_link_stale_seconds",
+        "gauge",
+        "Time since the values were last known to be current, 0 while they are; absent without any.",
+        ("link",),
+    ),
+    MetricSpec(
         "fanout_link_certificate_expiry_time_seconds",
         "gauge",
         "Unix time at which a certificate of the newest connection expires; absent without one.",
         ("link", "certificate"),
     ),
     MetricSpec("fanout_link_snapshot_topics", "gauge", "Topics that the newest snapshot brought so far.", ("link",)),
+    MetricSpec("fanout_link_stalls_total", "counter", "Stalls of the live link.", ("link",)),
+    MetricSpec(
+        "fanout_link_audit_end_time_seconds",
+        "gauge",
+        "Unix time at which the newest audit that did not fail ended; absent before one.",
+        ("link",),
+    ),
     MetricSpec("fanout_link_audits_total", "counter", "Audits that have ended.", ("link",)),
     MetricSpec("fanout_link_audits_failed_total", "counter", "Audits that were broken off.", ("link",)),
     MetricSpec("fanout_link_audit_changed_total", "counter", "Topics that audits repaired.", ("link",)),
@@ -159,6 +172,12 @@ METRICS = (
         ("link",),
     ),
     MetricSpec("fanout_selector_topics", "gauge", "Retained topics held for the selector.", ("link", "selector")),
+    MetricSpec(
+        "fanout_selector_maybe_unreadable",
+        "gauge",
+        "1 while the selector is empty, or not readable at the primary, else 0.",
+        ("link", "selector"),
+    ),
     MetricSpec(
         "fanout_selector_complete",
         "gauge",
@@ -359,16 +378,21 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
         yield "fanout_link_state", (link.name, state), state == link.state
     yield "fanout_link_state_start_time_seconds", label, link.since.timestamp()
     for name, value in link:
-        if isinstance(value, int) and name not in {"ready", "epoch"}:
+        if type(value) is int and name != "epoch":  # `ready` is a bool
             yield f"fanout_link_{name}", label, value
     if link.snapshot_seconds is not None:
         yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
+    if link.stale_seconds is not None:
+        yield "fanout_link_stale_seconds", label, link.stale_seconds
     for whose, expires in (("client", link.client_certificate_expires), ("primary", link.primary_certificate_expires)):
         if expires is not None:
             yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()
+    if link.audit_completed is not None:
+        yield "fanout_link_audit_end_time_seconds", label, link.audit_completed.timestamp()
     yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
+        yield "fanout_selector_maybe_unreadable", (link.name, selector.filter), selector.maybe_unreadable
         complete = (link.name, selector.filter, selector.evidence or "")
         yield "fanout_selector_complete", complete, selector.complete
         for reason, count in selector.unfit_total.items():

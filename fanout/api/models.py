@@ -30,9 +30,15 @@ __all__ = [
     "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
+    "ClientDetail",
+    "ClientsDocument",
     "Draining",
     "Fault",
+    "Held",
+    "HoldRequest",
     "HttpStatus",
+    "KickRequest",
+    "KickResult",
     "LagDocument",
     "LinkDetail",
     "LinkLag",
@@ -121,6 +127,10 @@ class SelectorReadiness(_Document):
     topics: NonNegativeInt = Field(description="Retained topics held for it now.")
     complete: bool = Field(description="Whether its snapshot of this epoch is proved complete.")
     evidence: Evidence
+    maybe_unreadable: bool = Field(
+        default=False,
+        description="Whether it is empty, and may be so because the link's user may not read it at the primary.",
+    )
 
 
 class LinkReadiness(_Document):
@@ -136,6 +146,11 @@ class LinkReadiness(_Document):
         " 0 before the first."
     )
     topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of its values: time since they were last known to be current, 0 while they are; null without "
+        "values that were complete.",
+    )
     evidence: Evidence
     selectors: tuple[SelectorReadiness, ...]
 
@@ -146,9 +161,17 @@ class Readiness(_Document):
     ready: bool
     state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of the oldest values of a node that is not ready only because they are stale, and that offers "
+        "them as stale (`on_stall`, `on_session_loss`); null of any other.",
+    )
     node: str
     role: Role
     links: tuple[LinkReadiness, ...]
+    held_since: AwareDatetime | None = Field(
+        default=None, description="Since when an operator holds the node out of its pool; null when none does."
+    )
 
     @model_validator(mode="after")
     def _reasons_agree(self) -> Self:
@@ -164,6 +187,90 @@ class Draining(_Document):
     state: NodeState
     left_seconds: NonNegativeFloat = Field(
         description="How long clients are still served, before they are told to leave and the process ends."
+    )
+
+
+class HoldRequest(_Document):
+    """What may be said when a node is to be held."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    disconnect: bool = Field(
+        default=False, strict=True, description="Whether the clients that are connected are sent away, at a pace."
+    )
+
+
+class Held(_Document):
+    """The answer to `POST /v1/hold` and `POST /v1/undrain`."""
+
+    node: str
+    state: NodeState
+    reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready now; empty when it is.")
+    held_since: AwareDatetime | None = Field(description="Since when an operator holds the node; null when none does.")
+    changed: bool = Field(description="Whether the request changed that; false when it was so already.")
+    connections: NonNegativeInt = Field(description="Network Connections of clients now.")
+
+
+class KickRequest(_Document):
+    """Which client is to be sent away, and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    client_id: str = Field(description="Its Client Identifier.")
+    clean: bool = Field(default=False, strict=True, description="Whether its session ends too.")
+
+
+class KickResult(_Document):
+    """The answer to `POST /v1/clients/kick`."""
+
+    node: str
+    client_id: str
+    was_connected: bool = Field(description="Whether a Network Connection was ended.")
+    session: Literal["kept", "ended"] = Field(
+        description="`kept`: the client can resume it, as after a lost connection; it may come back at once."
+    )
+
+
+class ClientDetail(_Document):
+    """One client that has a session."""
+
+    client_id: str
+    address: str | None = Field(
+        description="Its address, of the PROXY header where a trusted proxy sent one; null while it is not connected."
+    )
+    connected_since: AwareDatetime | None = Field(description="Null while it is not connected.")
+    user: str | None = Field(description="The verified user; null without one.")
+    version: Literal["3.1.1", "5"] = Field(description="Its protocol version, of the last Network Connection.")
+    queued_messages: NonNegativeInt = Field(description="Messages that wait for it now.")
+    queued_bytes: NonNegativeInt = Field(description="Their bytes.")
+    conflated_topics: NonNegativeInt = Field(description="Newest values of topics that wait for it now, at QoS 0.")
+    in_flight_messages: NonNegativeInt = Field(description="QoS 1 and 2 messages sent and not completed.")
+    unsent_bytes: NonNegativeInt = Field(description="Bytes written to it that the system has not taken.")
+    slow_since: AwareDatetime | None = Field(
+        description="Since when messages wait because it does not read or acknowledge, to within a second; else null."
+    )
+    bytes_per_second: NonNegativeFloat | None = Field(
+        description="Bytes that it acknowledged in the last half second, by its system; null when that is not known: "
+        "it is not connected or has just come, a Unix socket, another system than Linux."
+    )
+    subscriptions: NonNegativeInt = Field(description="Subscriptions, shared ones included.")
+    filters: tuple[str, ...] = Field(
+        description="Their Topic Filters: of a client that is asked for all, in a list of clients the first 20."
+    )
+
+
+class ClientsDocument(_Document):
+    """`/v1/clients`: the clients of one node, a page of them."""
+
+    node: str
+    at: AwareDatetime = Field(description="Now, by the node's clock.")
+    sessions: NonNegativeInt = Field(description="All sessions of the node, those without a connection included.")
+    clients: tuple[ClientDetail, ...]
+    next: str | None = Field(
+        description="Value of `after` for the next page; null on the last, and always with `order=slowest`."
+    )
+    missing_workers: tuple[int, ...] = Field(
+        default=(), description="Workers that did not answer, so that their clients are not here; see /v1/status."
     )
 
 
@@ -213,7 +320,11 @@ class LinkDetail(LinkReadiness):
     selectors: tuple[SelectorDetail, ...]
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
     last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
-    hint: str | None = Field(description="What an operator can do about `last_error`.")
+    last_error_at: AwareDatetime | None = Field(
+        default=None, description="When that was; null without an error, or for a limit that is in the way now."
+    )
+    last_error_over: bool = Field(default=False, description="Whether the link has been live since that error.")
+    hint: str | None = Field(description="What an operator can do about `last_error`; null once that is over.")
     stale_left_seconds: NonNegativeFloat | None = Field(
         default=None, description="How long the replica of a lost session is served at most; null while it is not."
     )
@@ -248,6 +359,12 @@ class LinkDetail(LinkReadiness):
     count_difference: str | None = Field(
         default=None,
         description="How what is held differs from what the primary counts; null when equal, or not compared.",
+    )
+    audit_completed: AwareDatetime | None = Field(
+        default=None, description="When the newest audit that did not fail ended; null before one."
+    )
+    stalls_total: NonNegativeInt = Field(
+        default=0, description="Stalls of the live link: heartbeats did not come back, or the node did not run."
     )
     audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
     audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
@@ -332,8 +449,9 @@ class WorkerStatus(_Document):
     """One of the processes that serve clients, where there are several; figures are up to a second old."""
 
     number: int = Field(ge=1, description="Which worker, from 1.")
-    state: Literal["down", "starting", "serving"] = Field(
-        description="`starting` until it holds every value; `down` while it waits to be started again."
+    state: Literal["down", "starting", "serving", "silent"] = Field(
+        description="`starting` until it holds every value; `down` while it waits to be started again; `silent` when "
+        "it served and says nothing any more."
     )
     pid: int | None = Field(description="Of its process; null without one.")
     restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")

@@ -15,8 +15,18 @@ from typing import Any, Final, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
-from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable
+from fanout.api.models import (
+    AuditDetail,
+    ClientsDocument,
+    Draining,
+    Fault,
+    Held,
+    KickResult,
+    LagDocument,
+    NodeStatus,
+    Readiness,
+)
+from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable, RequestRefused
 
 __all__ = ["NodeClient", "node_url"]
 
@@ -52,14 +62,22 @@ def node_url(text: str) -> str:
 class NodeClient:
     """One node's HTTP endpoints; a context manager that closes its connection."""
 
-    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, token: str | None = None) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            url: Base URL of the node.
+            timeout_s: Time limit of connecting and of each answer.
+            token: Text of the node's `http.token_file`; None for none.
+        """
         self.url = url
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         # Nodes are asked directly, not through a proxy of the environment.
         self._http = httpx.Client(
             timeout=timeout_s,
             trust_env=False,
             follow_redirects=False,
-            headers={"Accept-Encoding": "identity"},  # decompressed bytes have no bound
+            headers={"Accept-Encoding": "identity", **authorization},  # decompressed bytes have no bound
         )
 
     def __enter__(self) -> Self:
@@ -88,6 +106,57 @@ class NodeClient:
         if answer.status_code != 202:
             raise self._stranger(f"status {answer.status_code} for draining")
         return self._parse(Draining, self._json(answer, "draining"))
+
+    def hold(self, *, disconnect: bool) -> Held:
+        """Hold the node out of its pool, and return its answer.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        return self._order(Held, "/v1/hold", json={"disconnect": disconnect})
+
+    def undrain(self) -> Held:
+        """End the hold, and return the node's answer.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        return self._order(Held, "/v1/undrain")
+
+    def clients(self, *, order: str, limit: int, after: str = "", client_id: str | None = None) -> ClientsDocument:
+        """Return a page of `/v1/clients`.
+
+        Raises:
+            RequestRefused: The node shows no clients to this command, or has no such client.
+        """
+        asked = {"order": order, "limit": str(limit), "after": after}
+        if client_id is not None:
+            asked["client_id"] = client_id
+        return self._parse(ClientsDocument, self._allowed(self._ask("GET", "/v1/clients", params=asked), "the clients"))
+
+    def kick(self, client_id: str, *, clean: bool) -> KickResult:
+        """Send a client away, and return the node's answer.
+
+        Raises:
+            RequestRefused: The node has no such client, or does not allow it.
+        """
+        return self._order(KickResult, "/v1/clients/kick", json={"client_id": client_id, "clean": clean})
+
+    def _order(self, model: type[Document], path: str, **further: Any) -> Document:
+        return self._parse(model, self._allowed(self._ask("POST", path, **further), path))
+
+    def _allowed(self, answer: httpx.Response, what: str) -> Any:
+        """Return the document of an answer.
+
+        Raises:
+            RequestRefused: The node refuses, with its reason.
+        """
+        if answer.status_code in {401, 403, 409, 422, 429}:
+            fault = self._parse(Fault, self._json(answer, what))
+            raise RequestRefused(fault.error, hint=fault.hint)
+        if answer.status_code != 200:
+            raise self._stranger(f"status {answer.status_code} for {what}")
+        return self._json(answer, what)
 
     def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
         """Audit a link, without a time limit, and return the result.

@@ -18,6 +18,7 @@ import typer
 from fanout.cli.arguments.report_options import (
     LOCAL_MASTER,
     SETTLE_S,
+    AcceptUnion,
     BehindMax,
     FailUnder,
     HtmlFile,
@@ -48,7 +49,7 @@ app = typer.Typer(help="Make a report from replication logs, with Spark.", no_ar
 
 _EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
 _JUDGED_EXIT_CODES: Final = (
-    "Exit codes: 0 done, 1 below --fail-under, 4 pyspark is not installed, 5 no report can be made."
+    "Exit codes: 0 done, 1 --fail-under is not met, 4 pyspark is not installed, 5 no report can be made."
 )
 _STANDARD_OUTPUT: Final = Path("-")
 
@@ -68,6 +69,7 @@ def everything(
     behind_max: BehindMax = None,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
     fail_under: FailUnder = None,
+    accept_union: AcceptUnion = False,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
@@ -91,6 +93,7 @@ def everything(
         until=until,
         master=master,
         fail_under=fail_under,
+        accept_union=accept_union,
         html_path=html_file,
         parquet=parquet,
     )
@@ -110,6 +113,7 @@ def completeness(
         ),
     ] = 0,
     fail_under: FailUnder = None,
+    accept_union: AcceptUnion = False,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
@@ -134,6 +138,7 @@ def completeness(
         until=until,
         master=master,
         fail_under=fail_under,
+        accept_union=accept_union,
         html_path=html_file,
         parquet=parquet,
     )

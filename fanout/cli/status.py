@@ -120,14 +120,15 @@ _NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag",
 
 
 def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
-    from fanout.cli.output.quantities import UNKNOWN, as_count
+    from fanout.cli.output.quantities import UNKNOWN, as_topics
     from fanout.cli.output.terminal import columns
 
     table = columns("link", "topics", "complete", "evidence", "digest", "selector", right=_NUMBERS)
     for link in links:
         for one in link.selectors:
             complete = "yes" if one.complete else "no"
-            table.add_row(link.name, as_count(one.topics), complete, one.evidence or UNKNOWN, one.digest, one.filter)
+            topics = as_topics(one.topics, maybe_unreadable=one.maybe_unreadable)
+            table.add_row(link.name, topics, complete, one.evidence or UNKNOWN, one.digest, one.filter)
     return table
 
 
@@ -136,6 +137,8 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
 
     yield "link", link.name
     yield "primary", link.primary
+    if link.stale_seconds:
+        yield "values", f"last known to be current {as_duration(link.stale_seconds)} ago"
     if link.stale_left_seconds is not None:
         yield "stale", f"for at most {as_duration(link.stale_left_seconds)} more"
     if link.snapshot_seconds is not None:
@@ -161,7 +164,11 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         yield "troubles", ", ".join(had)
     if link.last_error is not None:
         yield "error", link.last_error
-        yield "", link.hint or ""
+        if link.last_error_at is not None:
+            over = "; over, the link has been live since" if link.last_error_over else ""
+            yield "", f"at {link.last_error_at:%Y-%m-%d %H:%M:%S} UTC{over}"
+        if link.hint is not None and not link.last_error_over:
+            yield "", link.hint
 
 
 def _audit_figures(audit: AuditDetail) -> str:

@@ -1,4 +1,4 @@
-"""Secrets of a link, read from a file or an environment variable, never from the configuration itself.
+"""Secrets of links and of the HTTP interface, from files or environment variables, never from the configuration itself.
 
 A secret is returned once to the code that connects, and appears in no message.
 """
@@ -14,11 +14,13 @@ from fanout.config.settings import LinkConfig
 from fanout.errors import ConfigError, ConfigFault
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
-__all__ = ["PASSWORD_BYTES_MAX", "read_count_key", "read_password"]
+__all__ = ["PASSWORD_BYTES_MAX", "read_count_key", "read_password", "read_token"]
 
 PASSWORD_BYTES_MAX = MAX_STRING_BYTES
 """Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
 _KEY_BYTES_MAX = 4096
+_TOKEN_CHARACTERS_MIN = 16
+_TOKEN = re.compile(rf"[A-Za-z0-9\-._~+/]{{{_TOKEN_CHARACTERS_MIN},}}=*")  # RFC 6750, section 2.1
 
 
 def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.environ) -> bytes | None:
@@ -78,6 +80,28 @@ def read_count_key(path: Path) -> tuple[str, str]:
         hint = "Write the API key, a colon and its secret into it."
         raise ConfigError(str(path), (ConfigFault("", "has no key:secret in it", hint),))
     return key, secret
+
+
+def read_token(path: Path) -> str:
+    """Return the token in `http.token_file`.
+
+    Args:
+        path: The file; relative to the current directory.
+
+    Raises:
+        ConfigError: When the file cannot be read, or has no token of one line that is long enough.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
+    except OSError as error:
+        hint = "Correct http.token_file, or the file and its permissions."
+        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {_reason(error)}", hint),)) from error
+    if not _TOKEN.fullmatch(text):
+        problem = f"has no token: {_TOKEN_CHARACTERS_MIN} characters or more of A-Z a-z 0-9 - . _ ~ + / ="
+        hint = "Make one: openssl rand -base64 32"
+        raise ConfigError(str(path), (ConfigFault("", problem, hint),))
+    return text
 
 
 def _reason(error: OSError) -> str:

@@ -354,6 +354,12 @@ def _selector_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                     "retained_only is true too, and nothing would be left",
                     "Keep one of them, or neither.",
                 )
+            if selector.live_only and selector.min_topics:
+                yield ConfigFault(
+                    f"{_key(SelectorPlace(link_index, selector_index))}.min_topics",
+                    "live_only is true, so no retained value is held, and the node would never be ready",
+                    "Remove one of them.",
+                )
             if sample_topic(selector) is None:
                 yield ConfigFault(
                     key,

@@ -79,12 +79,19 @@ __all__ = [
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
+    "StallPolicy",
     "TlsVersion",
 ]
 
 MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
+StallPolicy: TypeAlias = Literal["not_ready", "serve_stale"]
+"""Treatment of complete values that the primary does not confirm, since it is frozen or away:
+
+- `not_ready`: clients go elsewhere;
+- `serve_stale`: `/readyz?stale=ok` offers them, with their age, for `stall_grace_s`; the node is not ready either way.
+"""
 LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
 """Treatment of the replica after its session was lost.
 
@@ -248,6 +255,8 @@ class HttpConfig:
     """Address to listen on."""
     agent_listen: HttpAddress | None = None
     """Address at which HAProxy's agent check is answered; None answers none."""
+    token_file: PathText | None = None
+    """File with the token that requests about single clients must carry; None shows them on loopback only."""
     report_directory: PathText | None = None
     """Directory of the last result of `fanout report watch`, which `/v1/lag` shows; None for none."""
 
@@ -344,6 +353,8 @@ class SelectorSection:
     """Whether only live messages are replicated, and no retained values."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is replicated; 0: no limit."""
+    min_topics: MessageCount = 0
+    """Retained values below which the link is not ready; 0: no bound, an empty set is only warned about."""
 
 
 def _selector(section: SelectorSection) -> Selector:
@@ -357,6 +368,7 @@ def _selector(section: SelectorSection) -> Selector:
         section.retained_only,
         section.live_only,
         section.max_payload,
+        section.min_topics,
     )
 
 
@@ -406,7 +418,11 @@ class LinkConfig:
     on_session_loss: LossPolicy = "tear_down"
     """Treatment of the replica after a session loss; see `LossPolicy`."""
     grace_s: Seconds = 300.0
-    """Used with `serve_stale` only: longest time that a replica without a session is served."""
+    """Used with `on_session_loss = "serve_stale"` only: longest time that a replica without a session is served."""
+    on_stall: StallPolicy = "not_ready"
+    """Treatment of complete values while the primary does not answer; see `StallPolicy`."""
+    stall_grace_s: Seconds = 300.0
+    """Used with `on_stall = "serve_stale"` only: greatest age of values that are offered as stale."""
     disconnect_clients: Flag = False
     """Whether clients with subscriptions to the link's topics are disconnected (0x9C) before a tear-down."""
     receive_maximum: PositiveUint16 = 65_535

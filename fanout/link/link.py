@@ -119,10 +119,15 @@ class Link:
         self._free.set()
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
+        self._retry_now = False
+        """Whether the next attempt to connect was asked for, so that no pause goes before it."""
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
-        self._was_live = False
+        self._live_since_s: float | None = None
+        """When the link became live, monotonic seconds; None while it is not."""
+        self._live_s: float | None = None
+        """Seconds for which it was live on the newest connection; None for never."""
         self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
         """Token of a forwarded message to the future for the primary's answer."""
         self._driver = Driver(
@@ -154,13 +159,13 @@ class Link:
                 except FanoutError as error:
                     failed = True
                     self._reporter.note_failure(error, primary=self._address)
-                was_live, self._was_live = self._was_live, False
+                live_s, self._live_s = self._live_s, None
                 preferred, self._preferred = self._preferred, None
                 now = self._clock.monotonic()
                 if not failed and preferred is not None:
-                    self._addresses.take(preferred, now)
-                elif was_live:
-                    self._addresses.lose(now)
+                    self._addresses.take(preferred, now, live_s=live_s or 0.0)
+                elif live_s is not None:
+                    self._addresses.lose(now, live_s=live_s)
                 else:
                     self._addresses.fail(now)
                 await self._wait_retry(self._addresses.try_at_s)
@@ -206,6 +211,12 @@ class Link:
         self._driver.write_and_plan()
         answer = self._forward_answers[token] = asyncio.get_running_loop().create_future()
         return answer
+
+    def retry(self) -> None:
+        """Connect at once, without the rest of the pause, unless there is a connection: a secret may have changed."""
+        if self._connection is None:
+            self._retry_now = True
+            self._attention.set()
 
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
@@ -253,7 +264,9 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return the present status."""
-        return self._reporter.status(primary=self._address, missing=self.missing)
+        connection = self._connection
+        lost = connection is not None and (self._failed() or connection.closed.is_set())
+        return self._reporter.status(primary=self._address, missing=self.missing, lost=lost)
 
     # --- one connection ---
 
@@ -416,11 +429,12 @@ class Link:
     async def _wait_retry(self, until: float) -> None:
         """Wait before the next attempt, and do work that becomes due."""
         self._driver.write_and_plan()
-        while self._clock.monotonic() < until:
+        while self._clock.monotonic() < until and not self._retry_now:
             await self._wait_attention(until)
             self._driver.write_and_plan()
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
+        self._retry_now = False
 
     async def _wait_attention(self, until: float) -> None:
         """Wait until there is something to do, or until a time.
@@ -476,11 +490,19 @@ class Link:
                 self._reporter.take(event)
                 if isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
-                elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:
-                    self._was_live = True
-                    self._became_live.set()
-                    if self._preferred is not None:  # that address answered while the link was not live
-                        self._attention.set()
+                elif isinstance(event, StateEntered):
+                    self._count_live_time(event.state)
+
+    def _count_live_time(self, state: LinkState) -> None:
+        now = self._clock.monotonic()
+        if self._live_since_s is not None:
+            self._live_s = (self._live_s or 0.0) + now - self._live_since_s
+            self._live_since_s = None
+        if state is LinkState.LIVE:
+            self._live_since_s = now
+            self._became_live.set()
+            if self._preferred is not None:  # that address answered while the link was not live
+                self._attention.set()
 
     def _answer_audit(self, report: AuditReport) -> None:
         waiters, self._audit_waiters = self._audit_waiters, []

@@ -15,7 +15,11 @@ from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
     AuditDetail,
+    ClientsDocument,
     Draining,
+    Held,
+    KickRequest,
+    KickResult,
     LagDocument,
     LinkDetail,
     LinkReadiness,
@@ -29,16 +33,19 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
+from fanout.api.node_view import ClientOrder
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.status import LinkStatus
+from fanout.node.clients import ClientsView
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
 from fanout.runtime.system_clock import SystemClock
+from fanout.server.client.client_list import ClientQuery
 from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
 
@@ -135,6 +142,12 @@ class NodeParts(Protocol):
     def storage(self) -> DiskStore | None:
         """Where retained values outlive the process; None when they do not."""
 
+    def send_clients_away(self) -> None:
+        """Begin to disconnect every client, at a pace; harmless while that goes on."""
+
+    def keep_clients(self) -> None:
+        """Stop to disconnect clients; harmless when nothing goes on."""
+
 
 class NodeDocuments:
     """Builds each document from the state of the parts at the moment of the request."""
@@ -153,9 +166,11 @@ class NodeDocuments:
             ready=not verdict.reasons,
             state=verdict.state,
             reasons=verdict.reasons,
+            stale_seconds=verdict.stale_s,
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(_readiness(link.status()) for link in self._node.links),
+            held_since=self._held_since(),
         )
 
     def status(self) -> NodeStatus:
@@ -232,6 +247,36 @@ class NodeDocuments:
         drain.begin()
         return Draining(node=self._node.config.node.id, state=self._judge().state, left_seconds=drain.seconds_left)
 
+    def hold(self, *, disconnect: bool) -> Held:
+        """Hold the node out of its pool, and send its clients away where that is wanted.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        changed = self._node.drain.hold(now_ns=self._node.clock.now_ns())
+        if disconnect:
+            self._node.send_clients_away()
+        return self._held(changed=changed)
+
+    def undrain(self) -> Held:
+        """End the hold, and the sending away of clients.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        changed = self._node.drain.release(now_ns=self._node.clock.now_ns())
+        self._node.keep_clients()
+        return self._held(changed=changed)
+
+    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+        """Return a page of the clients; see `NodeView`."""
+        names = None if client_id is None else (client_id,)
+        return await self._clients.list(ClientQuery(order=order, after=after, limit=limit, client_ids=names))
+
+    async def kick(self, request: KickRequest) -> KickResult:
+        """Send a client away; see `NodeView`."""
+        return await self._clients.kick(request)
+
     def agent_line(self) -> str:
         """Return the line for HAProxy's agent check."""
         server = self._node.server
@@ -241,10 +286,30 @@ class NodeDocuments:
             connections_max=server.config.connections_max if server else 0,
         )
 
+    def _held(self, *, changed: bool) -> Held:
+        verdict, server = self._judge(), self._node.server
+        return Held(
+            node=self._node.config.node.id,
+            state=verdict.state,
+            reasons=verdict.reasons,
+            held_since=self._held_since(),
+            changed=changed,
+            connections=server.connection_count if server else 0,
+        )
+
+    def _held_since(self) -> datetime | None:
+        since_ns = self._node.drain.held_since_ns
+        return None if since_ns is None else utc_from_ns(since_ns)
+
+    @property
+    def _clients(self) -> ClientsView:
+        return ClientsView(self._node.server, node=self._node.config.node.id, clock=self._node.clock)
+
     def _judge(self) -> NodeReadiness:
         pool = self._node.pool
         unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
-        return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
+        drain, links = self._node.drain, (link.status() for link in self._node.links)
+        return judge(drain.phase, links, held_since_ns=drain.held_since_ns, unserved=unserved)
 
     @staticmethod
     def _detail(status: LinkStatus) -> LinkDetail:
@@ -257,16 +322,19 @@ class NodeDocuments:
                     topics=selector.topics,
                     complete=selector.complete,
                     evidence=selector.evidence,
+                    maybe_unreadable=selector.maybe_unreadable,
                     digest=f"{selector.digest:016x}",
                     unfit_total=dict(selector.unfit),
                 )
                 for selector in status.selectors
             ),
-            hint=status.last_error_hint,
+            hint=None if status.last_error_over else status.last_error_hint,
+            last_error_at=None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
             stale_left_seconds=status.stale_left_s,
             audit=_audit_detail(status),
             client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
             primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
+            audit_completed=utc_from_ns(status.audits.completed_ns) if status.audits.completed_ns else None,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
@@ -388,6 +456,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,
+        stale_seconds=status.stale_s,
         evidence=status.evidence,
         selectors=tuple(
             SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,11 +23,14 @@ from fanout.access.passwords import load_passwords
 from fanout.affected_clients import Concerned
 from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
+from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
-from fanout.config import LinkConfig, NodeConfig, Role
+from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.node.alarms import alarm_logger
 from fanout.node.cautions import find_cautions
+from fanout.node.clients import send_all_away
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
@@ -34,13 +38,14 @@ from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.store import JoinedStore
-from fanout.node.sys_topics import SysTopics
+from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
+from fanout.server.accept.peers import is_local
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
@@ -92,7 +97,7 @@ class Node:
             logger: Takes log lines.
 
         Raises:
-            ConfigError: The password file cannot be used.
+            ConfigError: The password file, or the file of the token, cannot be used.
         """
         self.config = config
         self.role = role
@@ -153,7 +158,11 @@ class Node:
             )
         self.documents = NodeDocuments(self)
         self.http = (
-            HttpServer(lambda: _http_app(self.documents), host=config.http.listen.host, port=config.http.listen.port)
+            HttpServer(
+                functools.partial(_http_app, self.documents, _operator_access(config.http)),
+                host=config.http.listen.host,
+                port=config.http.listen.port,
+            )
             if config.http
             else None
         )
@@ -165,6 +174,7 @@ class Node:
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._sending_away: asyncio.Task[None] | None = None
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -251,6 +261,9 @@ class Node:
         Links stop after the primary has answered all forwarded messages of clients, unless that takes too long.
         """
         self.drain.end()
+        self.keep_clients()
+        if self._sending_away is not None:
+            await asyncio.gather(self._sending_away, return_exceptions=True)
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
         try:
@@ -302,6 +315,11 @@ class Node:
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
 
+    def retry_links(self) -> None:
+        """Have links without a connection connect at once, with the passwords that their files have now."""
+        for link in self._links.values():
+            link.retry()
+
     def reload_certificates(self) -> None:
         """Read the certificates and keys of the listeners again; connections stay."""
         if self.server is not None:
@@ -316,6 +334,21 @@ class Node:
     def spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run a task for the life of the node; if it ends earlier, the node has failed."""
         self._tasks.append(asyncio.create_task(run(), name=name))
+
+    # For the documents of the node (`fanout.node.documents.NodeParts`).
+
+    def send_clients_away(self) -> None:
+        """Begin to disconnect every client, at a pace; harmless while that goes on."""
+        if self.server is not None and (self._sending_away is None or self._sending_away.done()):
+            self._sending_away = asyncio.create_task(self._send_all_away(self.server), name="send clients away")
+
+    def keep_clients(self) -> None:
+        """Stop to disconnect clients; harmless when nothing goes on."""
+        if self._sending_away is not None:
+            self._sending_away.cancel()
+
+    async def _send_all_away(self, server: Server | WorkerPool) -> None:
+        self._logger.info("clients sent away by an operator", clients=await send_all_away(server))
 
     # For links (`fanout.link.model.status.LinkSink`).
 
@@ -477,6 +510,13 @@ class Node:
         for link in self._links.values():
             link.hold(bool(self._holding))
 
+    def _record_alarm(self, link: str, detail: str) -> None:
+        """Log an alarm of a link, once the log is open."""
+        if not self.opening:
+            epoch = self._links[link].status().epoch
+            replica = self._records[link].replica
+            self.event(link, "alarm", epoch=epoch, topics=len(replica), digest=replica.digest(), detail=detail)
+
     def _make_gate(self) -> Gate:
         access = self.config.access
         passwords = load_passwords(access.password_file)
@@ -496,7 +536,9 @@ class Node:
             replica=replica,
             sink=self,
             clock=self.clock,
-            logger=self._logger.bind(link=config.name),
+            logger=alarm_logger(
+                self._logger.bind(link=config.name), record=functools.partial(self._record_alarm, config.name)
+            ),
             store=self.storage,
             stamps=self.stamps,
         )
@@ -588,7 +630,9 @@ class Node:
             self.server.stats(),
             retained_topics=len(self.store),
             links={
-                name: (status.called, status.ready)
+                name: LinkFigures(
+                    status.called, status.ready, None if status.stale_s is None else math.ceil(status.stale_s)
+                )
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },
             uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,
@@ -597,7 +641,17 @@ class Node:
         self.server.dispatch(updates)
 
 
-def _http_app(documents: NodeDocuments) -> FastAPI:
+def _operator_access(http: HttpConfig) -> OperatorAccess:
+    """Return who may see and end single clients.
+
+    Raises:
+        ConfigError: The file of the token cannot be used.
+    """
+    token = None if http.token_file is None else read_token(http.token_file)
+    return OperatorAccess(token=token, loopback=is_local(http.listen))
+
+
+def _http_app(documents: NodeDocuments, access: OperatorAccess) -> FastAPI:
     from fanout.api.app import create_app  # FastAPI takes a third of a node's start: links connect meanwhile
 
-    return create_app(documents)
+    return create_app(documents, access=access)

@@ -125,8 +125,10 @@ def _reason_against(report: VersionReport) -> str | None:
     if _may_not_publish(report):
         if report.has_passed("set of --filter"):
             return None
+        may = report.writable_prefix
+        remedy = f"give --prefix {may}, below which it may" if may is not None else "give --prefix where it may"
         return (
-            "this user may not publish, so little can be tested: give --prefix where it may, or --filter with the"
+            f"this user may not publish below --prefix, so little can be tested: {remedy}, or --filter with the"
             " retained set that the link is to replicate"
         )
     for name, problem in _NEEDED.items():
@@ -237,7 +239,7 @@ def _selector_keys(report: VersionReport) -> Iterator[str]:
     if report.version == 4 or _outcome(report, "Retain Handling 2") is Outcome.FAILED:
         qos = 0
     yield f"qos = {qos}"
-    if _outcome(report, "retained by #") in (Outcome.FAILED, Outcome.NOT_AVAILABLE):
+    if _outcome(report, "retained by #") in (Outcome.FAILED, Outcome.NOT_AVAILABLE, Outcome.NOTHING_TO_TEST):
         yield "live_only = true  # no retained set comes for a filter with wildcards"
 
 

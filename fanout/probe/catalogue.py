@@ -10,7 +10,7 @@ from fanout.probe import limits, retained, sessions, sets
 from fanout.probe.ground import Ground
 from fanout.probe.results import Result
 
-__all__ = ["CHECKS", "CONNECT", "SERVER_VERSION", "Check"]
+__all__ = ["CHECKS", "CONNECT", "CONTROL", "SERVER_VERSION", "Check"]
 
 CONNECT: Final = "connection"
 """Name of the check that all others need; the runner makes it."""
@@ -40,7 +40,8 @@ class Check:
 
 SERVER_VERSION: Final = "$SYS version"
 """Name of the check whose text is the primary's name and version."""
-_CONTROL: Final = "control message"
+CONTROL: Final = "control message"
+"""Name of the check whether the user's own message comes back to it."""
 _RETAINED: Final = "retained message"
 _HASH: Final = "retained by #"
 _LARGE: Final = "large set, QoS 0"
@@ -125,7 +126,7 @@ CHECKS: Final = (
         for_filter=True,
     ),
     Check(
-        _CONTROL,
+        CONTROL,
         retained.check_control_message,
         "marker and heartbeats: the strongest evidence, and a lag that is known",
         "no marker, no heartbeats: lag is unknown; let the link's user write below control_topic",
@@ -135,7 +136,7 @@ CHECKS: Final = (
         retained.check_retained_message,
         "a selector for one topic gets its value",
         "there is nothing to take a snapshot of",
-        needs=(_CONTROL,),
+        needs=(CONTROL,),
     ),
     Check(
         _HASH,
@@ -185,7 +186,7 @@ CHECKS: Final = (
         retained.check_control_message_bridge,
         "the bridge bit does not cost the marker",
         "with the bridge bit there is no marker, no fence of the link's own and no heartbeat",
-        needs=(_CONTROL, "RETAIN of updates"),
+        needs=(CONTROL, "RETAIN of updates"),
         versions=(4,),
     ),
     Check(
@@ -193,7 +194,7 @@ CHECKS: Final = (
         retained.check_no_local,
         "forwarded writes do not come back",
         "what a link publishes comes back to it; its control messages are known by their topic",
-        needs=(_CONTROL,),
+        needs=(CONTROL,),
         versions=_FIVE,
     ),
     Check(
@@ -265,7 +266,7 @@ CHECKS: Final = (
         sessions.check_session_present,
         "after a short loss of the connection the replica stays",
         "each loss of the connection begins a new epoch, with a snapshot",
-        needs=(_CONTROL,),
+        needs=(CONTROL,),
     ),
     Check(
         "messages kept",

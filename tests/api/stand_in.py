@@ -15,8 +15,13 @@ from fanout.api.models import (
     AccessStatus,
     ArchiveStatus,
     AuditDetail,
+    ClientDetail,
+    ClientsDocument,
     Draining,
+    Held,
     HttpStatus,
+    KickRequest,
+    KickResult,
     LagDocument,
     LinkDetail,
     LinkLag,
@@ -32,7 +37,9 @@ from fanout.api.models import (
     ServerStatus,
     WorkerStatus,
 )
-from fanout.errors import AuditRefused
+from fanout.api.node_view import ClientOrder
+from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.errors import AuditRefused, RequestRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
@@ -48,6 +55,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         since=SINCE,
         epoch=1_763_712_000_250_000,
         topics=topics,
+        stale_seconds=0.0,
         evidence="marker",
         selectors=(
             SelectorDetail(
@@ -61,6 +69,9 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         ),
         primary="mqtt://127.0.0.1:1883",
         last_error=last_error,
+        last_error_at=None if last_error is None else SINCE,
+        audit_completed=SINCE + timedelta(minutes=5),
+        stalls_total=4,
         hint=None if last_error is None else "Start the primary",
         payload_bytes=64 * topics,
         refused_total=0,
@@ -195,6 +206,46 @@ class StandInNode:
         )
         self.error: Exception | None = None
         self.draining = False
+        self.held_since: datetime | None = None
+        self.reasons_after: tuple[str, ...] = ()
+        self.sent_away = False
+        self.asked_clients: list[tuple[ClientOrder, str, int, str | None]] = []
+        self.missing_workers: tuple[int, ...] = ()
+        self.client_details: tuple[ClientDetail, ...] = (
+            ClientDetail(
+                client_id="app-1",
+                address="192.0.2.7:50123",
+                connected_since=SINCE,
+                user="dashboard",
+                version="5",
+                queued_messages=4,
+                queued_bytes=2_048,
+                conflated_topics=1_234,
+                in_flight_messages=2,
+                unsent_bytes=1_024,
+                slow_since=SINCE + timedelta(seconds=60),
+                bytes_per_second=5_120.4,
+                subscriptions=2,
+                filters=("plant/#", "office/+/state"),
+            ),
+            ClientDetail(
+                client_id="app-2",
+                address=None,
+                connected_since=None,
+                user=None,
+                version="3.1.1",
+                queued_messages=0,
+                queued_bytes=0,
+                conflated_topics=0,
+                in_flight_messages=0,
+                unsent_bytes=0,
+                slow_since=None,
+                bytes_per_second=None,
+                subscriptions=0,
+                filters=(),
+            ),
+        )
+        self.stale_seconds: float | None = None
 
     @property
     def state(self) -> NodeState:
@@ -206,6 +257,51 @@ class StandInNode:
         self.draining, self.reasons = True, ("the node is draining",)
         return Draining(node=self.node, state="draining", left_seconds=2.5)
 
+    def hold(self, *, disconnect: bool) -> Held:
+        if self.draining:
+            raise RequestRefused("the node is draining: holding it would change nothing", hint="Start it again")
+        changed, self.held_since, self.sent_away = self.held_since is None, SINCE, disconnect
+        self.reasons = ("held by operator since 2025-11-21 08:00:00 UTC",)
+        return self._held(changed=changed)
+
+    def undrain(self) -> Held:
+        changed, self.held_since, self.reasons = self.held_since is not None, None, self.reasons_after
+        return self._held(changed=changed)
+
+    def _held(self, *, changed: bool) -> Held:
+        return Held(
+            node=self.node,
+            state=self.state,
+            reasons=self.reasons,
+            held_since=self.held_since,
+            changed=changed,
+            connections=12,
+        )
+
+    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+        self.asked_clients.append((order, after, limit, client_id))
+        found = [one for one in self.client_details if client_id in (None, one.client_id)]
+        if client_id is not None and not found:
+            raise RequestRefused(f"no client {client_id!r} has a session at {self.node}", hint="See fanout clients")
+        return ClientsDocument(
+            node=self.node,
+            at=SINCE + timedelta(seconds=90),
+            sessions=14,
+            clients=tuple(found[:limit]),
+            next=found[limit - 1].client_id if len(found) > limit else None,
+            missing_workers=self.missing_workers,
+        )
+
+    async def kick(self, request: KickRequest) -> KickResult:
+        if all(one.client_id != request.client_id for one in self.client_details):
+            raise RequestRefused(f"no client {request.client_id!r} has a session at {self.node}", hint="See clients")
+        return KickResult(
+            node=self.node,
+            client_id=request.client_id,
+            was_connected=True,
+            session="ended" if request.clean else "kept",
+        )
+
     def readiness(self) -> Readiness:
         if self.error is not None:
             raise self.error
@@ -213,8 +309,10 @@ class StandInNode:
             ready=not self.reasons,
             state=self.state,
             reasons=self.reasons,
+            stale_seconds=self.stale_seconds,
             node=self.node,
             role=self.role,
+            held_since=self.held_since,
             links=tuple(
                 LinkReadiness(
                     name=link.name,
@@ -224,10 +322,15 @@ class StandInNode:
                     since=link.since,
                     epoch=link.epoch,
                     topics=link.topics,
+                    stale_seconds=link.stale_seconds,
                     evidence=link.evidence,
                     selectors=tuple(
                         SelectorReadiness(
-                            filter=one.filter, topics=one.topics, complete=one.complete, evidence=one.evidence
+                            filter=one.filter,
+                            topics=one.topics,
+                            complete=one.complete,
+                            evidence=one.evidence,
+                            maybe_unreadable=one.maybe_unreadable,
                         )
                         for one in link.selectors
                     ),
@@ -321,14 +424,14 @@ def syncing_node() -> StandInNode:
 
 
 @contextlib.contextmanager
-def serving(node: StandInNode) -> Iterator[str]:
+def serving(node: StandInNode, *, access: OperatorAccess = LOOPBACK) -> Iterator[str]:
     """Serve `node` from a thread of its own, for commands that block; yield the URL."""
     started = threading.Event()
     urls: list[str] = []
     stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
-        server = HttpServer(lambda: create_app(node), host="127.0.0.1", port=0)
+        server = HttpServer(lambda: create_app(node, access=access), host="127.0.0.1", port=0)
         stop = asyncio.Event()
         await server.start()
         urls.append(server.url)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from fanout.api.app import ACTIONS, ENDPOINTS, create_app
+from fanout.api.operator_access import OperatorAccess
 from tests.api.stand_in import StandInNode, ready_node, snapshot_link
 
 
@@ -26,6 +27,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
         "ready": True,
         "state": "ready",
         "reasons": [],
+        "stale_seconds": None,
         "node": "edge-1",
         "role": "secondary",
         "links": [
@@ -37,10 +39,20 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "since": "2025-11-21T08:00:00.250000Z",
                 "epoch": 1_763_712_000_250_000,
                 "topics": 200_000,
+                "stale_seconds": 0.0,
                 "evidence": "marker",
-                "selectors": [{"filter": "plant/#", "topics": 200_000, "complete": True, "evidence": "marker"}],
+                "selectors": [
+                    {
+                        "filter": "plant/#",
+                        "topics": 200_000,
+                        "complete": True,
+                        "evidence": "marker",
+                        "maybe_unreadable": False,
+                    }
+                ],
             }
         ],
+        "held_since": None,
     }
 
 
@@ -85,6 +97,27 @@ async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: h
             "error": "draining must be 404 or 503",
             "hint": "/openapi.json says what may be asked",
         }
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("", 503), ("?stale=503", 503), ("?stale=ok", 200), ("?stale=404", 404), ("?stale=ok&draining=404", 200)],
+)
+async def test_readyz_offers_stale_values_where_they_are_asked_for(
+    node: StandInNode, http: httpx.AsyncClient, query: str, code: int
+) -> None:
+    """With their age in the document and in a header; what is not stale but incomplete is a 503 whatever is asked."""
+    node.reasons, node.stale_seconds = ("link plant is stalled, waits for a heartbeat",), 41.7
+    answer = await http.get(f"/readyz{query}")
+    assert (answer.status_code, answer.headers["Fanout-Stale-Seconds"]) == (code, "42")
+    assert (answer.json()["ready"], answer.json()["stale_seconds"]) == (False, 41.7)
+    node.stale_seconds = None
+    answer = await http.get(f"/readyz{query}")
+    assert answer.status_code == 503
+    assert "Fanout-Stale-Seconds" not in answer.headers
+    node.reasons = ()
+    assert (await http.get(f"/readyz{query}")).status_code == 200
+    assert (await http.get("/readyz?stale=yes")).status_code == 422
 
 
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -281,3 +314,82 @@ def test_openapi_describes_every_document() -> None:
     [body] = schema["paths"]["/v1/links/{link}/audit"]["post"]["requestBody"]["content"].values()
     assert set(body["schema"]["properties"]) == {"confirmed"}
     assert "HTTPValidationError" not in schema["components"]["schemas"], "every 422 is a Fault"
+
+
+async def test_hold_takes_the_node_out_of_its_pool_for_a_while(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Not ready, 404 for HAProxy's `disable-on-404`, and ready again after `undrain`; both can be asked for twice."""
+    answer = await http.post("/v1/hold")
+    assert (answer.status_code, answer.json()["changed"], node.sent_away) == (200, True, False)
+    assert not (await http.post("/v1/hold", json={"disconnect": True})).json()["changed"]
+    assert node.sent_away
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.json()["held_since"]) == (503, "2025-11-21T08:00:00.250000Z")
+    assert (await http.get("/readyz?draining=404")).status_code == 404
+    assert (await http.post("/v1/undrain")).json()["changed"]
+    assert not (await http.post("/v1/undrain")).json()["changed"]
+    assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_node_that_drains_cannot_be_held(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """409, with the reason."""
+    node.drain()
+    answer = await http.post("/v1/hold")
+    assert (answer.status_code, answer.json()["error"].startswith("the node is draining")) == (409, True)
+
+
+@pytest.mark.parametrize("path", ["/v1/hold", "/v1/undrain", "/v1/clients/kick"])
+async def test_actions_are_not_for_pages_in_a_browser(http: httpx.AsyncClient, path: str) -> None:
+    """As for `/v1/drain`."""
+    assert (await http.post(path, headers={"Origin": "https://example.com"})).status_code == 403
+
+
+async def test_clients_in_pages(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Order, begin and length go to the node; its document is the answer."""
+    answer = await http.get("/v1/clients", params={"order": "slowest", "limit": 1})
+    assert answer.status_code == 200
+    assert (answer.json()["clients"][0]["client_id"], answer.json()["next"]) == ("app-1", "app-1")
+    assert (await http.get("/v1/clients", params={"after": "app-1", "client_id": "app-2"})).status_code == 200
+    assert node.asked_clients == [("slowest", "", 1, None), ("id", "app-1", 100, "app-2")]
+    assert (await http.get("/v1/clients", params={"client_id": "nobody"})).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("order=loudest", "order must be id or slowest"),
+        ("limit=0", "limit must be a whole number from 1 to 1000"),
+        ("limit=1001", "limit must be a whole number from 1 to 1000"),
+        ("limit=many", "limit must be a whole number from 1 to 1000"),
+    ],
+)
+async def test_wrong_questions_about_clients(http: httpx.AsyncClient, query: str, error: str) -> None:
+    """422 in plain words."""
+    answer = await http.get(f"/v1/clients?{query}")
+    assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_kick(http: httpx.AsyncClient) -> None:
+    """The client is named in the body, since an identifier may have any character."""
+    answer = await http.post("/v1/clients/kick", json={"client_id": "app-1", "clean": True})
+    assert (answer.status_code, answer.json()["session"]) == (200, "ended")
+    assert (await http.post("/v1/clients/kick", json={"client_id": "no/body"})).status_code == 409
+    for body, error in (
+        ({}, "client_id must be said"),
+        ({"client_id": 5}, "client_id must be a text"),
+        ({"client_id": "app-1", "now": True}, "there is no now to be said"),
+        ({"client_id": "app-1", "clean": "yes"}, "clean must be true or false"),
+    ):
+        answer = await http.post("/v1/clients/kick", json=body)
+        assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_single_clients_are_behind_the_token(node: StandInNode) -> None:
+    """Those who have it see them; `/v1/status` and holding need none."""
+    app = create_app(node, access=OperatorAccess(token="a-token-of-24-characters"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as http:
+        refused = await http.get("/v1/clients")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await http.post("/v1/clients/kick", json={"client_id": "app-1"})).status_code == 401
+        right = {"Authorization": "Bearer a-token-of-24-characters"}
+        assert (await http.get("/v1/clients", headers=right)).status_code == 200
+        assert (await http.get("/v1/status")).status_code == 200

@@ -24,6 +24,8 @@ def commands() -> list[list[str]]:
             if command.hidden:
                 continue
             if hasattr(command, "commands"):
+                if command.invoke_without_command:
+                    found.append([*words, name])
                 groups.append(([*words, name], command))
             else:
                 found.append([*words, name])

@@ -213,7 +213,7 @@ def test_a_selector_has_the_defaults_of_the_core() -> None:
 def test_a_loaded_selector_is_what_the_file_says() -> None:
     """Every key of the section reaches the selector."""
     text = 'exclude = ["plant/a/+", "plant/b"]\nqos = 2\nprefix = "p/"\nwrites = "forward"\n'
-    text += 'content = ["json", "text"]\nretained_only = true\nmax_payload = 512\n'
+    text += 'content = ["json", "text"]\nretained_only = true\nmax_payload = 512\nmin_topics = 3\n'
     config = parse_config(NODE + SERVER + LINK + SELECTOR + text, path="edge.toml")
     assert config.links[0].selectors == (
         Selector(
@@ -225,6 +225,7 @@ def test_a_loaded_selector_is_what_the_file_says() -> None:
             content=("json", "text"),
             retained_only=True,
             max_payload=512,
+            min_topics=3,
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -113,6 +114,74 @@ def test_each_rung_is_as_strong_as_those_below_it() -> None:
     assert [rung.value for rung in rungs] == ["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
     for number, rung in enumerate(rungs):
         assert [rung.is_at_least(other) for other in rungs] == [False] * number + [True] * (len(rungs) - number)
+
+
+@dataclass
+class ScansLater(FakePrimary):
+    """Looks a name up at once, and scans for a filter with wildcards 1.5 s later, without malice."""
+
+    def _on_subscribe(self, packet: Subscribe) -> None:
+        before = len(self._out)
+        super()._on_subscribe(packet)
+        if any(b"#" in each.topic_filter for each in packet.subscriptions):
+            sent = self._out[before:]
+            late = [packet for packet in sent if b"plant/" in packet and b"/fence" not in packet]
+            self._late += late
+            self._out[before:] = [packet for packet in sent if packet not in late]
+
+
+def test_an_empty_set_in_likely_order_is_not_proved_before_silence() -> None:
+    """Fence, PINGRESP and marker come at once, and the set 1.5 s later: it comes late, and is not taken for empty."""
+    pair = Pair(primary=ScansLater(system_topics=False, retained=dict(VALUES), burst=0))
+    pair.connect()
+    pair.wait(1.5)
+    assert not pair.is_in(S.LIVE)
+    while pair.now < 1060.0 and not pair.is_in(S.LIVE):
+        pair.primary.release(1000)
+        pair.pump()
+        pair.wait(1.5)
+    assert pair.is_in(S.LIVE)
+    assert pair.values() == VALUES
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
+    assert pair.session.peer.why_unordered == "topics of a retained set came behind the answers that should follow it"
+
+
+def test_an_empty_set_in_likely_order_is_proved_by_answers_and_silence() -> None:
+    """As long as snapshot_quiet_s; a topic that is created meanwhile costs one more pass, by answers."""
+    pair = Pair(primary=foreign())
+    pair.primary.retained.clear()
+    pair.connect()
+    pair.wait(4.9)
+    assert not pair.is_in(S.LIVE)
+    pair.wait(0.2)
+    assert pair.is_in(S.LIVE)
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
+    busy = Pair(primary=foreign())
+    busy.primary.retained.clear()
+    busy.connect()
+    for number in range(40):
+        busy.primary.publish(b"plant/%d" % number, b"new")
+        busy.pump()
+        busy.wait(2.0)
+    assert busy.is_in(S.LIVE)
+    assert busy.session.lifecycle.evidence == [Evidence.MARKER]
+
+
+@pytest.mark.parametrize(("left", "waits"), [(32, False), (31, True)])
+def test_a_set_much_smaller_than_before_needs_silence_in_likely_order(left: int, waits: bool) -> None:
+    """By more than max_removed_percent of what the lost session had; what is smaller by less may be so."""
+    pair = Pair(primary=foreign())
+    pair.connect()
+    assert pair.is_in(S.LIVE)
+    pair.lose()
+    pair.primary.has_session = False
+    pair.primary.retained = dict(list(VALUES.items())[:left])
+    pair.connect()
+    pair.tear_down()
+    assert pair.is_in(S.LIVE) is not waits
+    pair.wait(5.1)
+    assert pair.is_in(S.LIVE)
+    assert len(pair.values()) == left
 
 
 def test_a_primary_of_unknown_order_is_asked_twice_once() -> None:

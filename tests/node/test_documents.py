@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
+from fanout.api.models import utc_from_ns
 from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.config import (
     Address,
@@ -172,7 +173,7 @@ class PartsOfNode(SimpleNamespace):
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             storage=None,
             http=None,
-            drain=SimpleNamespace(phase=NodePhase.SERVING),
+            drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
         )
 
     @property
@@ -301,8 +302,11 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "since": "2023-11-14T22:13:15Z",
         "epoch": 1_699_999_990_000_000,
         "topics": 2,
+        "stale_seconds": None,
         "evidence": "marker",
-        "selectors": [{"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker"}],
+        "selectors": [
+            {"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker", "maybe_unreadable": False}
+        ],
     }
 
 
@@ -560,3 +564,30 @@ def test_agent_check_adds_nothing_up() -> None:
     node = PartsOfNode(LIVE)
     node.server = SimpleNamespace(connection_count=30, config=SimpleNamespace(connections_max=40))
     assert node.documents.agent_line() == "ready up 25%\n"
+
+
+def test_error_that_is_over_has_no_hint_and_is_no_reason() -> None:
+    """It is shown with its time; a stall, an error of its own, is a reason with its length."""
+    past = dataclasses.replace(
+        LIVE, last_error="connection refused", last_error_hint="Start it", last_error_ns=NOW_NS, last_error_over=True
+    )
+    (link,) = PartsOfNode(past).documents.status().links
+    assert (link.last_error, link.hint, link.last_error_over) == ("connection refused", None, True)
+    assert link.last_error_at == utc_from_ns(NOW_NS)
+    down = dataclasses.replace(past, state=LinkState.SNAPSHOT)
+    assert reasons(down) == ("link plant is snapshot, waits for the retained set",)
+    stalled = dataclasses.replace(
+        past, state=LinkState.STALLED, last_error="the node itself did not run for 12.3 s", last_error_over=False
+    )
+    assert reasons(stalled) == ("link plant is stalled, waits for a heartbeat: the node itself did not run for 12.3 s",)
+
+
+def test_time_of_the_newest_audit_that_did_not_fail() -> None:
+    """An audit that failed proves nothing, and leaves the time of the one before."""
+    completed = AuditTotals().with_report(AuditReport(False, checked=1), now_ns=NOW_NS)
+    failed = completed.with_report(AuditReport(False, failure="cut off"), now_ns=NOW_NS + 1_000_000_000)
+    assert (failed.completed_ns, failed.last_ended_ns) == (NOW_NS, NOW_NS + 1_000_000_000)
+    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=failed)).documents.status().links
+    assert link.audit_completed == utc_from_ns(NOW_NS)
+    (link,) = PartsOfNode(LIVE).documents.status().links
+    assert link.audit_completed is None

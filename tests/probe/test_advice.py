@@ -150,6 +150,22 @@ def test_what_a_link_cannot_do_without(findings: dict[str, Result | Outcome], re
     assert link_of(advice).links
 
 
+def test_prefix_that_the_user_may_write_is_named() -> None:
+    """So that nobody has to look it up in the primary's access rules."""
+    report = version(5, control_message=Outcome.NOT_PERMITTED)
+    advice = advice_for(VersionReport(5, report.findings, "fanout/control"))
+    assert not advice.can_replicate
+    assert "give --prefix fanout/control, below which it may, or --filter" in advice.reason
+
+
+def test_wildcards_that_could_not_be_tested_leave_live_messages() -> None:
+    """Without a retained message there is no set for a filter with wildcards either."""
+    advice = advice_for(
+        version(5, retained_message=Outcome.NOT_AVAILABLE, **{"retained_by_#": Outcome.NOTHING_TO_TEST})
+    )
+    assert link_of(advice).links[0].selectors[0].live_only
+
+
 def test_evidence_behind_a_short_set_is_a_warning() -> None:
     """A primary that cuts sets short and answers everything else would make a link ready too early."""
     short, early = Result(Outcome.FAILED, "1,000 of 5,000 came"), Result(Outcome.FAILED, "", 1_000)

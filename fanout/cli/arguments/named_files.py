@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fanout.access.passwords import load_password_file
 from fanout.certificates import EXPIRING_S, file_expiry_s
-from fanout.config import NodeConfig, read_count_key, read_password
+from fanout.config import NodeConfig, read_count_key, read_password, read_token
 from fanout.errors import ConfigError, ConfigFault
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
 from fanout.server.accept.tls import find_tls_faults
@@ -22,7 +22,7 @@ __all__ = ["find_file_cautions", "find_file_faults"]
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
     """Return the faults of the files that `config` names, relative to the current directory."""
-    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config)]
+    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config), *_token_faults(config)]
 
 
 def find_file_cautions(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
@@ -98,6 +98,12 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         if link.count_key_file is not None:
             key = f"link[{index}].count_key_file"
             yield from _faults_of(key, link.count_key_file, partial(read_count_key, link.count_key_file))
+
+
+def _token_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    path = None if config.http is None else config.http.token_file
+    if path is not None:
+        yield from _faults_of("http.token_file", path, partial(read_token, path))
 
 
 def _faults_of(key: str, path: Path, read: Callable[[], object]) -> Iterator[ConfigFault]:

@@ -34,6 +34,8 @@ class SelectorStatus:
     """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
     unfit: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
+    maybe_unreadable: bool = False
+    """Whether it is empty, and may be so because the link's user may not read it at the primary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class AuditTotals:
     """Report of the newest audit that ended; None before the first."""
     last_ended_ns: int = 0
     """When the newest audit ended, Unix time in nanoseconds."""
+    completed_ns: int = 0
+    """When the newest audit that did not fail ended, Unix time in nanoseconds; 0 before one."""
 
     def with_report(self, report: AuditReport, *, now_ns: int) -> AuditTotals:
         """Return the totals with one audit added."""
@@ -62,6 +66,7 @@ class AuditTotals:
             removed_total=self.removed_total + report.removed,
             last=report,
             last_ended_ns=now_ns,
+            completed_ns=self.completed_ns if report.failure else now_ns,
         )
 
 
@@ -128,6 +133,10 @@ class LinkStatus:
     """Why the replica is stale; None while it is not."""
     stale_left_s: float | None = None
     """Seconds until the grace period of a stale replica ends; None while it is not stale."""
+    stale_s: float | None = None
+    """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
+    serves_stale: bool = False
+    """Whether the values are complete and stale, and may be offered as such."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """Totals over its audits."""
     missing_announced_total: int = 0
@@ -144,6 +153,13 @@ class LinkStatus:
     """When the primary's certificate expires, in Unix seconds, as of the newest connection; None without TLS."""
     count_difference: str | None = None
     """How the replica differs from the primary's count or list; None while they agree or are not compared."""
+
+    last_error_ns: int | None = None
+    """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
+    last_error_over: bool = False
+    """Whether the link has been live since that error."""
+    stalls_total: int = 0
+    """Stalls of the live link."""
 
     @property
     def called(self) -> str:

@@ -64,6 +64,7 @@ class SessionLifecycle:
         epochs_total: Number of sessions begun.
         truncated_total: Snapshots and verifications whose retained set was truncated.
         evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
+        first_empty: Positions of selectors whose first proved set of this epoch was empty.
         snapshot_seconds: Duration of the newest complete snapshot; None before the first.
         connected: Whether there is a Network Connection that is not to be closed.
         stage: Stage under way before the link is live, or the pass of an audit; None for none.
@@ -88,6 +89,7 @@ class SessionLifecycle:
         self.epochs_total = 0
         self.truncated_total = 0
         self.evidence: list[Evidence | None] = [None] * len(config.selectors)
+        self.first_empty: frozenset[int] = frozenset()
         self.snapshot_seconds: float | None = None
         self.connected = False
         self.stage: Stage | None = None
@@ -108,6 +110,8 @@ class SessionLifecycle:
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
         self._snapshot_topics = 0
+        self._topics_had = [0] * len(config.selectors)
+        """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
         self._events: list[Event] = []
@@ -358,12 +362,17 @@ class SessionLifecycle:
     def _trigger(self, trigger: Trigger, detail: str = "") -> None:
         before, self.state = self.state, next_state(self.state, trigger)
         if self.state is not before:
+            if self.state in (LinkState.LIVE, LinkState.TEARING_DOWN):
+                self.stale_policy.forget_age()
+            elif before is LinkState.LIVE:
+                self.stale_policy.leave_live(current_s=self._control.current_s(self.now))
             self.emit(StateEntered(self.state, detail))
 
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
+        self.first_empty = frozenset()
         self._control.begin_epoch()
         self._peer.begin_epoch()
         self._count.begin_epoch()
@@ -380,7 +389,9 @@ class SessionLifecycle:
             self._begin_stage(CapabilityCheck(self._context))
 
     def _begin_pass(self, *, compare: bool) -> None:
-        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing))
+        self._begin_stage(
+            RetainedPass(self._context, compare=compare, paced=self.auditing, had=() if compare else self._topics_had)
+        )
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -406,6 +417,8 @@ class SessionLifecycle:
             yield from self._sweep_unseen()
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
+                if not self._replica.count(index):
+                    self.first_empty |= {index}
                 self.emit(SelectorComplete(index, evidence))
         elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._peer.order is Order.KNOWN):
             yield from self._sweep_unseen(audit)
@@ -498,11 +511,18 @@ class SessionLifecycle:
         if not self.stale_policy.begin(reason, complete=all(self.evidence), now=self.now):
             return False
         if not was_stale:
+            self._note_topics_had()
             self.evidence = [None] * len(self.evidence)
             self.emit(WentStale(reason))
         return True
 
+    def _note_topics_had(self) -> None:
+        """Remember how many topics each selector has, of a replica that was proved."""
+        if all(self.evidence):
+            self._topics_had = [self._replica.count(index) for index in range(len(self.evidence))]
+
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
+        self._note_topics_had()
         self.stage = None
         self.remote_session.lose()
         self._trigger(trigger, reason)

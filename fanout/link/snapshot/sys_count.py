@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from fanout.link.protocol.sender import PacketSender
 from fanout.selection import Selector
 
-__all__ = ["CountState", "SysCount"]
+__all__ = ["SYSTEM_TOPICS", "CountState", "SysCount", "is_comparable"]
 
 _SYSTEM_PREFIX = b"$SYS/"
-_SYSTEM_TOPICS = b"$SYS/#"
+SYSTEM_TOPICS = b"$SYS/#"
+"""Topic Filter of what the primary says about itself, all of which has to be counted."""
 _UPTIME = b"$SYS/broker/uptime"
 _ORDERED_TOPICS = frozenset({_UPTIME})
 _NONE: frozenset[bytes] = frozenset()
@@ -33,6 +34,12 @@ _NAMES_MAX = 10_000
 """Number of topics remembered beside the selected ones; with more, nothing can be confirmed."""
 _NAME_BYTES_MAX = 1024
 """Longest topic remembered; with a longer one, nothing can be confirmed."""
+
+
+def is_comparable(selectors: Sequence[Selector]) -> bool:
+    """Say whether the primary's count is of what these selectors take: everything, without exceptions."""
+    first, *others = selectors
+    return first.filter == "#" and not (others or first.exclude or first.is_choosy)
 
 
 class CountState(enum.Enum):
@@ -68,8 +75,7 @@ class SysCount:
         self.why = ""
         self._control_prefix = control_prefix
         self._sender = sender
-        (first, *others) = selectors
-        self._possible = first.filter == "#" and not (others or first.exclude or first.is_choosy)
+        self._possible = is_comparable(selectors)
         if not self._possible:
             self.why = "the primary's count is not of what is selected"
         self._control_names: set[bytes] = set()
@@ -104,7 +110,7 @@ class SysCount:
         self._system_names.clear()
         self._compared = 0
         # An audit waits for this PINGRESP, so it does not take a copy of the fence that comes now for its own.
-        self._sender.subscribe(_SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
+        self._sender.subscribe(SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
         self._sender.ping(now)
 
     def receive(self, topic: bytes, payload: bytes, *, retain: bool, held: int) -> bool:
@@ -154,7 +160,7 @@ class SysCount:
             self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
         if equal or self._compared >= _COMPARISONS_MAX:
             self.state = CountState.OFF
-            self._sender.unsubscribe(_SYSTEM_TOPICS, now=now)
+            self._sender.unsubscribe(SYSTEM_TOPICS, now=now)
         else:
             self.state = CountState.WAITING
         return equal

@@ -32,10 +32,12 @@ from fanout.server.base.pacing import Pacer
 from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
 from fanout.server.base.timer import Timer
 from fanout.server.client.authorization_flow import AuthorizationFlow
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, list_clients
 from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
 from fanout.server.client.session_lifecycle import SessionLifecycles
+from fanout.server.client.slow_clients import LOOK_S, SlowClients
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
@@ -122,6 +124,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._all_gone = asyncio.Event()
+        self._slow_clients = SlowClients(context)
         self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
         self.lifecycles = SessionLifecycles(
             context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
@@ -152,6 +155,7 @@ class Server:
             await self._listeners.open(self.config.listeners, self)
         else:
             await self._listeners.serve(self.config.listeners, sockets, self)
+        self._look_for_slow_clients()
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection: each when its session is idle, or at the deadline.
@@ -262,6 +266,28 @@ class Server:
     async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
         """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
+
+    async def clients(self, query: ClientQuery) -> ClientPage:
+        """Return the figures of single clients; without an await, so they are of one moment."""
+        return list_clients(
+            query,
+            self.registry,
+            count=len(self.registry),
+            get=self.registry.get,
+            connection_of=self.lifecycles.connection_of.get,
+            slow_s=self._slow_clients.slow_s,
+            now_s=self._clock.monotonic(),
+        )
+
+    async def kick(
+        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    ) -> Kicked | None:
+        """Send a client away; see `SessionLifecycles.kick`."""
+        return self.lifecycles.kick(client_id, clean=clean, reason_code=reason_code)
+
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
+        return await self.lifecycles.end_clients(concerns)
 
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""
@@ -400,6 +426,10 @@ class Server:
         self.lifecycles.detach(session)
 
     # Its own.
+
+    def _look_for_slow_clients(self) -> None:
+        self._slow_clients.look(self._connections)
+        self.context.timer.after(LOOK_S, self._look_for_slow_clients)
 
     async def _wait_all_gone(self) -> None:
         while self._connections:
