@@ -123,6 +123,11 @@ METRICS = (
     MetricSpec("fanout_link_audits_failed_total", "counter", "Audits that were broken off.", ("link",)),
     MetricSpec("fanout_link_audit_changed_total", "counter", "Topics that audits repaired.", ("link",)),
     MetricSpec("fanout_link_audit_removed_total", "counter", "Topics that audits removed.", ("link",)),
+    MetricSpec("fanout_link_samples_total", "counter", "Samples of topics that the primary answered.", ("link",)),
+    MetricSpec(
+        "fanout_link_sample_differing_total", "counter", "Topics of samples that are missing or other there.", ("link",)
+    ),
+    MetricSpec("fanout_link_sampling_off", "gauge", "1 while no samples are taken, else 0.", ("link",)),
     MetricSpec(
         "fanout_link_missing_announced_total",
         "counter",
@@ -389,6 +394,10 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
             yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()
     if link.audit_completed is not None:
         yield "fanout_link_audit_end_time_seconds", label, link.audit_completed.timestamp()
+    sampling = link.sampling
+    yield "fanout_link_samples_total", label, sampling.samples_total
+    yield "fanout_link_sample_differing_total", label, sampling.missing_total + sampling.changed_total
+    yield "fanout_link_sampling_off", label, sampling.off is not None
     yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics

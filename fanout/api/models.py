@@ -52,6 +52,7 @@ __all__ = [
     "ReportedLag",
     "RetainedStatus",
     "Role",
+    "SamplingDetail",
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
@@ -312,6 +313,24 @@ class AuditDetail(_Document):
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
+    reason: str = Field(default="", description='What called for it: "sample"; empty for the schedule or a person.')
+
+
+class SamplingDetail(_Document):
+    """Samples of a link: a few topics that it holds, requested from the primary by name and compared."""
+
+    samples_total: NonNegativeInt = Field(default=0, description="Samples that the primary answered.")
+    topics_total: NonNegativeInt = Field(default=0, description="Topics requested in them.")
+    missing_total: NonNegativeInt = Field(default=0, description="Of these, topics that the primary did not send.")
+    changed_total: NonNegativeInt = Field(default=0, description="Of these, topics of which it sent another value.")
+    audits_total: NonNegativeInt = Field(default=0, description="Audits that samples called for.")
+    failed_total: NonNegativeInt = Field(
+        default=0, description="Samples that failed: refused, lost, or not answered in time."
+    )
+    newest: AwareDatetime | None = Field(
+        default=None, description="When the primary answered the newest sample; null before the first."
+    )
+    off: str | None = Field(default=None, description="Why no samples are taken at present; null while they are.")
 
 
 class LinkDetail(LinkReadiness):
@@ -370,6 +389,9 @@ class LinkDetail(LinkReadiness):
     audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
     audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
     audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
+    sampling: SamplingDetail = Field(
+        default_factory=SamplingDetail, description="Samples of topics, requested from the primary by name."
+    )
     missing_announced_total: NonNegativeInt = Field(
         default=0, description="Filters of clients that match no topic, announced at the primary."
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LogStatus,
         NodeStatus,
         RetainedStatus,
+        SamplingDetail,
         ServerStatus,
         WorkerStatus,
     )
@@ -145,6 +146,8 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
     if link.audit is not None:
         yield "audit", link.audit.failure or _audit_figures(link.audit)
+    if link.sampling.samples_total or link.sampling.off is not None:
+        yield "samples", _sample_figures(link.sampling)
     if link.alarm is not None:
         yield "alarm", link.alarm
     if link.count_difference is not None:
@@ -177,6 +180,14 @@ def _audit_figures(audit: AuditDetail) -> str:
     changed, removed = as_count(audit.changed_topics), as_count(audit.removed_topics)
     figures = f"{counted(audit.checked_topics, 'topic')}, {changed} repaired, {removed} removed"
     return f"{figures}, at {audit.ended:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _sample_figures(sampling: SamplingDetail) -> str:
+    from fanout.cli.output.quantities import as_count, counted
+
+    differing = as_count(sampling.missing_total + sampling.changed_total)
+    figures = f"{counted(sampling.topics_total, 'topic')} asked by name, {differing} differed"
+    return figures if sampling.off is None else f"{figures}; off: {sampling.off}"
 
 
 def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,7 @@ from fanout.config.values import (
     Prefix,
     PrimaryAddresses,
     Qos,
+    SampleCount,
     Seconds,
     SecondsOrZero,
     SelectedFilter,
@@ -445,8 +446,11 @@ class LinkConfig:
     """File with `key:secret` for that; None sends none."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
-    audit_interval_s: SecondsOrZero = 3_600.0
-    """Pause between audits while live, give or take a tenth; 0 makes only requested ones."""
+    sample_topics: SampleCount = 16
+    """Topics of each selector that are requested by name with each heartbeat; 0 requests none."""
+    audit_interval_s: SecondsOrZero | None = None
+    """Pause between audits while live, give or take a tenth; 0 makes only requested ones. None means 5 minutes, and a
+    hundred times the duration of the newest audit where that is longer."""
     max_removed_percent: Percent = 20
     """Share of a selector's topics that an audit may remove without confirmation."""
     control_topic: ControlTopic = "fanout/control"

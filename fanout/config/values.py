@@ -50,6 +50,7 @@ __all__ = [
     "Prefix",
     "PrimaryAddresses",
     "Qos",
+    "SampleCount",
     "Seconds",
     "SecondsOrZero",
     "SelectedFilter",
@@ -276,6 +277,7 @@ PrimaryAddresses: TypeAlias = Annotated[
 Flag: TypeAlias = Annotated[bool, Strict()]
 Percent: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=100)]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
+SampleCount: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1_000)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
 Uint32: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFF)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,10 +18,11 @@ from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
+from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
+from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, HeartbeatReturned, StateEntered, TearDown
 from fanout.link.model.resumption import Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
@@ -28,8 +30,10 @@ from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.reporter import Reporter
+from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import piece_topics
+from fanout.link.snapshot.sampling import Sampling
 from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.transport.failover import AddressChoice
 from fanout.link.transport.tls import LinkTls, load_tls_in_thread
@@ -95,11 +99,13 @@ class Link:
             if config.count_url is None
             else ListCheck(config, session=self._session, replica=replica, logger=self._logger)
         )
+        sampling = Sampling(config, replica=replica, pipeline=self._session.pipeline, seed=clock.now_ns())
         self._reporter = Reporter(
             config,
             session=self._session,
             replica=replica,
             list_check=self._list_check,
+            sampling=sampling,
             sink=sink,
             clock=clock,
             logger=self._logger,
@@ -107,6 +113,8 @@ class Link:
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._is_apart = False
+        """Whether a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
         """Position of a preferred address that has just answered and is to be used next; None for none."""
         self._connection: LinkConnection | None = None
@@ -140,6 +148,16 @@ class Link:
             on_event=self._on_event,
             on_full=self._reporter.note_refusals,
             on_crash=self._on_crash,
+        )
+        self._samples = SampleWatch(
+            config,
+            sampling=sampling,
+            session=self._session,
+            clock=clock,
+            logger=self._logger,
+            ask=self.ask_by_name,
+            audit=self._audit_for_sample,
+            write=self._driver.write_and_plan,
         )
 
     def restore(self, resumption: Resumption) -> None:
@@ -247,8 +265,17 @@ class Link:
         Raises:
             AuditRefused: No audit can begin now.
         """
+        return await self._audit(confirmed=confirmed)
+
+    async def _audit_for_sample(self, first: int) -> AuditReport:
+        """Audit the link because a sample differs, beginning with the selector at a position."""
+        return await self._audit(reason="sample", first=first)
+
+    async def _audit(self, *, confirmed: bool = False, reason: str = "", first: int = 0) -> AuditReport:
         clock = self._clock
-        begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())
+        begun = self._session.audit(
+            confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic(), reason=reason, first=first
+        )
         if isinstance(begun, str):
             raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
         waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
@@ -256,6 +283,40 @@ class Link:
         self._driver.act(begun)
         self._driver.write_and_plan()
         return await waiter
+
+    async def ask_by_name(
+        self,
+        topics: Sequence[str],
+        *,
+        username: str | None = None,
+        password: bytes | None = None,
+        deadline_s: float | None = None,
+    ) -> NamedAnswer:
+        """Return the retained messages that the primary sends for exact Topic Names, on a connection of its own.
+
+        The link need not be live. See `fanout.link.exact_names.ask_by_name` for errors and more.
+
+        Args:
+            topics: Topic Names at the primary.
+            username: User Name in place of the link's; None for the link's, with its password.
+            password: Password of `username`; None for none.
+            deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
+        """
+        peer = self._session.peer
+        answer = await ask_by_name(
+            self._address,
+            self.config,
+            topics,
+            node_id=self._node_id,
+            fence=peer.fence if username is None else None,  # another user may not read it
+            order=peer.order,
+            username=username,
+            password=password,
+            clean_start=self._is_apart,
+            deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
+        )
+        self._is_apart = True
+        return answer
 
     @property
     def _address(self) -> Address:
@@ -288,6 +349,7 @@ class Link:
             watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
         if self.config.heartbeat_s and self.config.version == 5:
             watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
+        watches.append(asyncio.create_task(self._samples.run(), name=f"link-{self.config.name}-samples"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
@@ -311,6 +373,7 @@ class Link:
                     session.leave(now=clock.monotonic())
                     self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
                     return
+            self._samples.note_connection_lost()
             if self._failure is not None:
                 raise self._failure
             raise self._lost(connection.error)
@@ -488,7 +551,9 @@ class Link:
                     self._attempt.reschedule(asyncio.get_running_loop().time())
             case _:
                 self._reporter.take(event)
-                if isinstance(event, AuditEnded):
+                if isinstance(event, HeartbeatReturned):
+                    self._samples.note_heartbeat()
+                elif isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
                 elif isinstance(event, StateEntered):
                     self._count_live_time(event.state)

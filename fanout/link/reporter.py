@@ -37,6 +37,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
 from fanout.link.session.machine import LinkSession
+from fanout.link.snapshot.sampling import Sampling
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
@@ -62,6 +63,7 @@ class Reporter:
         session: LinkSession,
         replica: Replica,
         list_check: ListCheck | None,
+        sampling: Sampling,
         sink: LinkSink,
         clock: Clock,
         logger: FilteringBoundLogger,
@@ -73,6 +75,7 @@ class Reporter:
             session: Its session, read only.
             replica: Its replica, read only.
             list_check: Comparison with the primary's list; None without one.
+            sampling: Its sampling, read only.
             sink: Receiver of events.
             clock: Clock of the node.
             logger: Logger.
@@ -82,6 +85,7 @@ class Reporter:
         self._session = session
         self._replica = replica
         self._list_check = list_check
+        self._sampling = sampling
         self._sink = sink
         self._clock = clock
         self._logger = logger
@@ -132,7 +136,10 @@ class Reporter:
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
-        stale_s = self._stale_s(now)
+        stale_since = self._stale_since(now, lost=lost)
+        stale_s = 0.0 if self.state is LinkState.LIVE else None
+        if stale_since is not None:
+            stale_s = max(0.0, now - stale_since)
         return LinkStatus(
             name=self._config.name,
             primary=str(primary),
@@ -169,8 +176,12 @@ class Reporter:
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),
             stale_s=stale_s,
-            serves_stale=self._serves_stale(stale_s, complete=all(each.complete for each in selectors)),
+            serves_stale=(
+                stale_since is not None
+                and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
+            ),
             audits=self._audits,
+            sampling=self._sampling.totals,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
             missing_dropped_total=missing.dropped_total,
@@ -417,18 +428,18 @@ class Reporter:
         """Whether the link has enough evidence and topics."""
         return self._too_weak() is None and self._too_few() is None
 
-    def _stale_s(self, now: float) -> float | None:
-        """Return the age of the values; 0 while they are current, None when there are none that were."""
+    def _stale_since(self, now: float, *, lost: bool) -> float | None:
+        """Return when the values were last known to be current; None while they are, and without any that were."""
         since = self._session.lifecycle.stale_policy.since
         if since is None and self.state is LinkState.LIVE:
-            since = now if self._doubted_since is None else self._doubted_since
-        return None if since is None else max(0.0, now - since)
+            return self._session.control.current_s(now) if lost else self._doubted_since
+        return since
 
-    def _serves_stale(self, stale_s: float | None, *, complete: bool) -> bool:
+    def _may_serve(self, age_s: float, *, complete: bool) -> bool:
+        """Return whether stale values of this age may be offered."""
         stale_policy = self._session.lifecycle.stale_policy
-        if not stale_s or not (self._is_sound if self.state is LinkState.LIVE else self._was_sound):
-            return False
-        return stale_policy.reason is not None or (complete and stale_policy.offers(stale_s))
+        is_sound = self._is_sound if self.state is LinkState.LIVE else self._was_sound
+        return is_sound and (stale_policy.reason is not None or (complete and stale_policy.offers(age_s)))
 
     def _withheld(self) -> str | None:
         if self._notice.reason:

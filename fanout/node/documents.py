@@ -27,6 +27,7 @@ from fanout.api.models import (
     NodeStatus,
     Readiness,
     RetainedStatus,
+    SamplingDetail,
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
@@ -37,6 +38,7 @@ from fanout.api.node_view import ClientOrder
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus
 from fanout.node.clients import ClientsView
 from fanout.node.drain import Drain
@@ -77,7 +79,7 @@ _SERVER_LIMITS: Final = (
 )
 _SAME_FIGURES: Final = tuple(
     name
-    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above"}
+    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above", "sampling"}
     if hasattr(LinkStatus, name)
 )
 """Fields of `LinkDetail` that `LinkStatus` has under the same name."""
@@ -339,6 +341,7 @@ class NodeDocuments:
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
+            sampling=_sampling_detail(status.sampling),
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -434,6 +437,19 @@ def _audit_detail(status: LinkStatus) -> AuditDetail | None:
     return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
 
 
+def _sampling_detail(totals: SamplingTotals) -> SamplingDetail:
+    return SamplingDetail(
+        samples_total=totals.samples_total,
+        topics_total=totals.topics_total,
+        missing_total=totals.missing_total,
+        changed_total=totals.changed_total,
+        audits_total=totals.audits_total,
+        failed_total=totals.failed_total,
+        newest=utc_from_ns(totals.last_ns) if totals.last_ns else None,
+        off=totals.off or None,
+    )
+
+
 def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
     return AuditDetail(
         ended=utc_from_ns(ended_ns),
@@ -444,6 +460,7 @@ def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
         kept_topics=report.kept,
         took_seconds=report.seconds,
         failure=report.failure or None,
+        reason=report.reason,
     )
 
 

@@ -227,6 +227,7 @@ def _link_keys(report: VersionReport, evidence: str) -> Iterator[str]:
         yield f"snapshot_quiet_s = {math.ceil(3 * large.figure):.1f}  # the primary makes pauses within a set"
     if _outcome(report, "set again") is Outcome.FAILED:
         yield "audit_interval_s = 0  # a second SUBSCRIBE brings nothing, so there can be no audit"
+        yield "sample_topics = 0  # nor can a sample call for one"
     elif _outcome(report, "clear forwarded") is Outcome.FAILED:
         yield f"audit_interval_s = {_AUDIT_OFTEN_S}  # subscribers are not told of deleted topics; audits find them"
     if _outcome(report, "control message") is Outcome.NOT_PERMITTED:

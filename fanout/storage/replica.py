@@ -13,7 +13,7 @@ from typing import Final
 
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
-from fanout.replica.topic_tree import TopicTree
+from fanout.replica.topic_tree import TopicSearch, TopicTree
 from fanout.replica.update import EXPIRES_NS, TOPIC, ChangeKind, Changes, Phase, Update
 from fanout.selection import Selector
 from fanout.storage.table import RetainedTable
@@ -135,6 +135,11 @@ class DiscReplica(Replica):
         self.refused.clear()
 
     # --- queries ---
+
+    @property
+    def topics(self) -> TopicSearch:
+        """Set of all topics in the file; see `Replica.topics`."""
+        return self._table
 
     @property
     def view(self) -> Mapping[bytes, Update]:

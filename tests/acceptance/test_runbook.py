@@ -142,8 +142,8 @@ def full_disk(house: House) -> Iterator[LiveNode]:
 
 
 @contextmanager
-def reader_that_is_slow(house: House) -> Iterator[LiveNode]:
-    """Let a client read nothing until messages were conflated."""
+def slow_client(house: House) -> Iterator[LiveNode]:
+    """Let the client slow-0 read nothing until messages were conflated."""
     with slow_reader(house.well.port, b"plant/#", qos=0), publisher(house.mosquitto.port) as client:
 
         def conflated() -> bool:
@@ -152,6 +152,24 @@ def reader_that_is_slow(house: House) -> Iterator[LiveNode]:
 
         wait_until_blocking(conflated, what="messages being conflated")
         yield house.well
+
+
+@contextmanager
+def node_to_hold(house: House) -> Iterator[LiveNode]:
+    """Take the node that is well back afterwards."""
+    try:
+        yield house.well
+    finally:
+        run_fanout("undrain", house.well.url)
+        house.well.wait_until_ready()
+
+
+@contextmanager
+def held_node(house: House) -> Iterator[LiveNode]:
+    """Hold the node that is well."""
+    with node_to_hold(house) as node:
+        assert run_fanout("drain", "--hold", node.url).returncode == 0
+        yield node
 
 
 @contextmanager
@@ -200,13 +218,17 @@ SITUATIONS: dict[str, tuple[Callable[[House], AbstractContextManager[LiveNode]],
     "weaker than min_evidence": (trouble_of("mute"), 1),
     "unknown": (trouble_of("mute"), 0),
     "topic read": (at_well, 0),
+    "0 (empty or not readable)": (trouble_of("mute"), 0),
     "CHANGED": (at_well, 0),
     "plant/a": (at_well, 0),
     "state": (at_well, 0),
     "alarm": (full_disk, 0),
     "sound": (stopped_node, 0),
-    "conflated": (reader_that_is_slow, 0),
+    "SLOW FOR": (slow_client, 0),
+    "was sent away": (slow_client, 0),
     "has no faults": (at_well, 0),
+    "is held": (node_to_hold, 0),
+    "is held no more": (held_node, 0),
     "has ended": (node_to_leave, 0),
     "a link can replicate from it": (at_well, 0),
 }
@@ -226,6 +248,7 @@ def test_the_command_shows_what_the_page_says(house: House, line: Line) -> None:
         words = {
             "URL": node.url,
             "LINK": "plant",
+            "ID": "slow-0",
             "DIR": str(node.log_directory),
             "FILE": str(house.nodes.directory / f"{node.name}.toml"),
             "PRIMARY": house.mosquitto.address,

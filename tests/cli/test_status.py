@@ -7,6 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fanout.api.models import SamplingDetail
 from fanout.cli.app import app
 from tests.api.stand_in import StandInNode, live_link, ready_node, serving, syncing_node
 from tests.cli.processes import run_fanout, run_on_terminal
@@ -28,11 +29,13 @@ plant   12,040  no        -         0000000000000001  plant/#
 link      office
 primary   mqtt://127.0.0.1:1883
 snapshot  321 topics in 1.9 s
+samples   480 topics asked by name, 7 differed
 left out  of office/#: content 21
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 link      plant
 primary   mqtt://127.0.0.1:1883
+samples   480 topics asked by name, 7 differed
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 clients    12 connected, 14 sessions
@@ -114,6 +117,14 @@ def test_an_empty_selector_says_what_else_it_may_mean(runner: CliRunner) -> None
     with serving(StandInNode(link.model_copy(update={"selectors": selectors}))) as url:
         for command in ("status", "ready"):
             assert "0 (empty or not readable)" in runner.invoke(app, [command, url]).stdout
+
+
+def test_status_says_why_no_samples_are_taken(runner: CliRunner) -> None:
+    """Behind what they have found."""
+    off = SamplingDetail(off="sample_topics is 0")
+    with serving(StandInNode(live_link().model_copy(update={"sampling": off}))) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert "samples   0 topics asked by name, 0 differed; off: sample_topics is 0\n" in answer.stdout
 
 
 def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:

@@ -228,11 +228,13 @@ async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch
         await close(connection)
 
     monkeypatch.setattr(LinkConnection, "close", wait_and_close)
-    async with FakeServer(FakePrimary()) as server, running(config_for(server.port)) as link:
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0}
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, **settings)) as link:
         await link.wait(lambda: link.status.ready)
         server.cut()
         await link.wait(lambda: not link.status.ready)
         assert (link.status.state, link.status.withheld) == (LinkState.LIVE, "its connection is lost")
+        assert link.status.serves_stale, "not even for a moment is it out, where stale values are offered"
         may_close.set()
         await link.wait(lambda: link.status.ready)
 

@@ -174,3 +174,25 @@ async def test_without_the_right_to_write_a_forwarded_message_is_refused(broker:
     async with running(config, node_id=NODE) as link:
         await link.wait_state(LinkState.LIVE)
         assert await forwarded(link) == ReasonCode.NOT_AUTHORIZED
+
+
+async def test_without_the_right_to_read_an_empty_set_is_doubted(broker: Broker) -> None:
+    """Mosquitto grants the subscription and sends nothing: the status and a warning say that it may be unreadable."""
+    config = link_config(broker)
+    await asyncio.to_thread(broker.allow, without(config, f"topic read {SELECTOR.filter}"))
+    lines: list[dict[str, object]] = []
+    async with running(config, node_id=NODE, logger=logging_to(lines)) as link:
+        await link.wait_state(LinkState.LIVE)
+        assert link.values() == {}
+        assert link.status.selectors[0].maybe_unreadable
+        (warning,) = (one for one in lines if one["event"] == "retained set is empty, or not readable")
+        assert "access rules" in str(warning["hint"])
+
+
+async def test_without_the_count_an_empty_set_is_doubted_all_the_same(broker: Broker) -> None:
+    """Where there is nothing, the count would not show that either, since it is of all topics."""
+    config = link_config(broker, Selector("nothing/here/#"))
+    await asyncio.to_thread(broker.allow, without(config, "topic read $SYS/broker/retained messages/count"))
+    async with running(config, node_id=NODE) as link:
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.selectors[0].maybe_unreadable

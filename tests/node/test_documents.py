@@ -33,6 +33,7 @@ from fanout.config import (
 )
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
@@ -257,6 +258,7 @@ def test_newest_audit_is_in_the_status() -> None:
         "kept_topics": 4,
         "took_seconds": 0.5,
         "failure": None,
+        "reason": "",
     }
     assert (link.audits_total, link.audits_failed_total, link.audit_changed_total, link.audit_removed_total) == (
         1,
@@ -358,6 +360,7 @@ def test_status_has_every_part() -> None:
         "last_error_hint": "look",
         "count_difference": "counts 3, and 2 are here",
         "client_certificate_expires_s": 86_400,
+        "sampling": SamplingTotals(1, 2, 3, 4, 5, 6, 7_000_000_000, "sample_topics is 0"),
     }
     status = PartsOfNode(dataclasses.replace(LIVE, **changes)).documents.status()  # type: ignore[arg-type]
     assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
@@ -380,6 +383,16 @@ def test_status_has_every_part() -> None:
         "snapshot_topics",
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
+    assert link.sampling.model_dump(mode="json") == {
+        "samples_total": 1,
+        "topics_total": 2,
+        "missing_total": 3,
+        "changed_total": 4,
+        "failed_total": 5,
+        "audits_total": 6,
+        "newest": "1970-01-01T00:00:07Z",
+        "off": "sample_topics is 0",
+    }
     assert link.count_difference == "counts 3, and 2 are here"
     assert link.client_certificate_expires == datetime(1970, 1, 2, tzinfo=UTC)
     assert link.primary_certificate_expires is None

@@ -39,7 +39,7 @@ def test_primary_that_does_everything_gets_the_strongest_evidence() -> None:
     (link,) = link_of(advice).links
     assert advice.can_replicate
     assert (link.version, link.min_evidence, link.selectors[0].filter, link.selectors[0].qos) == (5, "marker", "#", 1)
-    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, 3_600.0)
+    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, None)
 
 
 def test_identity_and_filter_go_into_the_settings() -> None:
@@ -198,7 +198,7 @@ def test_weaker_evidence_and_missing_parts_are_configured() -> None:
     assert (link.min_evidence, link.audit_interval_s, link.session_expiry_s) == ("barrier", 300.0, 60)
     assert (link.snapshot_quiet_s, link.selectors[0].qos) == (13.0, 0)
     (link,) = link_of(advice_for(version(5, set_again=Outcome.FAILED))).links
-    assert link.audit_interval_s == 0
+    assert (link.audit_interval_s, link.sample_topics) == (0, 0)
 
 
 def test_user_that_may_only_read_is_judged_by_its_filter() -> None:

@@ -50,8 +50,14 @@ class Heartbeat:
             return ""
         # Stopped, suspended, or starved: the primary may have dropped messages that were not read in time.
         stall = reason if live and slept_s else ""
-        if self._sender.free:
-            self._sender.publish(OutgoingMessage(control.topic, control.send(now)), now=now)
-        else:
+        if not self.send(now):
             control.skip_heartbeat(now)
         return stall
+
+    def send(self, now: float) -> bool:
+        """Send a heartbeat now, and return whether that was possible."""
+        control = self._control
+        if not (self._sender.free and control.may_send):
+            return False
+        self._sender.publish(OutgoingMessage(control.topic, control.send(now)), now=now)
+        return True

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
@@ -139,6 +140,8 @@ class LinkStatus:
     """Whether the values are complete and stale, and may be offered as such."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """Totals over its audits."""
+    sampling: SamplingTotals = field(default_factory=SamplingTotals)
+    """Totals over its samples of topics."""
     missing_announced_total: int = 0
     """Announcements of missing topics that the primary accepted."""
     missing_suppressed_total: int = 0

@@ -137,9 +137,14 @@ class ControlChannel:
         self._returned = (sent, now)
         return round((now - sent) * 1e9)
 
+    @property
+    def may_send(self) -> bool:
+        """Whether fewer messages are under way than may be."""
+        return len(self._under_way) < UNDER_WAY_MAX
+
     def heartbeat_due(self, now: float) -> bool:
         """Say whether a heartbeat is due."""
-        return now >= self._heartbeat_at() and len(self._under_way) < UNDER_WAY_MAX
+        return now >= self._heartbeat_at() and self.may_send
 
     def skip_heartbeat(self, now: float) -> None:
         """Skip a heartbeat because nothing can be published now."""
@@ -166,7 +171,7 @@ class ControlChannel:
         """When to ask `heartbeat_due` and `is_stalled` again, monotonic seconds; infinity for never."""
         stalls = (self._stalled_at(STALL_INTERVALS), self._stalled_at(2 * STALL_INTERVALS))
         later = [at for at in stalls if at > now]
-        heartbeat_at = self._heartbeat_at() if len(self._under_way) < UNDER_WAY_MAX else _NEVER
+        heartbeat_at = self._heartbeat_at() if self.may_send else _NEVER
         return min(heartbeat_at, *later, _NEVER)
 
     def _heartbeat_at(self) -> float:
@@ -185,6 +190,10 @@ class ControlChannel:
             return None
         sent, came = self._returned
         return round((came - sent) * 1e9)
+
+    def returned_since(self, sent_s: float) -> bool:
+        """Say whether a message came back that was sent at `sent_s`, monotonic seconds, or later."""
+        return self._returned is not None and self._returned[0] >= sent_s
 
     def lag_ns(self, now: float) -> int | None:
         """Return a lower bound of the lag of the replica; None when it is unknown.

@@ -321,18 +321,20 @@ class SessionLifecycle:
         if next(self._proved[1], True):
             self._proved = None
 
-    def begin_audit(self, *, confirmed: bool) -> str:
+    def begin_audit(self, *, confirmed: bool, reason: str = "", first: int = 0) -> str:
         """Begin an audit; return why none can begin, or an empty string when one did.
 
         Args:
             confirmed: Whether any number of topics may be removed.
+            reason: What called for it (`AuditReport`).
+            first: Position of the selector whose set is taken first.
         """
         if self.state is not LinkState.LIVE:
             return f"the link is {self.state.value.replace('_', ' ')}"
         if self.stage is not None:
             return "an audit is under way"
-        self.audits.begin(confirmed=confirmed, now=self.now)
-        self._begin_pass(compare=True)
+        self.audits.begin(confirmed=confirmed, now=self.now, reason=reason)
+        self._begin_pass(compare=True, first=first)
         return ""
 
     def stall(self, reason: str) -> None:
@@ -388,10 +390,9 @@ class SessionLifecycle:
         else:
             self._begin_stage(CapabilityCheck(self._context))
 
-    def _begin_pass(self, *, compare: bool) -> None:
-        self._begin_stage(
-            RetainedPass(self._context, compare=compare, paced=self.auditing, had=() if compare else self._topics_had)
-        )
+    def _begin_pass(self, *, compare: bool, first: int = 0) -> None:
+        had = () if compare else self._topics_had
+        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing, had=had, first=first))
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -437,7 +438,9 @@ class SessionLifecycle:
             self._end_audit()
             return
         self.emit(*(QosLowered(index, qos) for index, qos in retained_pass.lowered.items()))
-        self.audits.plan(self.now)
+        assert retained_pass.started_s is not None
+        took_s = self.now - retained_pass.started_s
+        self.audits.plan(self.now, took_s=took_s)
         if retained_pass.order is Order.NONE:
             # An old copy may have come behind a newer update: an audit tells them apart.
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
@@ -446,8 +449,7 @@ class SessionLifecycle:
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
         else:
-            assert retained_pass.started_s is not None
-            self.snapshot_seconds = self.now - retained_pass.started_s
+            self.snapshot_seconds = took_s
             self._snapshot_topics = retained_pass.topics_total
             self._trigger(Trigger.COMPLETED)
         if self._peer.is_mosquitto:

@@ -274,19 +274,29 @@ class LinkSession:
             return UNAVAILABLE
         return self._forwarding.add(message, now=now)
 
-    def audit(self, *, confirmed: bool, now_ns: int, now: float) -> list[Event] | str:
+    def audit(self, *, confirmed: bool, now_ns: int, now: float, reason: str = "", first: int = 0) -> list[Event] | str:
         """Begin an audit now; `AuditEnded` follows.
 
         Args:
             confirmed: Whether any number of topics may be removed.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
+            reason: What called for it (`AuditReport`).
+            first: Position of the selector whose set is taken first.
 
         Returns:
             What happened, or why no audit can begin.
         """
         self.lifecycle.at(now_ns, now)
-        return self.lifecycle.begin_audit(confirmed=confirmed) or self.lifecycle.take_events()
+        refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first)
+        return refused or self.lifecycle.take_events()
+
+    def send_heartbeat(self, *, now: float) -> bool:
+        """Send a heartbeat before it is due, if the link is live and its heartbeats come back; return whether."""
+        lifecycle = self.lifecycle
+        if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not self.control.is_open:
+            return False
+        return self._heartbeat.send(now)
 
     def confirm_count(self, index: int) -> list[Event]:
         """Note that the replica and the primary count the same for a selector of the live link."""

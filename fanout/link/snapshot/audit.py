@@ -12,10 +12,14 @@ from fanout.config import LinkConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.snapshot.diff import Losses
 
-__all__ = ["RETRY_S", "Audit", "LiveAudits"]
+__all__ = ["COST_FACTOR", "INTERVAL_MAX_S", "INTERVAL_MIN_S", "RETRY_S", "Audit", "LiveAudits"]
 
 RETRY_S = 30.0
 """Shortest pause between audits after one that failed, or while something keeps requesting them."""
+INTERVAL_MIN_S = 300.0
+INTERVAL_MAX_S = 3_600.0
+COST_FACTOR = 100
+"""Without `audit_interval_s`, audits are so many times as far apart as one takes, within the bounds above."""
 _JITTER = 0.1
 _NEVER = float("inf")
 
@@ -27,15 +31,16 @@ class Audit:
         report: Result so far.
     """
 
-    def __init__(self, *, confirmed: bool, removed_percent_max: int, now: float) -> None:
+    def __init__(self, *, confirmed: bool, removed_percent_max: int, now: float, reason: str = "") -> None:
         """Begin.
 
         Args:
-            confirmed: See `AuditReport`.
+            confirmed: See `AuditReport`, as for `reason`.
             removed_percent_max: Share of a selector's topics that may be removed without confirmation.
             now: Monotonic seconds.
+            reason: What called for it.
         """
-        self.report = AuditReport(confirmed)
+        self.report = AuditReport(confirmed, reason=reason)
         self._removed_percent_max = removed_percent_max
         self._started_s = now
 
@@ -87,12 +92,21 @@ class LiveAudits:
         self.due_s = _NEVER
         self.copies_late = False
         self._rests_until_s = -_NEVER
-        self._interval_s = config.audit_interval_s * (1 + _JITTER * (seed % 2001 - 1000) / 1000)
+        self._interval_s = config.audit_interval_s
+        self._spread = 1 + _JITTER * (seed % 2001 - 1000) / 1000
         self._removed_percent_max = config.max_removed_percent
 
-    def plan(self, now: float) -> None:
-        """Schedule the next audit one interval from now."""
-        self.due_s = now + self._interval_s if self._interval_s else _NEVER
+    def plan(self, now: float, *, took_s: float) -> None:
+        """Schedule the next audit one interval from now.
+
+        Args:
+            now: Monotonic seconds.
+            took_s: Duration of the newest pass over all retained sets.
+        """
+        interval_s = self._interval_s
+        if interval_s is None:
+            interval_s = min(max(COST_FACTOR * took_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
+        self.due_s = now + interval_s * self._spread if interval_s else _NEVER
 
     def hasten(self, due_s: float) -> None:
         """Schedule the next audit no later than `due_s`, monotonic seconds, if the link has time then.
@@ -109,9 +123,9 @@ class LiveAudits:
         """Note that no copies of an audit that was given up can come any more."""
         self.copies_late = False
 
-    def begin(self, *, confirmed: bool, now: float) -> None:
-        """Begin an audit; see `AuditReport` for `confirmed`."""
-        self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now)
+    def begin(self, *, confirmed: bool, now: float, reason: str = "") -> None:
+        """Begin an audit; see `AuditReport` for `confirmed` and `reason`."""
+        self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now, reason=reason)
 
     def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport | None:
         """End the audit under way and schedule the next; return the report, or None when none is under way.
@@ -124,9 +138,10 @@ class LiveAudits:
         audit, self.current = self.current, None
         if audit is None:
             return None
+        report = audit.end(now=now, failure=failure, loss=loss)
         self._rests_until_s = now + RETRY_S
         if failure:
             self.due_s = self._rests_until_s
         else:
-            self.plan(now)
-        return audit.end(now=now, failure=failure, loss=loss)
+            self.plan(now, took_s=report.seconds)
+        return report

@@ -83,7 +83,9 @@ class RetainedPass(Stage):
         lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
     """
 
-    def __init__(self, context: LinkContext, *, compare: bool, paced: bool, had: Sequence[int] = ()) -> None:
+    def __init__(
+        self, context: LinkContext, *, compare: bool, paced: bool, had: Sequence[int] = (), first: int = 0
+    ) -> None:
         """Prepare; `begin` starts.
 
         Args:
@@ -91,9 +93,10 @@ class RetainedPass(Stage):
             compare: Whether the pass is a verification or an audit, which compares even an empty replica.
             paced: Whether to rest between two sets, for an audit.
             had: Number of topics of each selector in the epoch before; empty for unknown.
+            first: Position of the selector to begin with; those in front of it come last.
         """
         config, peer = context.config, context.peer
-        self.index = 0
+        self.index = first
         self.topics_total = 0
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
@@ -102,6 +105,8 @@ class RetainedPass(Stage):
         self.why = peer.why_unordered
         self.stamp_before = context.control.stamp
         self._selectors = config.selectors
+        self._sets_left = len(config.selectors)
+        """Number of sets that are not proved."""
         self._replica = context.replica
         self._converter = context.pipeline.converter
         self._sender = context.sender
@@ -165,7 +170,8 @@ class RetainedPass(Stage):
         """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
         self.topics_total += self._replica.count(self.index)
         self.request_own_qos(now)
-        self.index += 1
+        self._sets_left -= 1
+        self.index = (self.index + 1) % len(self._selectors) if self._sets_left else len(self._selectors)
         self._own_qos_requested = False
         self._proof = None
         self.evidence = None

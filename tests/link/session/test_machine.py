@@ -719,7 +719,10 @@ def test_the_primarys_keep_alive_wins() -> None:
     pings = pair.primary.pings
     pair.wait(3.5)
     assert pair.primary.pings == pings + 1
-    off = Pair(make_config(heartbeat_s=0.0), filled(connack=Connack(False, 0, Properties(server_keep_alive=0))))
+    off = Pair(
+        make_config(heartbeat_s=0.0, audit_interval_s=0.0),
+        filled(connack=Connack(False, 0, Properties(server_keep_alive=0))),
+    )
     off.go_live()
     pings = off.primary.pings
     off.wait(1000)

@@ -335,10 +335,24 @@ def test_nodes_of_a_pool_audit_at_different_times() -> None:
     due = []
     for seed in range(1_700_000_000_000_000_000, 1_700_000_000_000_300_000, 100):  # clocks of some machines are coarse
         audits = LiveAudits(make_config(audit_interval_s=1000.0), seed=seed)
-        audits.plan(0.0)
+        audits.plan(0.0, took_s=1.0)
         due.append(audits.due_s)
     assert (min(due), max(due)) == pytest.approx((900.0, 1100.0))
     assert len(set(due)) > 2000
+
+
+@pytest.mark.parametrize(("took_s", "interval_s"), [(0.01, 300.0), (2.9, 300.0), (10.0, 1000.0), (60.0, 3600.0)])
+def test_audits_take_a_hundredth_of_the_time(took_s: float, interval_s: float) -> None:
+    """Every five minutes where that is less; at most an hour apart; and what is configured wins."""
+    audits = LiveAudits(make_config(), seed=1000)
+    audits.begin(confirmed=False, now=50.0)
+    audits.end(now=50.0 + took_s)
+    assert audits.due_s == pytest.approx(50.0 + took_s + interval_s)
+    audits.plan(1000.0, took_s=took_s)
+    assert audits.due_s == pytest.approx(1000.0 + interval_s)
+    fixed = LiveAudits(make_config(audit_interval_s=20.0), seed=1000)
+    fixed.plan(1000.0, took_s=took_s)
+    assert fixed.due_s == pytest.approx(1020.0)
 
 
 @pytest.mark.parametrize("packets", range(13))
