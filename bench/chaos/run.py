@@ -169,6 +169,8 @@ class _Run:
             f"audit_interval_s = {self.setting.audit_interval_s}\n"
             f'max_removed_percent = {100 if tight else 20}\non_session_loss = "{on_session_loss}"\ngrace_s = 60\n'
             f"version = {version}\n"
+            # Nobody confirms that a topic is deleted whose removal was dropped. The primary lets everybody in.
+            'audit_username = "auditor"\n'
         )
 
     def _edge_a(self) -> Edge:
@@ -447,6 +449,7 @@ def _primary(setting: Setting, scratch: Path, tls: _Tls | None) -> Server:
         "persistence true",
         f"persistence_location {scratch}/",
         "autosave_interval 2",
+        "sys_interval 1",
     ]
     if tls is not None:
         settings += [

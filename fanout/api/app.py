@@ -35,14 +35,26 @@ from fanout.api.models import (
     Liveness,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
 from fanout.api.node_view import ClientOrder, NodeView
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
 __all__ = ["ACTIONS", "ENDPOINTS", "STALE_HEADER", "create_app"]
 
-ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/v1/clients", "/metrics", "/openapi.json")
+ENDPOINTS = (
+    "/livez",
+    "/readyz",
+    "/v1/status",
+    "/v1/lag",
+    "/v1/clients",
+    "/v1/explain",
+    "/v1/links/{link}/unconfirmed",
+    "/metrics",
+    "/openapi.json",
+)
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
@@ -85,12 +97,22 @@ StaleCode = Annotated[
 ]
 
 
+TopicName = Annotated[
+    str,
+    Query(min_length=1, pattern=r"^[^+#\x00]+$", description="Topic Name at this node, without wildcards."),
+]
+AtPrimary = Annotated[bool, Query(description="Whether `topic` is the name at the primary, without a prefix.")]
+AskedClient = Annotated[
+    str | None, Query(min_length=1, description="Client Identifier of the client that does not get the topic.")
+]
+
+
 def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     """Build the ASGI application that shows `node`.
 
     Args:
         node: The node.
-        access: Decides who may see and end single clients.
+        access: Decides who may see and end single clients, and have topics explained.
     """
     app = FastAPI(
         title="fanout",
@@ -101,6 +123,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     )
     registry = node_registry(node)
     turns = _Turns()
+    explaining = asyncio.Lock()
 
     # HEAD too: some probes, and `wget --spider`, use it.
     @app.head("/livez", include_in_schema=False)
@@ -143,6 +166,27 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         """Answer how far each link is behind; null where that is not known."""
         await turns.wait()
         return node.lag()
+
+    @app.get(
+        "/v1/explain",
+        operation_id="explain",
+        responses={
+            **_REFUSES_BROWSERS,
+            **_WANTS_TOKEN,
+            422: {"model": Fault, "description": "The topic is no Topic Name."},
+            429: {"model": Fault, "description": "Another topic is being explained."},
+        },
+    )
+    async def explain(
+        request: Request, topic: TopicName, at_primary: AtPrimary = False, client: AskedClient = None
+    ) -> TopicExplanation:
+        """Answer whether a topic is the same here and at the primary, which is asked by name; if not, why."""
+        _refuse_browsers(request)
+        _want_token(request, access)
+        if explaining.locked():
+            raise _Refusal(429, "another topic is being explained", hint="Ask again in some seconds")
+        async with explaining:
+            return await node.explain(topic, at_primary=at_primary, client_id=client)
 
     @app.get(
         "/metrics",
@@ -229,12 +273,24 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     async def audit(link: str, request: Request) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
         _refuse_browsers(request)
-        names = [one.name for one in node.readiness().links]
-        if link not in names:
-            hint = f"Its links are {', '.join(names)}" if names else "It has none"
-            raise _Refusal(404, f"there is no link {link}", hint=hint)
+        _check_link(node, link)
         order = await _read_request(request, AuditRequest, AuditRequest())
         return await node.audit(link, confirmed=order.confirmed)
+
+    @app.get(
+        "/v1/links/{link}/unconfirmed",
+        operation_id="unconfirmed",
+        responses={
+            404: {"model": Fault, "description": "There is no such link."},
+            422: {"model": Fault, "description": "What is asked for is not possible."},
+            **_BUSY,
+        },
+    )
+    async def unconfirmed(link: str, after: Annotated[str, Query(max_length=65_535)] = "") -> UnconfirmedDocument:
+        """Answer a page of the topics that the newest comparison with the primary did not bring."""
+        _check_link(node, link)
+        await turns.wait()
+        return await node.unconfirmed(link, after=after)
 
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
@@ -272,13 +328,21 @@ class _Turns:
             self._waiting -= 1
 
 
+def _check_link(node: NodeView, link: str) -> None:
+    names = [one.name for one in node.readiness().links]
+    if link not in names:
+        hint = f"Its links are {', '.join(names)}" if names else "It has none"
+        raise _Refusal(404, f"there is no link {link}", hint=hint)
+
+
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"schema": model.model_json_schema()}}}}
 
 
 def _refuse_browsers(request: Request) -> None:
-    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin.
-    if "origin" in request.headers:
+    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
+    # it says at least that the page is of another site.
+    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
@@ -346,15 +410,19 @@ def _problem(fault: dict[str, Any]) -> str:
     match fault["type"]:
         case "literal_error":
             return f"{name} must be {fault['ctx']['expected']}".replace("'", "")
+        case "int_type" | "greater_than_equal" if name == "confirmed":
+            return "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
         case "int_parsing" | "greater_than_equal" | "less_than_equal":
             return f"{name} must be a whole number from 1 to 1000"
         case "string_too_long":
             return f"{name} must have 65,535 characters at most"
         case "missing":
             return f"{name} must be said"
+        case "string_pattern_mismatch" | "string_too_short":
+            return f"{name} must be a name without wildcards, and not empty"
         case "string_type":
             return f"{name} must be a text"
-        case "bool_type":
+        case "bool_type" | "bool_parsing":
             return f"{name} must be true or false"
         case "extra_forbidden":
             return f"there is no {name} to be said"

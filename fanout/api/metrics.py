@@ -153,8 +153,18 @@ METRICS = (
         ("link",),
     ),
     MetricSpec(
-        "fanout_link_alarm", "gauge", "1 while a person must decide on what an audit left in place, else 0.", ("link",)
+        "fanout_link_unconfirmed",
+        "gauge",
+        "Topics that the newest comparison with the primary did not bring, kept all the same.",
+        ("link",),
     ),
+    MetricSpec(
+        "fanout_link_counted_outside",
+        "gauge",
+        "Retained messages that the primary had beyond those here when both were counted; absent if unknown.",
+        ("link",),
+    ),
+    MetricSpec("fanout_link_alarm", "gauge", "1 while a person must decide on unconfirmed topics, else 0.", ("link",)),
     MetricSpec(
         "fanout_link_hops", "gauge", "Fanout nodes above this one on the longest way; 0 at another primary.", ("link",)
     ),

@@ -30,6 +30,7 @@ __all__ = [
     "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
+    "BranchCount",
     "ClientDetail",
     "ClientsDocument",
     "Draining",
@@ -56,6 +57,7 @@ __all__ = [
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
+    "UnconfirmedDocument",
     "WorkerStatus",
     "utc_from_ns",
 ]
@@ -293,10 +295,9 @@ class AuditRequest(_Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    confirmed: bool = Field(
-        default=False,
-        strict=True,
-        description="Whether more topics may be removed than `max_removed_percent` of the link allows.",
+    confirmed: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+        default=None,
+        description="Number of unconfirmed topics, all of them, which are deleted at the primary; null confirms none.",
     )
 
 
@@ -304,12 +305,12 @@ class AuditDetail(_Document):
     """One audit that has ended."""
 
     ended: AwareDatetime
-    confirmed: bool = Field(description="Whether any number of removals was confirmed.")
+    confirmed: bool = Field(description="Whether an operator confirmed that unconfirmed topics are deleted.")
     checked_topics: NonNegativeInt = Field(description="Topics compared.")
     changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
     removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
     kept_topics: NonNegativeInt = Field(
-        description="Such topics left in place: more than may be removed unasked, or their absence is not proved."
+        description="Such topics left in place, unconfirmed: more than may be removed unasked, or maybe only hidden."
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
@@ -331,6 +332,27 @@ class SamplingDetail(_Document):
         default=None, description="When the primary answered the newest sample; null before the first."
     )
     off: str | None = Field(default=None, description="Why no samples are taken at present; null while they are.")
+
+
+class BranchCount(_Document):
+    """Unconfirmed topics of one branch."""
+
+    branch: str = Field(description="Topic levels above the topics; empty for topics of one level.")
+    topics: NonNegativeInt = Field(description="Unconfirmed topics below it.")
+
+
+class UnconfirmedDocument(_Document):
+    """A page of a link's unconfirmed topics."""
+
+    link: str
+    unconfirmed: NonNegativeInt = Field(description="Unconfirmed topics of the link in all, as a confirmation gives.")
+    unnamed: NonNegativeInt = Field(description="Of these, topics known only by their number: there are too many.")
+    causes: str = Field(description="Why they may not have come from the primary, the likeliest first.")
+    branches: tuple[BranchCount, ...] = Field(
+        description="Branches they are in, the fullest first; empty behind page 1."
+    )
+    topics: tuple[str, ...] = Field(description="Local topics of this page, in order.")
+    next: str | None = Field(description="Value of `after` for the next page; null when there is none.")
 
 
 class LinkDetail(LinkReadiness):
@@ -369,6 +391,13 @@ class LinkDetail(LinkReadiness):
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
     audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
     alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    unconfirmed: NonNegativeInt = Field(
+        default=0, description="Topics that the newest comparison with the primary did not bring, kept all the same."
+    )
+    counted_outside: int | None = Field(
+        default=None,
+        description="Retained messages that the primary had beyond those here when both were counted; null if unknown.",
+    )
     client_certificate_expires: AwareDatetime | None = Field(
         default=None, description="When the certificate that the link shows expires; null without one."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from fanout.api.models import (
     AuditDetail,
@@ -14,7 +14,11 @@ from fanout.api.models import (
     LagDocument,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["ClientOrder", "NodeView"]
 
@@ -78,9 +82,21 @@ class NodeView(Protocol):
             RequestRefused: The client has no session here, or a worker does not answer.
         """
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic.
+
+        Args:
+            topic: A legal Topic Name.
+            at_primary: Whether it is the topic's name at the primary, not at this node.
+            client_id: The client that does not get it; None for none.
+        """
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""

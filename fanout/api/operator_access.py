@@ -49,7 +49,7 @@ class OperatorAccess:
                 return None
             return TokenRefusal(
                 403,
-                "single clients are shown to this machine only",
+                "this is shown to this machine only",
                 "Set http.token_file, and give the token with --token-file; or bind http.listen to loopback",
                 {},
             )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlOption
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,18 +15,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fanout.api.models import ClientDetail, ClientsDocument
-    from fanout.cli.client import NodeClient
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Show the clients of a node, and send one away.", invoke_without_command=True)
 
-TokenOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", metavar="FILE", envvar="FANOUT_TOKEN_FILE", help="The node's http.token_file, or a copy of it."
-    ),
-]
 _SHOWN: Final = 100
 _NAME_CHARACTERS_MAX: Final = 60
 _FILTER_CHARACTERS_MAX: Final = 400
@@ -53,11 +45,12 @@ def clients(
     """
     if context.invoked_subcommand is not None:
         return
+    from fanout.cli.client import NodeClient
     from fanout.cli.output.terminal import facts, print_json, show
 
     if slowest and after:
         raise typer.BadParameter("there are pages in the order of IDs only", param_hint="--after")
-    with _node_client(url, token_file) as node:
+    with NodeClient.with_token_of(url, token_file) as node:
         order = "slowest" if slowest else "id"
         document = node.clients(order=order, limit=limit, after=after, client_id=client)
     if as_json:
@@ -84,22 +77,16 @@ def kick(
 
     Its session stays, as after a lost connection, and it may come back at once. Access rules keep it out.
     """
+    from fanout.cli.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
-    with _node_client(url, token_file) as node:
+    with NodeClient.with_token_of(url, token_file) as node:
         result = node.kick(client_id, clean=clean)
     if as_json:
         print_json(result.model_dump(mode="json"))
         return
     went = "was sent away" if result.was_connected else "was not connected"
     show(f"{client_id} {went}; its session {'has ended' if result.session == 'ended' else 'stays'}")
-
-
-def _node_client(url: str, token_file: Path | None) -> NodeClient:
-    from fanout.cli.client import NodeClient
-    from fanout.config import read_token
-
-    return NodeClient(url, token=None if token_file is None else read_token(token_file))
 
 
 def _table(document: ClientsDocument) -> Table:

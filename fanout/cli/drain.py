@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.cli.exit_codes import ExitCode
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.errors import NodeSilent, NodeUnreachable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def drain(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a node leave its pool and end, as SIGTERM does; with --hold, leave it for a while.
+    """Make a node leave its pool and end; with --hold for a while.
 
     From now on the node is not ready. It serves its clients for node.drain_s more, then tells them to leave, and its
     process ends. A node that is held stays as it is, but not ready: a load balancer sends it no new clients, and those
@@ -76,7 +76,10 @@ def drain(
 
 
 def undrain(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Take a node that is held back into its pool: it is ready as soon as its links are."""
+    """Take a node that is held back into its pool.
+
+    It is ready as soon as its links are.
+    """
     from fanout.cli.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 

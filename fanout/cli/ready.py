@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.cli.exit_codes import ExitCode
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.errors import NodeUnreachable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ Pydantic validates single values (`values`, `settings`, `translation`), `rules` 
 from fanout.access.settings import AccessConfig
 from fanout.config.address import Address
 from fanout.config.loading import load_config, parse_config
-from fanout.config.passwords import read_count_key, read_password, read_token
+from fanout.config.passwords import read_audit_password, read_count_key, read_password, read_token
 from fanout.config.rules import Role
 from fanout.config.settings import (
     HttpConfig,
@@ -40,6 +40,7 @@ __all__ = [
     "ShipConfig",
     "load_config",
     "parse_config",
+    "read_audit_password",
     "read_count_key",
     "read_password",
     "read_token",

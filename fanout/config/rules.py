@@ -262,6 +262,18 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 "Add username.",
             )
         yield from _link_tls_faults(key, link)
+        if link.audit_username is not None and link.audit_username == link.username:
+            yield ConfigFault(
+                f"{key}.audit_username",
+                "it is the username of the link, which sees no more than the link",
+                "Give another user, which may read all that the selectors match, or remove the line.",
+            )
+        if link.audit_password_file is not None and link.audit_username is None:
+            yield ConfigFault(
+                f"{key}.audit_password_file",
+                "it is for audit_username, which is missing",
+                "Add audit_username, or remove the line.",
+            )
         if link.count_key_file is not None and link.count_url is None:
             yield ConfigFault(
                 f"{key}.count_key_file",

@@ -87,6 +87,9 @@ __all__ = [
 MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
+DoubtPolicy: TypeAlias = Literal["not_ready", "serve"]
+"""Whether a node is ready while topics of a link are unconfirmed; their values are served in any case."""
+
 StallPolicy: TypeAlias = Literal["not_ready", "serve_stale"]
 """Treatment of complete values that the primary does not confirm, since it is frozen or away:
 
@@ -395,6 +398,10 @@ class LinkConfig:
     """File whose content is the password (`read_password`); None for none."""
     password_env: EnvironmentName | None = None
     """Environment variable whose value is the password; None for none."""
+    audit_username: UserName | None = None
+    """Another User Name, which may read all that the selectors match, to ask for missing topics with; None for none."""
+    audit_password_file: PathText | None = None
+    """File whose content is its password (`read_audit_password`); None for none."""
     ca_file: PathText | None = None
     """PEM file with the primary's CAs; None for those of the system."""
     server_certificate_sha256: CertificateDigests = ()
@@ -452,7 +459,9 @@ class LinkConfig:
     """Pause between audits while live, give or take a tenth; 0 makes only requested ones. None means 5 minutes, and a
     hundred times the duration of the newest audit where that is longer."""
     max_removed_percent: Percent = 20
-    """Share of a selector's topics that an audit may remove without confirmation."""
+    """Share of a selector's topics that may be removed without confirmation, with evidence that they are deleted."""
+    on_doubt: DoubtPolicy = "not_ready"
+    """Readiness while topics are unconfirmed; see `DoubtPolicy`."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     announce_missing: Flag = False
@@ -467,6 +476,11 @@ class LinkConfig:
     """Retained values held for the link; more are counted and delivered, but not held."""
     bytes_max: ByteCount = 4 * GIB
     """Bytes of the topics, payloads and properties of these retained values."""
+
+    @property
+    def proves_absence(self) -> bool:
+        """Whether it can be asked about single topics whether they are deleted at the primary."""
+        return self.count_url is not None or self.audit_username is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,23 @@ from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe
+from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
 from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, HeartbeatReturned, StateEntered, TearDown
+from fanout.link.model.events import (
+    AbsenceAsked,
+    AuditEnded,
+    Event,
+    Failed,
+    Forwarded,
+    HeartbeatReturned,
+    StateEntered,
+    TearDown,
+)
 from fanout.link.model.resumption import Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
@@ -40,6 +50,7 @@ from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.replica.unconfirmed import UnconfirmedTopics
 from fanout.runtime.backoff import Backoff
 
 __all__ = ["Link"]
@@ -110,9 +121,20 @@ class Link:
             clock=clock,
             logger=self._logger,
         )
+        self._absence_evidence = AbsenceEvidence(
+            config,
+            replica=replica,
+            list_check=self._list_check,
+            ask_by_name=self.ask_by_name,
+            logger=self._logger,
+        )
+        self._absence_asked = asyncio.Event()
+        """Set when evidence about unconfirmed topics is wanted."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._asking = asyncio.Lock()
+        """Held during a request by name: all have one Client Identifier, so a second would take over the first."""
         self._is_apart = False
         """Whether a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
@@ -147,6 +169,7 @@ class Link:
             clock=clock,
             on_event=self._on_event,
             on_full=self._reporter.note_refusals,
+            on_unconfirmed=self._reporter.note_unconfirmed,
             on_crash=self._on_crash,
         )
         self._samples = SampleWatch(
@@ -254,16 +277,17 @@ class Link:
         if self._forward_answers:
             await asyncio.wait(self._forward_answers.values())
 
-    async def audit(self, *, confirmed: bool = False) -> AuditReport:
+    async def audit(self, *, confirmed: int | None = None) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return the report.
 
         Cancelling does not stop the audit.
 
         Args:
-            confirmed: Whether any number of topics may be removed.
+            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
+                None for no confirmation.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
         return await self._audit(confirmed=confirmed)
 
@@ -271,13 +295,14 @@ class Link:
         """Audit the link because a sample differs, beginning with the selector at a position."""
         return await self._audit(reason="sample", first=first)
 
-    async def _audit(self, *, confirmed: bool = False, reason: str = "", first: int = 0) -> AuditReport:
+    async def _audit(self, *, confirmed: int | None = None, reason: str = "", first: int = 0) -> AuditReport:
         clock = self._clock
         begun = self._session.audit(
             confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic(), reason=reason, first=first
         )
         if isinstance(begun, str):
-            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
+            hint = "Try again later" if confirmed is None else f"See: fanout audit {self.config.name} --list"
+            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint=hint)
         waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
         self._audit_waiters.append(waiter)
         self._driver.act(begun)
@@ -294,7 +319,8 @@ class Link:
     ) -> NamedAnswer:
         """Return the retained messages that the primary sends for exact Topic Names, on a connection of its own.
 
-        The link need not be live. See `fanout.link.exact_names.ask_by_name` for errors and more.
+        The link need not be live. One request waits for another, which has a deadline of its own. See
+        `fanout.link.exact_names.ask_by_name` for errors and more.
 
         Args:
             topics: Topic Names at the primary.
@@ -302,21 +328,27 @@ class Link:
             password: Password of `username`; None for none.
             deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
         """
-        peer = self._session.peer
-        answer = await ask_by_name(
-            self._address,
-            self.config,
-            topics,
-            node_id=self._node_id,
-            fence=peer.fence if username is None else None,  # another user may not read it
-            order=peer.order,
-            username=username,
-            password=password,
-            clean_start=self._is_apart,
-            deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
-        )
-        self._is_apart = True
+        async with self._asking:
+            peer = self._session.peer
+            answer = await ask_by_name(
+                self._address,
+                self.config,
+                topics,
+                node_id=self._node_id,
+                fence=peer.fence if username is None else None,  # another user may not read it
+                order=peer.order,
+                username=username,
+                password=password,
+                clean_start=self._is_apart,
+                deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
+            )
+            self._is_apart = True
         return answer
+
+    @property
+    def unconfirmed(self) -> UnconfirmedTopics:
+        """Topics that the newest comparison with the primary did not bring; read only."""
+        return self._replica.unconfirmed
 
     @property
     def _address(self) -> Address:
@@ -347,6 +379,8 @@ class Link:
         if self._list_check is not None:
             watching = self._watch_list(self._list_check)
             watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
+        if self.config.proves_absence:
+            watches.append(asyncio.create_task(self._watch_absence(), name=f"link-{self.config.name}-absence"))
         if self.config.heartbeat_s and self.config.version == 5:
             watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
         watches.append(asyncio.create_task(self._samples.run(), name=f"link-{self.config.name}-samples"))
@@ -476,6 +510,18 @@ class Link:
             while self._reporter.state is LinkState.LIVE and not await self._agrees(list_check):  # noqa: ASYNC110
                 await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
+    async def _watch_absence(self) -> None:
+        """Seek evidence that unconfirmed topics are deleted at the primary, each time an audit asks for it."""
+        clock = self._clock
+        while True:
+            await self._absence_asked.wait()
+            self._absence_asked.clear()
+            async for topics in self._absence_evidence.absent():
+                self._driver.act(self._session.prove_absent(topics, now_ns=clock.now_ns(), now=clock.monotonic()))
+                self._driver.write_and_plan()
+            self._driver.act(self._session.end_answers(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.write_and_plan()
+
     async def _agrees(self, list_check: ListCheck) -> bool:
         """Confirm the selectors that agree with the primary's list; return whether all do."""
         agrees = True
@@ -541,6 +587,8 @@ class Link:
                 answer = self._forward_answers.pop(token, None)
                 if answer is not None and not answer.done():
                     answer.set_result(reason_code)
+            case AbsenceAsked():
+                self._absence_asked.set()
             case TearDown(reason):
                 self._tear_down_reason = reason
                 self._attention.set()

@@ -19,6 +19,7 @@ from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.events import (
+    AuditCalled,
     AuditEnded,
     ControlRefused,
     CountDiffers,
@@ -31,13 +32,15 @@ from fanout.link.model.events import (
     StandingTold,
     StateEntered,
     SystemTopicsShunned,
+    TopicsMissing,
     WentStale,
 )
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
-from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
 from fanout.link.snapshot.sampling import Sampling
+from fanout.peer_text import clean_text
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
@@ -100,6 +103,10 @@ class Reporter:
         """Whether the link had enough evidence and topics when it was last live."""
         self._unanswered = 0
         """Connections begun since the primary answered one; only the first reports its states."""
+        self._unconfirmed_told = 0
+        """Number of unconfirmed topics that was recorded last."""
+        self._missing_told: dict[int, tuple[int, bytes, str]] = {}
+        """Position of a selector to what was logged last of its missing topics."""
         self._last_error: FanoutError | None = None
         self._last_error_ns: int | None = None
         self._last_error_over = False
@@ -181,6 +188,9 @@ class Reporter:
                 and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
             ),
             audits=self._audits,
+            unconfirmed=len(replica.unconfirmed),
+            user=self._config.username or "",
+            counted_outside=session.count.outside,
             sampling=self._sampling.totals,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
@@ -220,8 +230,15 @@ class Reporter:
                 self._enter(state, detail)
             case SelectorComplete(index, evidence):
                 self._complete(index, evidence)
-            case AuditEnded(report):
-                self._end_audit(report)
+            case AuditCalled(reason):
+                self._possible_loss = f"values may be wrong until an audit has ended: {reason}"
+                self._note_doubt()
+                self._sink.readiness_changed()
+                self._logger.warning("audit called for", reason=reason)
+            case AuditEnded(report, called):
+                self._end_audit(report, called=called)
+            case TopicsMissing(index, topics, branch, refusal):
+                self._warn_missing(index, topics=topics, branch=branch, refusal=refusal)
             case StandingTold(notice):
                 self._take_notice(notice)
             case HeartbeatReturned(round_trip_ns):
@@ -394,12 +411,44 @@ class Reporter:
         """The link's user at the primary, for an operator."""
         return "anonymous clients" if self._config.username is None else f"user {self._config.username}"
 
-    def _end_audit(self, report: AuditReport) -> None:
+    def note_unconfirmed(self) -> None:
+        """Record that the number of unconfirmed topics has changed, when they begin or end and behind each audit."""
+        count = len(self._replica.unconfirmed)
+        began, ended = count and not self._unconfirmed_told, self._unconfirmed_told and not count
+        self._unconfirmed_told = count
+        if began or ended:
+            self._record_event("unconfirmed", detail=json.dumps({"unconfirmed": count}))
+            self._sink.readiness_changed()
+        if ended:
+            self._missing_told.clear()
+            self._logger.info("no topic is unconfirmed any more")
+
+    def _warn_missing(self, index: int, *, topics: int, branch: bytes, refusal: str) -> None:
+        told = (topics, branch, refusal)
+        if self._missing_told.get(index) == told:
+            return  # the next audit found the same
+        self._missing_told[index] = told
+        name, fields = self._config.name, {}
+        if branch:
+            fields["branch"] = clean_text(branch.decode())
+        if refusal:
+            fields["refusal"] = refusal
+        self._logger.warning(
+            "topics did not come from the primary and are kept",
+            selector=self._config.selectors[index].filter,
+            missing=topics,
+            causes=causes_of_absence(self._config.username or ""),
+            hint=f"See them with: fanout audit {name} --list. Let the link's user read them; or, only if they are"
+            f" deleted at the primary: fanout audit {name} --confirm NUMBER",
+            **fields,
+        )
+
+    def _end_audit(self, report: AuditReport, *, called: str) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
         # During an audit updates come at QoS 0, which a primary with a full queue drops just like copies.
         if report.loss:
             self._possible_loss = f"updates may be missing since an audit failed: {report.failure}"
-        elif not report.failure:
+        elif not report.failure and not called:
             self._possible_loss = ""
         self._note_doubt()
         self._record_event("audit", detail=json.dumps(asdict(report)))
@@ -444,6 +493,10 @@ class Reporter:
     def _withheld(self) -> str | None:
         if self._notice.reason:
             return f"its primary is not ready: {self._notice.reason}"
+        if self._replica.unconfirmed and self._config.on_doubt == "not_ready":
+            # Without the number: every change of this text is sent to the nodes below.
+            causes = causes_of_absence(self._config.username or "")
+            return f"topics are unconfirmed, they did not come from the primary: {causes}"
         return self._possible_loss or self._too_weak() or self._too_few()
 
     def _too_weak(self) -> str | None:

@@ -13,7 +13,7 @@ from fanout.config import LinkConfig
 from fanout.link.missing_topics import missing_topic
 from fanout.link.protocol.control_channel import link_control_topic
 from fanout.link.snapshot.capability_check import BY_WILDCARD, RETAINED_COUNT, SERVER_FENCE
-from fanout.link.snapshot.sys_count import SYSTEM_TOPICS, is_comparable
+from fanout.link.snapshot.sys_count import SYSTEM_TOPICS, UPTIME, is_comparable
 
 __all__ = ["Access", "PrimaryKind", "Right", "link_rights"]
 
@@ -109,4 +109,10 @@ def _system(config: LinkConfig, primary: PrimaryKind) -> Iterator[Right]:
         RETAINED_COUNT.decode(),
         "how many retained messages the primary has",
         "a set that is too small or empty is not noticed by it",
+    )
+    yield Right(
+        "read",
+        UPTIME.decode(),
+        "when it counted them",
+        "missing topics stay unconfirmed until an operator confirms them, or other evidence does",
     )

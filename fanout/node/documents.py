@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -31,15 +32,17 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    UnconfirmedDocument,
     WorkerStatus,
     utc_from_ns,
 )
 from fanout.api.node_view import ClientOrder
+from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
-from fanout.link.model.status import LinkStatus
+from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.clients import ClientsView
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
     from fanout.link.link import Link
     from fanout.replog.write.writer import LogWriter
     from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeDocuments", "NodeParts"]
 
@@ -111,6 +117,10 @@ class NodeParts(Protocol):
     @property
     def links(self) -> tuple[Link, ...]:
         """Every link, in the order of the configuration."""
+
+    @property
+    def link_replicas(self) -> Sequence[tuple[Link, Replica]]:
+        """Every link with its replica, in the order of the configuration."""
 
     @property
     def own(self) -> Replica:
@@ -226,7 +236,22 @@ class NodeDocuments:
             reported_completeness=self._watch_results.completeness(),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic; see `TopicExplainer.explain`."""
+        from fanout.node.explain.explainer import TopicExplainer  # its documents are not needed to start a node
+
+        node = self._node
+        explainer = TopicExplainer(
+            node.config,
+            links=node.link_replicas,
+            own=node.own,
+            server=node.server,
+            reason_against=reason_against,
+            clock=node.clock,
+        )
+        return await explainer.explain(topic, at_primary=at_primary, client_id=client_id)
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:
@@ -235,6 +260,12 @@ class NodeDocuments:
         audited = next(one for one in self._node.links if one.config.name == link)
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""
+        shown = next(one for one in self._node.links if one.config.name == link)
+        causes = causes_of_absence(shown.status().user)
+        return await unconfirmed_page(link, shown.unconfirmed, causes=causes, after=after)
 
     def readiness_notice(self) -> ReadinessNotice:
         """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain."""

@@ -182,6 +182,11 @@ class Node:
         return tuple(self._links.values())
 
     @property
+    def link_replicas(self) -> tuple[tuple[Link, Replica], ...]:
+        """Every link with its replica, in the order of the configuration."""
+        return tuple((link, self._records[name].replica) for name, link in self._links.items())
+
+    @property
     def log(self) -> LogWriter | None:
         """The replication log; None when the configuration has none."""
         return self._log

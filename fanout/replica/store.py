@@ -12,6 +12,7 @@ from itertools import islice
 
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys, RefusedTopics
 from fanout.replica.topic_tree import TopicSearch, TopicTree
+from fanout.replica.unconfirmed import UnconfirmedTopics
 from fanout.replica.update import (
     DIGEST,
     EXPIRES_NS,
@@ -71,6 +72,7 @@ class Replica:
         refused_total: Retained values that a limit kept out, since the replica was created.
         refused_by: The same by the key of the limit.
         refused: Topics that a limit keeps out at the moment.
+        unconfirmed: Topics that the newest comparison with the primary did not bring.
         counts_down: Whether the primary is known to count a Message Expiry Interval down in the copies that it sends.
     """
 
@@ -105,6 +107,7 @@ class Replica:
         self.refused_total = 0
         self.refused_by = dict.fromkeys(limit_keys.all(), 0)
         self.refused = RefusedTopics()
+        self.unconfirmed = UnconfirmedTopics()
         self._elsewhere = 0
         """Number of topics whose value is not in `values`."""
         self._tree = TopicTree()
@@ -269,6 +272,8 @@ class Replica:
         self._tree.add_new(added)
         if self._seen is not None and of_pass:
             self._note_pass(updates, kinds, copies=copies)
+        if self.unconfirmed:
+            self.unconfirmed.settle(update[0] for update in updates if update[3])
         dispatch = updates
         if refusals or self.refused:
             dispatch = self._note_refusals(updates, kinds, refusals, copies=copies)
@@ -393,6 +398,7 @@ class Replica:
         self._cleared = set()
         self._pass_index = selector_index
         self._pass_closed = False
+        self.unconfirmed.begin_pass(selector_index)
         self.refused.begin_pass(goes_on=seen != ())
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
@@ -542,6 +548,7 @@ class Replica:
             The removals of each piece, as zero-length updates.
         """
         self.drop_pass()
+        self.unconfirmed.clear()
         while self.values:
             yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
         self._expiries.clear()
@@ -600,6 +607,8 @@ class Replica:
             self.topic_bytes -= len(topic)
             self._digest = (self._digest - held[7]) & _DIGEST_MASK
             self._drop(topic, held, indexed=indexed)
+        if self.unconfirmed:
+            self.unconfirmed.settle(removal[TOPIC] for removal in removals)
         # Not LIVE: no message caused it, and reports count live updates as messages.
         return Changes(removals, bytearray([_REMOVED]) * len(removals), removals, Phase.AUDIT)
 

@@ -125,6 +125,7 @@ class DiscReplica(Replica):
         self.selector_of.clear()
         self.payload_bytes = self.topic_bytes = self._elsewhere = self._digest = 0
         self._forget_refused()
+        self.unconfirmed.clear()
         self._counts = [0] * len(self._counts)
         self._digests = [0] * len(self._digests)
         self._next_expiry = None
@@ -202,6 +203,7 @@ class DiscReplica(Replica):
     def tear_down(self, piece: int = _PIECE, *, now_ns: int) -> Iterator[Changes]:
         """Remove everything, a piece with each step; see `Replica.tear_down`."""
         self.drop_pass()
+        self.unconfirmed.clear()
         while topics := self._table.topics(b"", None, piece):
             yield self._remove(topics, now_ns=now_ns)
 

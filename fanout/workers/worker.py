@@ -61,7 +61,7 @@ ALIVE_S: Final = 1.0
 REPORT_S: Final = 1.0
 """Pause between reports to the hub."""
 _REPORT_SHARE: Final = 20
-"""The pause is at least this many times the duration of a report, which takes time with many sessions."""
+"""The pause is at least this many times the processor time of a report, which takes some with many sessions."""
 _FAILED: Final = 70
 
 
@@ -177,12 +177,11 @@ class _Worker:
         """Report, and carry out the hub's requests, until the hub stops the worker or ends."""
         long_lived, long_waiting = LongLived(), LongLived()
         while True:
-            began = self._clock.monotonic()
+            began_s = time.thread_time()  # not of the clock, which goes on while this process is stopped
             long_lived.note(len(self._replica))
             long_waiting.note(server.conflated_topics_max)
             self._report(server, gate)
-            now = self._clock.monotonic()
-            report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
+            report_at = self._clock.monotonic() + max(REPORT_S, _REPORT_SHARE * (time.thread_time() - began_s))
             while await self._wait(
                 lambda: (
                     bool(self._reload or self._send_away or self._questions) or self._silent != connection_router.silent

@@ -120,6 +120,16 @@ async def test_every_worker_serves_and_each_client_gets_everything_in_order(node
         assert metric(node, 'fanout_worker_serving{worker="1"}') == 1
 
 
+async def test_delivery_to_a_client_is_explained_whichever_worker_serves_it(node: LiveNode) -> None:
+    """The hub asks the worker of the Client Identifier; one without a session has none in any."""
+    for name in ids_of(0, count=1, stem="asked") + ids_of(1, count=1, stem="asked"):
+        async with await RawClient.connect(node.port, name) as client:
+            await client.subscribe(b"e/+")
+            facts = node.document(f"/v1/explain?topic=e/1&client={name}")["facts"]["client"]
+            assert (facts["connected"], facts["filters"], facts["unknown"]) == (True, ["e/+"], None)
+        assert not node.document(f"/v1/explain?topic=e/1&client=no-{name}")["facts"]["client"]["session"]
+
+
 async def test_a_client_identifier_is_taken_over_and_its_session_resumed(node: LiveNode) -> None:
     """Whichever worker accepts: there is one session for a Client Identifier."""
     for name in ids_of(0, count=2, stem="same") + ids_of(1, count=2, stem="same"):
@@ -295,7 +305,10 @@ async def test_a_stopped_worker_is_noticed_and_its_new_clients_are_served_elsewh
             assert (await client.expect(Disconnect)).reason_code == ReasonCode.SERVER_SHUTTING_DOWN
             await client.close()
         async with await connect_again(node.port, late) as back:
-            await wait_until(lambda: workers_of(node)[0]["sessions"] == 1, what="its own worker serving it")
+            await wait_until(
+                lambda: workers_of(node)[0]["sessions"] == 1,
+                what=lambda: f"its own worker serving it {workers_of(node)}",
+            )
             await back.subscribe(b"s/#")
             writer.publish(b"s/2", b"after")
             assert await take(back, 1) == [b"after"]

@@ -15,6 +15,7 @@ from fanout.api.models import (
     AccessStatus,
     ArchiveStatus,
     AuditDetail,
+    BranchCount,
     ClientDetail,
     ClientsDocument,
     Draining,
@@ -36,10 +37,13 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    UnconfirmedDocument,
     WorkerStatus,
 )
 from fanout.api.node_view import ClientOrder
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
+from fanout.api.topic_verdict import explain
 from fanout.errors import AuditRefused, RequestRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
@@ -79,6 +83,8 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         received_total=topics + 1234,
         outside_total=7,
         overtaken_total=9,
+        unconfirmed=0,
+        counted_outside=53,
         heartbeats_lost_total=5,
         sampling=SamplingDetail(samples_total=30, topics_total=480, missing_total=3, changed_total=4, newest=SINCE),
         epochs_total=2,
@@ -123,6 +129,13 @@ class StandInNode:
         self.role: Role = role
         self.links = links
         self.reasons: tuple[str, ...] = ()
+        self.unconfirmed_topics = 5
+        self.digest = "00000000000000aa"
+        self.answer: PrimaryAnswer | None = None
+        self.may_explain = asyncio.Event()
+        self.may_explain.set()
+        self.explaining = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
         self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
         self.server: ServerStatus | None = ServerStatus(
             connections=12,
@@ -384,13 +397,28 @@ class StandInNode:
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        topics = tuple(f"plant/cell-{number}/temp" for number in range(5))
+        shown = [topic for topic in topics if topic > after][:2]
+        return UnconfirmedDocument(
+            link=link,
+            unconfirmed=self.unconfirmed_topics,
+            unnamed=0,
+            causes="deleted there, no longer readable by user edge, or expired there",
+            branches=() if after or not self.unconfirmed_topics else (BranchCount(branch="plant/\x1b[2J", topics=5),),
+            topics=tuple(shown) if self.unconfirmed_topics else (),
+            next=shown[-1] if self.unconfirmed_topics and shown[-1] != topics[-1] else None,
+        )
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         found = next(one for one in self.links if one.name == link)
         if found.state != "live":
             raise AuditRefused(f"the link is {found.state}", hint="Try again later")
+        if confirmed not in {None, 70_000}:
+            raise AuditRefused(f"70000 topics are unconfirmed now, not {confirmed}", hint="See: fanout audit --list")
         return AuditDetail(
             ended=SINCE,
-            confirmed=confirmed,
+            confirmed=confirmed is not None,
             checked_topics=found.topics,
             changed_topics=3,
             removed_topics=70_000 if confirmed else 0,
@@ -398,6 +426,35 @@ class StandInNode:
             took_seconds=1.5,
             failure=None,
         )
+
+    def release(self) -> None:
+        """Let questions that wait for `may_explain` go on, from another thread."""
+        self._loop.call_soon_threadsafe(self.may_explain.set)
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        self.explaining.set()
+        self._loop = asyncio.get_running_loop()
+        await self.may_explain.wait()
+        value = TopicValue(digest=self.digest, payload_bytes=12, received=SINCE)
+        facts = TopicFacts(
+            node="edge-1",
+            topic=topic,
+            at=SINCE + timedelta(seconds=90),
+            link=TopicLink(
+                name="plant",
+                selector="plant/#",
+                topic=topic,
+                primary="mqtt://broker:1883",
+                username="edge",
+                state="live",
+                since=SINCE,
+                reason=None,
+            ),
+            value=value,
+            primary=self.answer or PrimaryAnswer(outcome="value", value=value),
+            client=None if client_id is None else TopicClient(client_id=client_id, session=False),
+        )
+        return explain(facts)
 
     @staticmethod
     def _lag_of(link: LinkDetail, seconds: float | None, age: float | None, interval: float) -> LinkLag:

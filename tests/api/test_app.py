@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import httpx
@@ -217,8 +218,24 @@ async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.Async
         0,
         70_000,
     )
-    answer = await http.post("/v1/links/plant/audit", json={"confirmed": True})
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": 70_000})
     assert (answer.json()["removed_topics"], answer.json()["kept_topics"]) == (70_000, 0)
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": 3})
+    assert (answer.status_code, answer.json()["error"]) == (409, "70000 topics are unconfirmed now, not 3")
+
+
+async def test_unconfirmed_topics_come_in_pages(http: httpx.AsyncClient) -> None:
+    """Each names the topic behind which the next one begins; the branches come with the first."""
+    pages = []
+    after: str | None = ""
+    while after is not None:
+        answer = await http.get("/v1/links/plant/unconfirmed", params={"after": after})
+        assert answer.status_code == 200
+        pages.append(answer.json())
+        after = pages[-1]["next"]
+    assert [len(page["topics"]) for page in pages] == [2, 2, 1]
+    assert [len(page["branches"]) for page in pages] == [1, 0, 0]
+    assert (await http.get("/v1/links/planet/unconfirmed")).status_code == 404
 
 
 async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -237,10 +254,13 @@ async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: ht
     assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
 
 
+_NUMBER = "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ('{"confirmed": "maybe"}', "confirmed must be true or false"),
+        *((f'{{"confirmed": {value}}}', _NUMBER) for value in ("true", "false", "-1", '"maybe"', "1.5")),
         ('{"confrimed": true}', "there is no confrimed to be said"),
         ("{confirmed", "the body is not JSON"),
         ("[]", "the body must be a JSON object"),
@@ -289,7 +309,47 @@ async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
 async def test_every_endpoint_answers(http: httpx.AsyncClient) -> None:
     """The list that a 404 shows is true."""
     for path in ENDPOINTS:
-        assert (await http.get(path)).status_code == 200, path
+        query = "?topic=plant/1" if path == "/v1/explain" else ""
+        assert (await http.get(path.replace("{link}", "plant") + query)).status_code == 200, path
+
+
+async def test_explain_answers_a_verdict_and_the_facts(http: httpx.AsyncClient) -> None:
+    """What the node found of a topic; a client is part of the question only if it is named."""
+    document = (await http.get("/v1/explain", params={"topic": "plant/1"})).raise_for_status().json()
+    assert document["verdict"]["kind"] == "equal"
+    assert (document["facts"]["topic"], document["facts"]["client"], document["also"]) == ("plant/1", None, [])
+    document = (await http.get("/v1/explain", params={"topic": "plant/1", "client": "panel"})).json()
+    assert (document["verdict"]["kind"], document["facts"]["client"]["client_id"]) == ("client", "panel")
+
+
+async def test_one_topic_is_explained_at_a_time(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Each costs a connection to the primary, so a second request is refused until the first has its answer."""
+    node.may_explain.clear()
+    first = asyncio.create_task(http.get("/v1/explain?topic=plant/1"))
+    await asyncio.wait_for(node.explaining.wait(), 10)
+    answer = await http.get("/v1/explain?topic=plant/2")
+    assert answer.json() == {"error": "another topic is being explained", "hint": "Ask again in some seconds"}
+    assert answer.status_code == 429
+    node.may_explain.set()
+    assert (await first).status_code == 200
+    assert (await http.get("/v1/explain?topic=plant/2")).status_code == 200
+
+
+async def test_explain_refuses_what_is_no_topic_name_and_pages_of_other_sites(http: httpx.AsyncClient) -> None:
+    """A page could make the node connect to its primary again and again."""
+    faults = {
+        "": "topic must be said",
+        "?topic=": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/%23": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/%2B/1": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/1&at_primary=maybe": "at_primary must be true or false",
+    }
+    for query, error in faults.items():
+        answer = await http.get(f"/v1/explain{query}")
+        assert (answer.status_code, answer.json()["error"]) == (422, error)
+    for header in ({"Origin": "https://page.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await http.get("/v1/explain?topic=plant/1", headers=header)).status_code == 403
+    assert (await http.get("/v1/explain?topic=plant/1", headers={"Sec-Fetch-Site": "none"})).status_code == 200
 
 
 async def test_bug_in_the_node_is_logged_not_told(

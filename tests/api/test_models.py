@@ -76,6 +76,10 @@ def test_numbers_carry_their_unit() -> None:
     counted |= {
         "items_behind",
         "missing_pending",
+        "unconfirmed",
+        "unnamed",
+        "confirmed",
+        "counted_outside",
         "expected",
         "applied",
         "missing",

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = "\n".join((REFERENCE / name).read_text() for name in ("cli.md", "probe.md"))
 
 
 def commands() -> list[list[str]]:

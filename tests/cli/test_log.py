@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -212,9 +213,9 @@ def test_show_since_reads_no_file_that_ended_before(log: Path, monkeypatch: pyte
     read: list[int] = []
     real = pq.ParquetFile.read_row_group
 
-    def noted(file: pq.ParquetFile, group: int) -> pa.Table:
+    def noted(file: pq.ParquetFile, group: int, **options: Any) -> pa.Table:
         read.append(group)
-        return real(file, group)
+        return real(file, group, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
     late = datetime(2025, 11, 22, tzinfo=UTC)

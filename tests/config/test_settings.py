@@ -176,8 +176,8 @@ def test_the_optional_lines_of_full_are_right() -> None:
         key, text = line.partition(" = ")[0], FULL.replace(f"# {line}", line)
         if key == "deny":
             text = text.replace("\nallow = ", "\n# allow = ")
-        if key == "count_key_file":  # it is of no use alone
-            text = text.replace("\n# count_url = ", "\ncount_url = ")
+        if key in {"count_key_file", "audit_password_file"}:  # they are of no use alone
+            text = re.sub(r"\n# (count_url|audit_username) = ", r"\n\1 = ", text)
         if key in ("client_certificate_file", "client_key_file"):  # nor are these
             text = re.sub(r"\n# (client_(?:certificate|key)_file = \"tls/edge)", r"\n\1", text)
         config = parse_config(text, path="full.toml", role="secondary")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -185,5 +186,7 @@ async def test_mosquitto_answers_beside_a_live_link(tmp_path: Path, version: int
             answer = await link.link.ask_by_name(topics, username="auditor")
             assert payloads(answer) == {"plant/open/1": b"1", "plant/closed/1": b"2"}
             assert answer.absent == {"plant/none"}
+            answers = await asyncio.gather(*(link.link.ask_by_name(topics) for _ in range(3)))
+            assert [payloads(each) for each in answers] == [{"plant/open/1": b"1"}] * 3, "no request takes over another"
             assert link.sink.states()[-1] == "live"
             assert link.status.epochs_total == 1

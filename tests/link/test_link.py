@@ -607,15 +607,30 @@ async def test_an_audit_is_asked_for_and_told() -> None:
             del primary.retained[b"plant/%d" % number]
         report = await link.link.audit()
         assert (report.checked, report.kept, report.removed) == (10, 5, 0)
-        assert "5 of 10 topics" in (link.status.alarm or "")
-        assert link.status.ready
-        report = await link.link.audit(confirmed=True)
+        assert "5 topics did not come" in (link.status.alarm or "")
+        assert not link.status.ready
+        assert "topics are unconfirmed" in (link.status.withheld or "")
+        with pytest.raises(AuditRefused, match="5 topics are unconfirmed now, not 4"):
+            await link.link.audit(confirmed=4)
+        report = await link.link.audit(confirmed=5)
         assert report.removed == 5
         assert link.status.alarm is None
+        assert link.status.withheld is None
         assert link.values().keys() == {topic.decode() for topic in primary.retained}
         totals = link.status.audits
         assert (totals.ended_total, totals.failed_total, totals.removed_total, totals.last) == (2, 0, 5, report)
         assert [json.loads(event["detail"])["removed"] for event in link.sink.named("audit")] == [0, 5]
+
+
+async def test_a_link_that_serves_in_doubt_stays_ready() -> None:
+    """The alarm stands all the same."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(10)})
+    async with FakeServer(primary) as server, running(config_for(server.port, on_doubt="serve")) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.hidden = {b"plant/0"}
+        assert (await link.link.audit()).kept == 1
+        assert link.status.ready
+        assert link.status.alarm is not None
 
 
 async def test_an_audit_that_is_cut_short_takes_readiness_away() -> None:

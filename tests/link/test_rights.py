@@ -12,6 +12,7 @@ from tests.link.harness import config_for
 
 CONTROL = [("read", "fanout/control/edge-1/plant/#"), ("write", "fanout/control/edge-1/plant/#")]
 VERSION, COUNT = ("read", "$SYS/broker/version"), ("read", "$SYS/broker/retained messages/count")
+UPTIME = ("read", "$SYS/broker/uptime")
 
 
 def rights(*selectors: Selector, primary: PrimaryKind = "mosquitto", **changes: Any) -> list[tuple[str, str]]:
@@ -22,21 +23,21 @@ def rights(*selectors: Selector, primary: PrimaryKind = "mosquitto", **changes: 
 
 def test_selectors_are_read_and_the_control_topic_both_ways() -> None:
     """A link needs its selectors, its control topic and two topics of the primary's own."""
-    assert rights() == [("read", "plant/#"), *CONTROL, VERSION, COUNT]
+    assert rights() == [("read", "plant/#"), *CONTROL, VERSION, COUNT, UPTIME]
 
 
 def test_forwarded_selectors_are_written_too() -> None:
     """Only those; a right that two selectors need is there once."""
     selectors = Selector("a/#"), Selector("b/+", writes="forward"), Selector("b/+", exclude=("b/x",))
     assert rights(*selectors)[:3] == [("read", "a/#"), ("read", "b/+"), ("write", "b/+")]
-    assert len(rights(*selectors)) == 3 + len([*CONTROL, VERSION, COUNT])
+    assert len(rights(*selectors)) == 3 + len([*CONTROL, VERSION, COUNT, UPTIME])
 
 
 def test_everything_needs_the_primarys_own_topics() -> None:
     """The count of a primary covers its own topics, so a link that can compare it reads them all."""
     assert rights(Selector("#"))[-1] == ("read", "$SYS/#")
     assert rights(Selector("#"))[:-1] == [("read", "#"), *CONTROL]
-    assert rights(Selector("#", exclude=("a/#",)))[-2:] == [VERSION, COUNT]
+    assert rights(Selector("#", exclude=("a/#",)))[-3:] == [VERSION, COUNT, UPTIME]
 
 
 def test_announcements_need_the_topic_that_they_are_made_in() -> None:

@@ -247,7 +247,7 @@ def test_newest_audit_is_in_the_status() -> None:
     """Its figures, the totals, and the alarm while topics were left in place."""
     report = AuditReport(False, checked=10, changed=1, removed=0, kept=4, seconds=0.5)
     totals = AuditTotals().with_report(report, now_ns=NOW_NS)
-    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=totals)).documents.status().links
+    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=totals, unconfirmed=4, user="edge")).documents.status().links
     assert link.audit is not None
     assert link.audit.model_dump(mode="json") == {
         "ended": "2023-11-14T22:13:20Z",
@@ -267,7 +267,9 @@ def test_newest_audit_is_in_the_status() -> None:
         0,
     )
     assert link.alarm is not None
-    assert "fanout audit plant --confirm" in link.alarm
+    assert "no longer readable by user edge" in link.alarm
+    assert "fanout audit plant --confirm 4" in link.alarm
+    assert link.unconfirmed == 4
 
 
 def test_all_reasons_are_given() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fanout.access.passwords import load_password_file
 from fanout.certificates import EXPIRING_S, file_expiry_s
-from fanout.config import NodeConfig, read_count_key, read_password, read_token
+from fanout.config import NodeConfig, read_audit_password, read_count_key, read_password, read_token
 from fanout.errors import ConfigError, ConfigFault
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
 from fanout.server.accept.tls import find_tls_faults
@@ -95,6 +95,9 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         # The password may be in a variable, which may be set for the node only.
         if link.password_file is not None:
             yield from _faults_of(f"link[{index}].password_file", link.password_file, partial(read_password, link))
+        if link.audit_password_file is not None:
+            key = f"link[{index}].audit_password_file"
+            yield from _faults_of(key, link.audit_password_file, partial(read_audit_password, link))
         if link.count_key_file is not None:
             key = f"link[{index}].count_key_file"
             yield from _faults_of(key, link.count_key_file, partial(read_count_key, link.count_key_file))

@@ -13,7 +13,7 @@ from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+__all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus", "causes_of_absence"]
 
 STALE: Final = "stale"
 """State name of a link that serves the replica of a lost session."""
@@ -140,6 +140,12 @@ class LinkStatus:
     """Whether the values are complete and stale, and may be offered as such."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """Totals over its audits."""
+    unconfirmed: int = 0
+    """Topics that the newest comparison did not bring, whose values are kept."""
+    user: str = ""
+    """User Name of the link at the primary; empty for none."""
+    counted_outside: int | None = None
+    """Retained messages that the primary had beyond the replica when both were counted last; None for unknown."""
     sampling: SamplingTotals = field(default_factory=SamplingTotals)
     """Totals over its samples of topics."""
     missing_announced_total: int = 0
@@ -172,12 +178,12 @@ class LinkStatus:
     @property
     def alarm(self) -> str | None:
         """Decision that an operator must make; None for none."""
-        last = self.audits.last
-        if last is None or not last.kept:
+        if not self.unconfirmed:
             return None
         return (
-            f"the last audit left {last.kept} of {last.checked} topics in place that it did not find at the primary;"
-            f" if they are gone there, remove them with: fanout audit {self.name} --confirm"
+            f"{self.unconfirmed} topics did not come from the primary and are kept: {causes_of_absence(self.user)};"
+            f" see them: fanout audit {self.name} --list; only if they are deleted there:"
+            f" fanout audit {self.name} --confirm {self.unconfirmed}"
         )
 
     @property
@@ -185,6 +191,16 @@ class LinkStatus:
         """Whether the link is live with every selector complete, and nothing withholds readiness."""
         proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
         return proved and self.withheld is None
+
+
+def causes_of_absence(user: str) -> str:
+    """Return why topics may not come from a primary, the likeliest first.
+
+    Args:
+        user: User Name of the link at the primary; empty for none.
+    """
+    reader = f"user {user}" if user else "this link"
+    return f"deleted there, no longer readable by {reader}, or expired there"
 
 
 class LinkSink(Protocol):

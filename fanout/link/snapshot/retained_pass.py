@@ -81,6 +81,7 @@ class RetainedPass(Stage):
         stamp_before: Stamp of the newest control message that had come back before the pass; None without stamps.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
         lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
+        refused: Positions of selectors that the primary refused in a comparison, each with how it did.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class RetainedPass(Stage):
         self.topics_total = 0
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
+        self.refused: dict[int, str] = {}
         self.evidence: Evidence | None = None
         self.order = peer.order
         self.why = peer.why_unordered
@@ -384,16 +386,22 @@ class RetainedPass(Stage):
         """
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
             if self._asked_unseen is None:  # access rules may allow a selector but not a topic in it by name
-                self._check(self.index, packet)
-                if self._is_live_only:
-                    self._note_granted(self.index, packet)
+                if self._compare and packet.reason_codes[0] >= 0x80:
+                    # The answers that follow end the set, which is empty: its topics are missing.
+                    refusal = refused_subscription(self._selectors[self.index].filter, packet.reason_codes[0])
+                    self.refused[self.index] = refusal.message
+                else:
+                    self._check(self.index, packet)
+                    if self._is_live_only:
+                        self._note_granted(self.index, packet)
             if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
                 self._proof.expect_manifest()
             self._proof.receive_suback(now)
         elif packet.packet_id in self._own_qos_pending:
             index = self._own_qos_pending.pop(packet.packet_id)
-            self._check(index, packet)
-            self._note_granted(index, packet)
+            if index not in self.refused:
+                self._check(index, packet)
+                self._note_granted(index, packet)
             self._converter.fix_qos(index, None)
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:

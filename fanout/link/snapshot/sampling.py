@@ -139,10 +139,11 @@ class Sampling:
         topics = set[bytes]().union(*(each.draw(self._replica.topics, count) for each in some))
         held: dict[str, Update] = {}
         indexes: dict[str, int] = {}
+        unconfirmed = self._replica.unconfirmed  # audits look for these by themselves
         for value in self._replica.get_many(sorted(topics)):
             index = self._replica.index_of(value[TOPIC])
             soon = 0 < value[EXPIRES_NS] <= now_ns + _EXPIRY_SLACK_NS
-            if index < 0 or soon or self._config.selectors[index].live_only:
+            if index < 0 or soon or value[TOPIC] in unconfirmed or self._config.selectors[index].live_only:
                 continue
             name = value[TOPIC].removeprefix(self._prefixes[index]).decode()
             held[name] = value

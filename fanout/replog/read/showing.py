@@ -19,7 +19,7 @@ from fanout.replog.files.sealing import node_of
 from fanout.replog.files.segments import SegmentReader
 from fanout.replog.read.reading import LogPart, log_parts
 
-__all__ = ["newest_rows"]
+__all__ = ["newest_rows", "pieces_of"]
 
 
 def newest_rows(
@@ -80,8 +80,7 @@ def _last(
     """Return the last wanted rows of one node, in any order."""
     rows: list[dict[str, Any]] = []
     for part in reversed(parts):
-        pieces = _of_segment(part, table) if part.segment is not None else _of_file(part.sealed.get(table), since)
-        for piece in pieces:
+        for piece in pieces_of(part, table, since=since):
             found = wanted(piece)
             # Rows of a piece are grouped by link, not sorted.
             order = pc.sort_indices(found["log_pos"])
@@ -101,6 +100,22 @@ def _with_times(rows: pa.Table) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
 
 
+def pieces_of(
+    part: LogPart, table: str, *, since: datetime | None = None, columns: list[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of one table of a part, in pieces; those of a piece are grouped by link, not sorted.
+
+    Args:
+        part: The part.
+        table: `updates` or `events`.
+        since: Pieces of sealed files that end before this time are left out; None leaves out none.
+        columns: The columns to read of sealed files; None for all. Segments yield all in any case.
+    """
+    if part.segment is not None:
+        return _of_segment(part, table)
+    return _of_file(part.sealed.get(table), since, columns)
+
+
 def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
     assert part.segment is not None
     for frame in SegmentReader(part.segment):
@@ -109,13 +124,13 @@ def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
             yield pa.ipc.open_stream(stream).read_all()
 
 
-def _of_file(path: Path | None, since: datetime | None) -> Iterator[pa.Table]:
+def _of_file(path: Path | None, since: datetime | None, columns: list[str] | None) -> Iterator[pa.Table]:
     if path is None:
         return
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             if since is None or not _ends_before(file.metadata.row_group(group), since):
-                yield file.read_row_group(group)
+                yield file.read_row_group(group, columns=columns)
 
 
 def _ends_before(group: pq.RowGroupMetaData, time: datetime) -> bool:

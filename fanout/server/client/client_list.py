@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from fanout.errors import ProtocolError
+from fanout.mqtt.topics import matches, parse_shared
 from fanout.server.client.connection import ClientConnection
 from fanout.server.session.session import Session
 
@@ -42,6 +44,8 @@ class ClientQuery:
     """Limit of clients in the answer."""
     client_ids: tuple[str, ...] | None = None
     """Clients that are named; the others are left out, and `order` does not count. None for all."""
+    topic: bytes | None = None
+    """Topic Name whose delivery to these clients is asked for; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,10 @@ class ClientFigures:
     """Subscriptions, shared ones included."""
     filters: tuple[str, ...]
     """Their Topic Filters, as the client sent them; the first `FILTERS_SHOWN` unless the client is named."""
+    matching: tuple[str, ...] = ()
+    """Topic Filters that match the topic of the query, the first `FILTERS_SHOWN`."""
+    denied_by: str = ""
+    """Access rule that keeps the topic of the query from the client; empty for none, and without a topic."""
 
     @property
     def slowness(self) -> tuple[float, int, int]:
@@ -148,7 +156,10 @@ def list_clients(
         more = len(chosen) > limit
     named = query.client_ids is not None
     return ClientPage(
-        clients=tuple(_figures(each, connection_of(each), slow_s, now_s, named=named) for each in chosen[:limit]),
+        clients=tuple(
+            _figures(each, connection_of(each), slow_s, now_s, named=named, topic=query.topic)
+            for each in chosen[:limit]
+        ),
         sessions=count,
         more=more,
     )
@@ -184,6 +195,7 @@ def _figures(
     now_s: float,
     *,
     named: bool,
+    topic: bytes | None,
 ) -> ClientFigures:
     sender = session.sender
     return ClientFigures(
@@ -201,12 +213,37 @@ def _figures(
         acked_bytes=None if connection is None else _acked_bytes(connection.get_extra_info("socket")),
         subscriptions=len(session.subscriptions) + len(session.shared),
         filters=tuple(_filters(session, None if named else FILTERS_SHOWN)),
+        matching=() if topic is None else _matching(session, topic),
+        denied_by="" if topic is None else _denied_by(session, topic),
     )
 
 
 def _filters(session: Session, count: int | None) -> Iterator[str]:
     for topic_filter in session.topic_filters[:count]:
         yield topic_filter.decode("utf-8", "replace")
+
+
+def _matching(session: Session, topic: bytes) -> tuple[str, ...]:
+    """Return the first `FILTERS_SHOWN` Topic Filters of a session that match a topic."""
+    found: list[str] = []
+    for topic_filter in session.topic_filters:
+        shared = parse_shared(topic_filter)
+        if matches(topic_filter if shared is None else shared[1], topic):
+            found.append(topic_filter.decode())
+            if len(found) == FILTERS_SHOWN:
+                break
+    return tuple(found)
+
+
+def _denied_by(session: Session, topic: bytes) -> str:
+    """Return the access rule that keeps a topic from a client; empty for none. The HTTP hook is not asked."""
+    try:
+        denied = None if session.access is None else session.access.explain(topic)
+    except ProtocolError:  # a Topic Name that begins like a Shared Subscription
+        return ""
+    if denied is None:
+        return ""
+    return "no access rule allows it" if denied.rule is None else f"access.rule[{denied.rule}] denies it"
 
 
 def _acked_bytes(stream: Any) -> int | None:

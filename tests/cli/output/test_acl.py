@@ -50,6 +50,7 @@ def test_mosquitto_and_flashmq_have_the_same_lines(syntax: AclSyntax) -> None:
         "topic read $SYS/broker/version",
         *(["topic read $SYS/+/version"] if syntax is AclSyntax.FLASHMQ else []),
         "topic read $SYS/broker/retained messages/count",
+        "topic read $SYS/broker/uptime",
     ]
     assert lines_for(syntax, link(), comment="#") == expected
     text = acl_text(link(), node_id=NODE, syntax=syntax)

@@ -5,26 +5,30 @@ from __future__ import annotations
 import sys
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from fanout.access.gate import Gate
 from fanout.mqtt.packets import Connack, Connect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.client.client_list import FILTERS_SHOWN, ClientFigures, ClientPage, ClientQuery, Kicked, join
+from tests.access.pieces import ManualClock
 from tests.server.accept.test_admission import behind_proxy
 from tests.server.accept.test_proxy_header import tcp4
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory
 from tests.server.slow_reader import PIECE, slow_down
+from tests.server.test_access import access_config
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
 LASTING = Properties(session_expiry_interval=600)
 
 
-async def one(node: NodeInMemory, client_id: str) -> ClientFigures:
+async def one(node: NodeInMemory, client_id: str, *, topic: bytes | None = None) -> ClientFigures:
     """Return the figures of one client."""
-    (found,) = (await node.server.clients(ClientQuery(client_ids=(client_id,)))).clients
+    (found,) = (await node.server.clients(ClientQuery(client_ids=(client_id,), topic=topic))).clients
     return found
 
 
@@ -99,6 +103,34 @@ async def test_a_page_lists_some_filters_of_each_client(node: NodeInMemory) -> N
         (of_page,) = (await node.server.clients(ClientQuery())).clients
         assert (of_page.subscriptions, len(of_page.filters)) == (FILTERS_SHOWN + 1, FILTERS_SHOWN)
         assert len((await one(node, "app")).filters) == FILTERS_SHOWN + 1
+
+
+async def test_matching_filters_of_a_client(node: NodeInMemory) -> None:
+    """Also shared ones, as the client sent them, and some of very many; without a topic there are none."""
+    async with await RawClient.connect(node.port, "app") as client:
+        await client.subscribe(b"plant/+", b"plant/2", b"$share/g/#")
+        assert (await one(node, "app")).matching == ()
+        assert (await one(node, "app", topic=b"plant/1")).matching == ("plant/+", "$share/g/#")
+        assert (await one(node, "app", topic=b"$SYS/x")).matching == ()
+        await client.subscribe(*(b"+/" * number + b"#" for number in range(FILTERS_SHOWN + 5)))
+        assert len((await one(node, "app", topic=b"a/" * 30 + b"a")).matching) == FILTERS_SHOWN
+
+
+async def test_the_rule_that_denies_a_topic(start_node: StartNode) -> None:
+    """By its place in the configuration; or none allows it."""
+    config = access_config(rule=[{"deny": "read", "filter": "plant/secret/#"}, {"allow": "read", "filter": "plant/#"}])
+    gate = Gate(config, passwords=None, monotonic=ManualClock(), logger=structlog.get_logger())
+    node = await start_node(gate=gate)
+    async with await RawClient.connect(node.port, "app"):
+        for topic, denied_by in (
+            (b"plant/secret/1", "access.rule[0] denies it"),
+            (b"plant/1", ""),
+            (b"office/1", "no access rule allows it"),
+            (b"$share/x", ""),
+        ):
+            assert (await one(node, "app", topic=topic)).denied_by == denied_by
+        assert (await one(node, "app")).denied_by == ""
+    await gate.close()
 
 
 async def test_unknown_clients_are_left_out(node: NodeInMemory) -> None:
