@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 
 import typer
 
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     import socket
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from fanout.config import Role
 
 __all__ = ["LogFormat", "LogLevel", "register"]
+
+_NOT_FOR_NODES: Final = ("numpy", "rich")
+"""Libraries that others import where they are installed, together a seventh of a node's start."""
 
 
 class LogFormat(enum.StrEnum):
@@ -98,14 +102,25 @@ def worker(
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Collect no garbage meanwhile: what is imported stays, and visiting it over and over is a twelfth of a start."""
-    import gc
+    """Import only what a node uses: it starts in less time and memory.
 
+    No garbage is collected meanwhile: what is imported stays, and visiting it over and over is a twelfth of a start.
+    structlog imports rich, and Arrow numpy, wherever they are installed. A node needs neither: during these imports
+    they look as if they were not installed.
+    """
+    import gc
+    import sys
+
+    hidden: dict[str, ModuleType | None] = {name: None for name in _NOT_FOR_NODES if name not in sys.modules}
+    modules = cast("dict[str, ModuleType | None]", sys.modules)  # None makes an import fail
+    modules.update(hidden)
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        for name in hidden:
+            del modules[name]
 
 
 def _inherited_socket(descriptor: int) -> socket.socket:
@@ -130,6 +145,9 @@ def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) 
         node_config = load_config(path, role=role)  # before the slow imports: a faulty file is reported at once
 
         from fanout.node import run_node
+
+        if node_config.log is not None:
+            import fanout.replog.write.writer  # noqa: F401  # Arrow, while it finds no numpy
 
     _configure_logging(log_format, log_level)
     os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log in the same way

@@ -7,7 +7,7 @@ that nothing is counted while nobody asks.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fanout.api.models import ClientDetail, ClientsDocument, KickRequest, KickResult, utc_from_ns
 from fanout.errors import RequestRefused
@@ -15,7 +15,9 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.client_list import ClientFigures, ClientPage, ClientQuery
 from fanout.server.client.server import Server
-from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.workers.pool import WorkerPool
 
 __all__ = ["RATE_S", "ClientsView", "send_all_away"]
 

@@ -40,7 +40,6 @@ from fanout.api.node_view import ClientOrder
 from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
-from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
@@ -50,12 +49,15 @@ from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
-from fanout.replog.write.writer import LogWriter
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.client_list import ClientQuery
 from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
-from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+    from fanout.replog.write.writer import LogWriter
+    from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from fanout.api.topic_facts import TopicExplanation

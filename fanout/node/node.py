@@ -1,6 +1,9 @@
 """One node: creates its parts, starts and stops them in order, runs its tasks.
 
 A batch goes from the replica to the replication log, then to clients. No protocol decision is made here.
+
+A part that only some nodes have (links, the log, workers, the HTTP application) is imported where it is made: the
+modules of all of them would double the time until a node listens.
 """
 
 from __future__ import annotations
@@ -23,8 +26,6 @@ from fanout.api.http_server import HttpServer
 from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
 from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
-from fanout.link.link import Link
-from fanout.link.model.status import EventColumns
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.alarms import alarm_logger
@@ -41,7 +42,6 @@ from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
-from fanout.replog.files.columns import LogSource
 from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
@@ -51,10 +51,14 @@ from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
 from fanout.storage.store import DiskStore, stored_rows
 from fanout.storage.write_behind import WriteBehindStore
-from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from fanout.link.link import Link
+    from fanout.link.model.status import EventColumns
+    from fanout.replog.files.columns import LogSource
+    from fanout.workers.pool import WorkerPool
 
 __all__ = ["Node"]
 
@@ -450,6 +454,8 @@ class Node:
             self._links[name].restore(resumption)
 
     def _make_pool(self) -> WorkerPool:
+        from fanout.workers.pool import WorkerPool
+
         load_passwords(self.config.access.password_file)  # a faulty file is reported before anything starts
         return WorkerPool(
             self.config,
@@ -489,6 +495,8 @@ class Node:
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
+        from fanout.link.link import Link
+
         replica = self._make_replica(
             config.name, selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max
         )

@@ -139,7 +139,7 @@ class LinkStandIn:
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in in the place of every link."""
-    monkeypatch.setattr(node_module, "Link", LinkStandIn)
+    monkeypatch.setattr("fanout.link.link.Link", LinkStandIn)
 
 
 @pytest.fixture(autouse=True)

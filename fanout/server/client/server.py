@@ -13,7 +13,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fanout.access.gate import Gate
 from fanout.chain.stamp import StampCount
@@ -24,9 +24,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
-from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
 from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
-from fanout.server.accept.websocket import WebSocket
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import Counters, EntryFault, Limit, ServerStats
 from fanout.server.base.deadlines import Deadline
@@ -44,6 +42,9 @@ from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
+
+if TYPE_CHECKING:
+    from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
 
 __all__ = ["Server"]
 
@@ -360,6 +361,8 @@ class Server:
             connection = self.new_connection(peer, slot)
         if not websocket:
             return connection
+        from fanout.server.accept.websocket import WebSocket  # most nodes have no listener for it
+
         return WebSocket(
             connection,
             read_buffer=self.context.read_buffer,
