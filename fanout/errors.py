@@ -22,6 +22,7 @@ FanoutError
 ├── StoreError             the file of retained values cannot be used
 ├── NodeUnreachable        a command could not reach a node's HTTP address
 │   └── NodeSilent           something took the question, and did not answer in time
+├── RequestRefused         a node refuses what an operator asked of it
 ├── ExtraMissing           an optional part is not installed; the hint is the install command
 └── ReportError            a report cannot be made from what was given
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from fanout.mqtt.reason_codes import ReasonCode
 
@@ -54,6 +55,7 @@ __all__ = [
     "PrimaryUnreachable",
     "ProtocolError",
     "ReportError",
+    "RequestRefused",
     "SelectorInvalid",
     "SendQuotaExceeded",
     "SnapshotUnproved",
@@ -61,6 +63,7 @@ __all__ = [
     "TlsFailed",
     "UnsupportedProtocolVersion",
     "WebSocketRefused",
+    "system_reason",
 ]
 
 
@@ -70,9 +73,6 @@ class FanoutError(Exception):
     Attributes:
         hint: Advice for an operator; empty for none.
     """
-
-    retryable: ClassVar[bool] = False
-    """Whether a retry may succeed."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -156,13 +156,9 @@ class UnsupportedProtocolVersion(ProtocolError):
 class SendQuotaExceeded(FanoutError):
     """No Packet Identifier is free, or the peer's Receive Maximum is used up [MQTT-4.9.0-2]."""
 
-    retryable = True
-
 
 class LinkError(FanoutError):
     """Something went wrong between a link and its primary."""
-
-    retryable = True
 
 
 class PrimaryUnreachable(LinkError):
@@ -272,11 +268,13 @@ class StoreError(FanoutError):
 class NodeUnreachable(FanoutError):
     """A command could not reach a node's HTTP address."""
 
-    retryable = True
-
 
 class NodeSilent(NodeUnreachable):
     """Something listens at a node's HTTP address and did not answer in time."""
+
+
+class RequestRefused(FanoutError):
+    """A node refuses what an operator asked of it, such as to send away a client that it does not have."""
 
 
 class ExtraMissing(FanoutError):
@@ -289,3 +287,8 @@ class ExtraMissing(FanoutError):
 
 class ReportError(FanoutError):
     """A report cannot be made from what was given."""
+
+
+def system_reason(error: OSError) -> str:
+    """Return why the system refuses something, for the end of a sentence."""
+    return (error.strerror or "the system gives no reason").lower()

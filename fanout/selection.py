@@ -55,7 +55,7 @@ WritePolicy: TypeAlias = Literal["reject", "forward"]
 
 _Match: TypeAlias = Callable[[bytes], "re.Match[bytes] | None"]
 
-# A level of a `_Shape` is a literal or one of these two. No literal contains "+" [MQTT-4.7.1-2].
+# A level of a `_TopicPattern` is a literal or one of these two. No literal contains "+" [MQTT-4.7.1-2].
 _ANY = "+"
 _ANY_PLAIN = "+plain"  # any level that does not begin with "$" [MQTT-4.7.2-1]
 
@@ -70,7 +70,7 @@ class Namespace(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _TopicPattern:
     """The Topic Names that a Topic Filter matches, perhaps behind a prefix."""
 
     levels: tuple[str, ...]
@@ -94,11 +94,11 @@ class _Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
-    """The topics of a selector in one namespace: those of a shape, without excluded ones."""
+class _TopicSet:
+    """The topics of a selector in one namespace: those of a pattern, without excluded ones."""
 
-    shape: _Shape
-    excludes: tuple[_Shape, ...]
+    pattern: _TopicPattern
+    excludes: tuple[_TopicPattern, ...]
     names: frozenset[str]
     """Every level that occurs in it."""
 
@@ -117,6 +117,7 @@ class Selector:
         retained_only: Whether only messages with RETAIN are replicated.
         live_only: Whether no retained value is replicated: messages are delivered as they come, and none is held.
         max_payload: Bytes of the largest payload that is replicated; 0 for no limit.
+        min_topics: Fewest retained values with which a link is ready; 0 for no bound.
 
     Raises:
         SelectorInvalid: When the filter, an exclude, the prefix or the QoS is not legal.
@@ -131,6 +132,7 @@ class Selector:
     retained_only: bool = False
     live_only: bool = False
     max_payload: int = 0
+    min_topics: int = 0
     match: _Match = field(init=False, repr=False, compare=False)
     """Pattern of `matches`, to be called directly on the hot path; None for a topic that is not replicated."""
     _match_local: _Match = field(init=False, repr=False, compare=False)
@@ -141,9 +143,9 @@ class Selector:
         check_prefix(self.prefix)
         if self.qos not in (0, 1, 2):
             raise SelectorInvalid(f"QoS {self.qos} does not exist", hint="Use 0, 1 or 2.")
-        pattern = _expression(_shape(self.filter))
+        pattern = _expression(_topic_pattern(self.filter))
         if self.exclude:
-            excluded = b"|".join(_expression(_shape(topic_filter)) for topic_filter in self.exclude)
+            excluded = b"|".join(_expression(_topic_pattern(topic_filter)) for topic_filter in self.exclude)
             pattern = rb"(?!(?:%b)\Z)%b" % (excluded, pattern)
         pattern = rb"(?!\Z)%b" % pattern  # the prefix alone is not the local name of anything
         local = re.escape(self.prefix.encode()) + pattern
@@ -277,7 +279,7 @@ def _check_characters(text: str) -> None:
 
 def common_filter(filter_a: str, filter_b: str) -> str | None:
     """Return the Topic Filter of exactly the topics that both legal filters match; None for no topics."""
-    met = _meet(_shape(filter_a), _shape(filter_b))
+    met = _intersect_patterns(_topic_pattern(filter_a), _topic_pattern(filter_b))
     if met is None:
         return None
     levels = ["+" if level in (_ANY, _ANY_PLAIN) else level for level in met.levels]
@@ -292,13 +294,13 @@ def intersect(filter_a: str, filter_b: str) -> str | None:
     Raises:
         SelectorInvalid: When one of them is not legal.
     """
-    return _shared_topic(_extent(Selector(filter_a), local=False), _extent(Selector(filter_b), local=False))
+    return _shared_topic(_topic_set(Selector(filter_a), local=False), _topic_set(Selector(filter_b), local=False))
 
 
 def sample_topic(selector: Selector) -> str | None:
     """Return a shortest topic at the primary that `selector` replicates; None when it excludes all."""
-    extent = _extent(selector, local=False)
-    return _shared_topic(extent, extent)
+    topics = _topic_set(selector, local=False)
+    return _shared_topic(topics, topics)
 
 
 def overlap(a: Selector, b: Selector, *, local: bool) -> str | None:
@@ -309,7 +311,7 @@ def overlap(a: Selector, b: Selector, *, local: bool) -> str | None:
         b: The other.
         local: Compare local names (after the prefixes) rather than topics at the primary.
     """
-    return _shared_topic(_extent(a, local=local), _extent(b, local=local))
+    return _shared_topic(_topic_set(a, local=local), _topic_set(b, local=local))
 
 
 def find_overlaps(links: Sequence[LinkSelectors]) -> list[Overlap]:
@@ -323,8 +325,8 @@ def find_overlaps(links: Sequence[LinkSelectors]) -> list[Overlap]:
             SelectorPlace(link_index, selector_index),
             link.primaries,
             selector.prefix,
-            _extent(selector, local=False),
-            _extent(selector, local=True),
+            _topic_set(selector, local=False),
+            _topic_set(selector, local=True),
         )
         for link_index, link in enumerate(links)
         for selector_index, selector in enumerate(link.selectors)
@@ -340,8 +342,8 @@ class _Placed:
     place: SelectorPlace
     primaries: frozenset[str]
     prefix: str
-    at_primary: _Extent
-    local: _Extent
+    at_primary: _TopicSet
+    local: _TopicSet
 
 
 def _find_overlap(first: _Placed, second: _Placed) -> Overlap | None:
@@ -357,14 +359,14 @@ def _find_overlap(first: _Placed, second: _Placed) -> Overlap | None:
     return None
 
 
-def _expression(shape: _Shape) -> bytes:
+def _expression(pattern: _TopicPattern) -> bytes:
     """Return a regular expression (for DOTALL) of linear time: every level ends at the next "/"."""
     tests = {_ANY: rb"[^/]*", _ANY_PLAIN: rb"(?!\$)[^/]*"}
-    levels = [tests.get(level) or re.escape(level.encode()) for level in shape.levels]
-    return rb"/".join(levels) + (rb"(?:/.*)?" if shape.open else b"")
+    levels = [tests.get(level) or re.escape(level.encode()) for level in pattern.levels]
+    return rb"/".join(levels) + (rb"(?:/.*)?" if pattern.open else b"")
 
 
-def _shape(topic_filter: str, *, prefix: str = "") -> _Shape:
+def _topic_pattern(topic_filter: str, *, prefix: str = "") -> _TopicPattern:
     levels = topic_filter.split("/")
     is_open = levels[-1] == "#"
     if is_open:
@@ -374,19 +376,19 @@ def _shape(topic_filter: str, *, prefix: str = "") -> _Shape:
     if levels[0] == "+":
         levels[0] = _ANY_PLAIN
     in_front = prefix.split("/")[:-1]
-    return _Shape((*in_front, *levels), is_open, frozenset({len(in_front)}))
+    return _TopicPattern((*in_front, *levels), is_open, frozenset({len(in_front)}))
 
 
-def _extent(selector: Selector, *, local: bool) -> _Extent:
+def _topic_set(selector: Selector, *, local: bool) -> _TopicSet:
     prefix = selector.prefix if local else ""
-    excludes = tuple(_shape(topic_filter, prefix=prefix) for topic_filter in selector.exclude)
-    shape = _shape(selector.filter, prefix=prefix)
-    names = frozenset(level for each in (shape, *excludes) for level in each.levels)
-    return _Extent(shape, excludes, names)
+    excludes = tuple(_topic_pattern(topic_filter, prefix=prefix) for topic_filter in selector.exclude)
+    pattern = _topic_pattern(selector.filter, prefix=prefix)
+    names = frozenset(level for each in (pattern, *excludes) for level in each.levels)
+    return _TopicSet(pattern, excludes, names)
 
 
-def _meet(a: _Shape, b: _Shape) -> _Shape | None:
-    """Return the shape of the topics of both, or None when there are none."""
+def _intersect_patterns(a: _TopicPattern, b: _TopicPattern) -> _TopicPattern | None:
+    """Return the pattern of the topics of both, or None when there are none."""
     if len(a.levels) > len(b.levels):
         a, b = b, a
     if len(a.levels) < len(b.levels) and not a.open:
@@ -404,12 +406,12 @@ def _meet(a: _Shape, b: _Shape) -> _Shape | None:
         else:
             return None
     met.extend(b.levels[len(a.levels) :])
-    return _Shape(tuple(met), a.open and b.open, a.roots | b.roots)
+    return _TopicPattern(tuple(met), a.open and b.open, a.roots | b.roots)
 
 
-def _shared_topic(a: _Extent, b: _Extent) -> str | None:
+def _shared_topic(a: _TopicSet, b: _TopicSet) -> str | None:
     """Return a shortest topic of both extents (see the module's docstring for why this is exact)."""
-    met = _meet(a.shape, b.shape)
+    met = _intersect_patterns(a.pattern, b.pattern)
     if met is None:
         return None
     excludes = a.excludes + b.excludes
@@ -417,7 +419,7 @@ def _shared_topic(a: _Extent, b: _Extent) -> str | None:
     levels = [fresh if level in (_ANY, _ANY_PLAIN) else level for level in met.levels]
     depth_max = len(levels)
     if met.open:
-        depth_max = 1 + max(len(shape.levels) for shape in (met, *excludes))
+        depth_max = 1 + max(len(pattern.levels) for pattern in (met, *excludes))
     while True:
         # An empty last level right behind a prefix would be the local name of an empty Topic Name.
         is_legal = levels[-1] != "" or len(levels) - 1 not in met.roots

@@ -278,11 +278,14 @@ def test_every_command_in_the_text_exists(page: str) -> None:
         words = text.split("&&")[0].split()
         if words[:1] != ["fanout"] or len(words) == 1 or words[1] in ("version", "COMMAND"):
             continue
-        command = COMMAND_LINE
+        command, is_value = COMMAND_LINE, False
         for word in words[1:]:
-            if word.startswith("-"):
-                options = {name for param in command.params for name in param.opts} | {"--help", "--install-completion"}
-                assert word in options, text
+            if is_value:
+                is_value = False
+            elif word.startswith("-"):
+                options = {name: param for param in command.params for name in param.opts}
+                assert word in options or word in ("--help", "--install-completion"), text
+                is_value = word in options and not getattr(options[word], "is_flag", False)
             elif hasattr(command, "commands"):
                 assert word in command.commands, text
                 command = command.commands[word]

@@ -26,14 +26,14 @@ LAYERS: dict[str, set[str]] = {
     "replica": {"errors", "mqtt", "selection"},
     "chain": {"mqtt", "peer_text", "replica"},
     "runtime": {"escaping"},
-    "config": {"errors", "escaping", "mqtt", "selection", "access.settings"},
+    "config": {"errors", "escaping", "mqtt", "selection", "access.filters", "access.rules"},
     "affected_clients": {"errors", "selection"},
     "replog": {"errors", "replica", "config", "runtime"},
     "storage": {"errors", "replica", "selection"},
     "link": {"errors", "mqtt", "selection", "replica", "chain", "peer_text", "config", "certificates", "runtime"},
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
-    "access": {"errors", "mqtt", "selection", "peer_text"},
-    "api": {"errors", "escaping"},
+    "access": {"errors", "mqtt", "selection", "peer_text", "config.access"},
+    "api": {"errors", "escaping", "runtime"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "runtime"},
     "reports": {"errors", "escaping", "installation", "replog.files.schema", "replog.shipping.fetching"},
@@ -141,7 +141,7 @@ def test_circles_are_found() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """No module needs itself in the end: who reads one reads what is below it, and nothing above it."""
     graph = import_graph()
-    assert graph["node.running"] > {"link.link", "node.documents"}
+    assert graph["node.node"] > {"link.link", "node.documents"}
     assert circles_of(graph) == set()
 
 
@@ -220,9 +220,49 @@ def test_service_modules_never_import_spark() -> None:
     assert answer.stdout.strip() == "False"
 
 
-def test_a_node_starts_without_what_only_some_need() -> None:
-    """What takes a tenth of a second to import and only some configurations or commands use is imported there."""
-    code = "import sys, fanout.cli.app, fanout.node\n"
-    code += "print(sorted({'httpx', 'pyarrow.compute'} & sys.modules.keys()))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+SLOW = {
+    "fanout.link.link",
+    "fanout.replog.write.writer",
+    "fanout.workers.pool",
+    "fastapi",
+    "httpx",
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "rich.console",
+    "uvicorn",
+    "websockets",
+}
+"""Modules that take long to import, and without which some or all nodes can do."""
+SERVER = '[node]\nid = "hub"\ndata_directory = "."\n[server]\nlisten = ["mqtt://127.0.0.1:0"]\n'
+LINK = '[[link]]\nname = "plant"\nprimary = "mqtt://127.0.0.1:1"\n[[link.selector]]\nfilter = "#"\n'
+LOG = '[log]\ndirectory = "log"\n'
+
+
+@pytest.mark.parametrize(
+    ("role", "config", "needed"),
+    [
+        ("primary", SERVER, set()),
+        ("secondary", SERVER + LOG + LINK, {"fanout.link.link", "fanout.replog.write.writer", "pyarrow"}),
+    ],
+    ids=["primary", "secondary"],
+)
+def test_a_node_listens_before_it_imports_what_it_does_not_need(
+    tmp_path: Path, role: str, config: str, needed: set[str]
+) -> None:
+    """A part that the configuration does not ask for, and a library that nodes never use, is not imported."""
+    (tmp_path / "node.toml").write_text(config)
+    command = [sys.executable, "-X", "importtime", "-m", "fanout", role, "--config", "node.toml"]
+    imported_modules = set()
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as node:
+        assert node.stderr is not None
+        lines = []
+        for line in node.stderr:
+            lines.append(line)
+            imported_modules.add(line.rpartition("|")[2].strip())
+            if "node started" in line:
+                break
+        node.terminate()
+        node.stderr.read()
+    assert node.returncode == 0, "".join(lines[-10:])
+    assert imported_modules & SLOW == needed

@@ -17,6 +17,7 @@ __all__ = [
     "PRIMARY",
     "PROXIED",
     "ROLL_BACK",
+    "SAMPLE_TOPICS",
     "Fault",
     "Setting",
     "draw_faults",
@@ -33,6 +34,10 @@ ABOVE = {LEAF: EDGES[1]}
 """What is between a node and the primary."""
 PRIMARIES = ("mosquitto", "fanout")
 """What the primary can be."""
+SAMPLE_TOPICS = 256
+"""Topics of each selector that a link asks for with each heartbeat: all, for a single lost update may be the fault."""
+_SAMPLED_S = 3.0
+"""How long a difference may go unnoticed by samples."""
 _HOP_S = 4.0
 """How much longer a loss may go unnoticed one hop further below: three heartbeats more, and a busy machine."""
 NARROW = "narrow rights"
@@ -100,11 +105,13 @@ class Setting:
     def horizon_s(self) -> float:
         """How long a node may call itself ready without a value of the primary.
 
-        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; a loss in
-        a live session with the next audit, at most a tenth late; the rest is for a busy machine.
+        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; narrowed
+        rights, and a loss in a live session, with a sample or the next audit, at most a tenth late; the rest is for a
+        busy machine.
         """
         audit_s = self.audit_interval_s * 1.1 + 1.5 if self.max_queued_messages else 0.0
-        return 4.0 + audit_s
+        sampled_s = _SAMPLED_S if self.primary_role == "mosquitto" else 0.0
+        return 4.0 + max(audit_s, sampled_s)
 
     @property
     def proxied_horizon_s(self) -> float:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from bench.chaos.plan import PRIMARY
 
-__all__ = ["LINK_USER", "PrimaryFiles"]
+__all__ = ["AUDIT_USER", "LINK_USER", "PrimaryFiles"]
 
 LINK_USER = "link"
 """User Name of the links whose rights a fault narrows; all other clients are anonymous."""
+AUDIT_USER = "auditor"
+"""User Name under which the links ask for topics that are missing; it may read everything."""
 _ALL_RIGHTS = "topic readwrite #\ntopic read $SYS/#\n"
 
 
@@ -32,7 +34,9 @@ class PrimaryFiles:
     def hide(self, *filters: str) -> None:
         """Let the links' user read everything but what these Topic Filters match."""
         denied = "".join(f"topic deny {topic_filter}\n" for topic_filter in filters)
-        self.access.write_text(f"{_ALL_RIGHTS}\nuser {LINK_USER}\n{denied}{_ALL_RIGHTS}")
+        self.access.write_text(
+            f"{_ALL_RIGHTS}\nuser {AUDIT_USER}\n{_ALL_RIGHTS}\nuser {LINK_USER}\n{denied}{_ALL_RIGHTS}"
+        )
 
     def copy_database(self) -> None:
         """Copy the database; without one, `restore_database` leaves none."""

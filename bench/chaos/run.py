@@ -24,8 +24,18 @@ import httpx
 from bench.chaos.client import Message, read_retained
 from bench.chaos.explain import Window, explain
 from bench.chaos.faults import FILTERS, START_S, Injector, learn_truth
-from bench.chaos.plan import EDGES, LEAF, PRIMARY, PROXIED, Fault, Setting, draw_faults, draw_setting
-from bench.chaos.primary_files import LINK_USER, PrimaryFiles
+from bench.chaos.plan import (
+    EDGES,
+    LEAF,
+    PRIMARY,
+    PROXIED,
+    SAMPLE_TOPICS,
+    Fault,
+    Setting,
+    draw_faults,
+    draw_setting,
+)
+from bench.chaos.primary_files import AUDIT_USER, LINK_USER, PrimaryFiles
 from bench.chaos.probe import Edge, Prober, describe, plain
 from bench.chaos.publisher import Publisher
 from bench.chaos.truth import Truth
@@ -170,7 +180,9 @@ class _Run:
             f"connect_timeout_s = 2.0\nkeep_alive_s = 5\nsession_expiry_s = {session_expiry_s}\n"
             f"audit_interval_s = {self.setting.audit_interval_s}\n"
             f'max_removed_percent = {100 if tight else 20}\non_session_loss = "{on_session_loss}"\ngrace_s = 60\n'
-            f'version = {version}\nusername = "{LINK_USER}"\n'
+            f'version = {version}\nusername = "{LINK_USER}"\nsample_topics = {SAMPLE_TOPICS}\n'
+            # Nobody confirms that a topic is deleted whose removal was dropped.
+            f'audit_username = "{AUDIT_USER}"\n'
         )
 
     def _edge_a(self) -> Edge:
@@ -453,6 +465,7 @@ def _primary(setting: Setting, scratch: Path, files: PrimaryFiles, tls: _Tls | N
         f"persistence_location {scratch}/",
         "autosave_interval 2",
         f"acl_file {files.access}",
+        "sys_interval 1",
     ]
     if tls is not None:
         settings += [

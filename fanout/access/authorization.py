@@ -12,7 +12,7 @@ from typing import Protocol
 from fanout.access.http_hook import Answer, HttpHook, Question
 from fanout.access.identity import Identity
 from fanout.access.rules import Denied, Rights, RuleSet
-from fanout.access.settings import HookAction
+from fanout.config.access import HookAction
 from fanout.mqtt.topics import parse_shared
 
 __all__ = ["Access", "Policy"]

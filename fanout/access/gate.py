@@ -26,7 +26,7 @@ from fanout.access.identity import Credentials, Identity, Means
 from fanout.access.password_checks import PasswordChecks, PasswordOutcome
 from fanout.access.passwords import PasswordFile
 from fanout.access.rules import RuleSet
-from fanout.access.settings import AccessConfig, HookAction, rules_of
+from fanout.config.access import AccessConfig, HookAction, rules_of
 from fanout.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fanout.access.memory import TimedMemory
-from fanout.access.settings import HookAction, HookConfig
+from fanout.config.access import HookAction, HookConfig
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 from fanout.peer_text import read_document
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ FAILURES: Final = ("busy", "timeout", "unreachable", "status", "answer")
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _REMEMBERED_TOPIC_BYTES_MAX: Final = 1024
 _LOG_INTERVAL_S: Final = 10.0
-_USER_BYTES_MAX: Final = 65_535
 
 
 class Question(NamedTuple):
@@ -273,6 +273,6 @@ def _is_user(user: object) -> bool:
     if not isinstance(user, str) or not user or "\0" in user:
         return False
     try:
-        return len(user.encode()) <= _USER_BYTES_MAX
+        return len(user.encode()) <= MAX_STRING_BYTES
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
         return False

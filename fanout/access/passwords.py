@@ -25,7 +25,7 @@ from typing import Final
 from argon2 import PasswordHasher
 from argon2.low_level import Type
 
-from fanout.errors import ConfigError, ConfigFault, PasswordFileError
+from fanout.errors import ConfigError, ConfigFault, PasswordFileError, system_reason
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
 
 PASSWORD_BYTES_MAX: Final = MAX_STRING_BYTES
 """Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
-_USER_BYTES_MAX: Final = 65_535
 
 # The minimum that OWASP recommends; a node runs many checks at a time, and each takes this memory.
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, hash_len=32, salt_len=16, type=Type.ID)
@@ -156,7 +155,7 @@ def load_password_file(path: Path) -> PasswordFile:
             data = file.read()
     except OSError as error:
         hint = "Check the path and its permissions, or make the file with fanout passwd."
-        fault = ConfigFault("", f"cannot read the password file: {_reason(error)}", hint)
+        fault = ConfigFault("", f"cannot read the password file: {system_reason(error)}", hint)
         raise ConfigError(str(path), (fault,)) from error
     try:
         text = data.decode()
@@ -196,7 +195,7 @@ def update_password_file(path: Path, change: Callable[[PasswordFile], PasswordFi
             return PasswordFile(file.lines, file.users, _exposure(target.stat().st_mode))
     except OSError as error:
         hint = "Check that the directory exists, and that this user may write there and owns the file."
-        raise PasswordFileError(f"cannot write the password file {path}: {_reason(error)}", hint=hint) from error
+        raise PasswordFileError(f"cannot write the password file {path}: {system_reason(error)}", hint=hint) from error
 
 
 @contextlib.contextmanager
@@ -249,7 +248,7 @@ def _user_name_problem(user: str) -> str:
         return "begins or ends with a blank"
     if not all(character.isprintable() for character in user):
         return "contains a character that cannot be printed"
-    return "is too long for MQTT" if len(user.encode()) > _USER_BYTES_MAX else ""
+    return "is too long for MQTT" if len(user.encode()) > MAX_STRING_BYTES else ""
 
 
 def _line_fault(line: str, user: str) -> tuple[str, str] | None:
@@ -286,7 +285,3 @@ def _exposure(mode: int) -> str:
     if mode & stat.S_IWOTH:
         return "everybody on this machine can write it"
     return "everybody on this machine can read it" if mode & stat.S_IROTH else ""
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or "the system gives no reason").lower()

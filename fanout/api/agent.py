@@ -27,8 +27,9 @@ _TEXT_CHARACTERS_MAX: Final = 200
 def agent_line(readiness: Readiness, *, connections: int, connections_max: int) -> str:
     """Return the line for HAProxy.
 
-    A draining node says `drain`, which HAProxy remembers for the server until it reads `ready`; therefore every other
-    line has that word, so the node is taken back after its restart. The weight is the share of free connections in
+    A node that drains, is held or offers its values as stale says `drain`: it gets no more clients and keeps those it
+    has. HAProxy remembers that for the server until it reads `ready`; therefore every other line has that word, so the
+    node is taken back after its restart, or once it is held no more. The weight is the share of free connections in
     percent: 0 when none is free, so HAProxy sends no client that would be refused.
 
     Args:
@@ -42,7 +43,8 @@ def agent_line(readiness: Readiness, *, connections: int, connections_max: int) 
         return f"ready up {weight}%\n"
     why = printable(" ".join("; ".join(readiness.reasons).split())).encode("ascii", "replace").decode()
     why = why[:_TEXT_CHARACTERS_MAX]
-    if readiness.state in ("draining", "stopping"):
+    goes = readiness.state in ("draining", "stopping") or readiness.held_since is not None
+    if goes or readiness.stale_seconds is not None:
         return f"drain #{why}\n"
     return f"ready down #{why}\n"
 

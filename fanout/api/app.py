@@ -8,13 +8,13 @@ loop.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -24,27 +24,62 @@ from fanout.api.models import (
     BODY_BYTES_MAX,
     AuditDetail,
     AuditRequest,
+    ClientsDocument,
     Draining,
     Fault,
+    Held,
+    HoldRequest,
+    KickRequest,
+    KickResult,
     LagDocument,
     Liveness,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
-from fanout.api.node_view import NodeView
-from fanout.errors import AuditRefused
+from fanout.api.node_view import ClientOrder, NodeView
+from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.topic_facts import TopicExplanation
+from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
-__all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
+__all__ = ["ACTIONS", "ENDPOINTS", "STALE_HEADER", "create_app"]
 
-ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
+ENDPOINTS = (
+    "/livez",
+    "/readyz",
+    "/v1/status",
+    "/v1/lag",
+    "/v1/clients",
+    "/v1/explain",
+    "/v1/links/{link}/unconfirmed",
+    "/metrics",
+    "/openapi.json",
+)
 """Every path that answers GET."""
-ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
+ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
+STALE_HEADER = "Fanout-Stale-Seconds"
+"""Header of `/readyz` with the age of the values, in whole seconds, of a node that offers them as stale."""
 _WAITING_MAX = 256
 """Requests for costly documents that may wait; more are answered 429."""
-_BUSY: dict[int | str, dict[str, Any]] = {429: {"model": Fault, "description": "Too many requests wait."}}
-_NO_REQUEST = AuditRequest()
+_Responses: TypeAlias = dict[int | str, dict[str, Any]]
+_BUSY: _Responses = {429: {"model": Fault, "description": "Too many requests wait."}}
+_REFUSES_BROWSERS: _Responses = {403: {"model": Fault, "description": "A page in a browser asked."}}
+_WANTS_TOKEN: _Responses = {
+    401: {"model": Fault, "description": "The token is missing or wrong."},
+    403: {
+        "model": Fault,
+        "description": "`http.listen` is not loopback and `http.token_file` is not set; or a browser.",
+    },
+}
+_REFUSES: _Responses = {409: {"model": Fault, "description": "It cannot be done; `error` says why."}}
+_HAS_BODY: _Responses = {
+    413: {"model": Fault, "description": "The body is too large."},
+    422: {"model": Fault, "description": "The request says what is not known."},
+}
 _ASK = "/openapi.json says what may be asked"
+
+Asked = TypeVar("Asked", bound=BaseModel)
 
 DrainingCode = Annotated[
     Literal["404", "503"],
@@ -53,9 +88,32 @@ DrainingCode = Annotated[
     ),
 ]
 
+StaleCode = Annotated[
+    Literal["ok", "404", "503"],
+    Query(
+        description="Answer while the node is not ready only because its values are stale, and offers them so: `ok` is "
+        "200, for a backend of last resort; with 404 and `disable-on-404` HAProxy leaves its clients alone."
+    ),
+]
 
-def create_app(node: NodeView) -> FastAPI:
-    """Build the ASGI application that shows `node`."""
+
+TopicName = Annotated[
+    str,
+    Query(min_length=1, pattern=r"^[^+#\x00]+$", description="Topic Name at this node, without wildcards."),
+]
+AtPrimary = Annotated[bool, Query(description="Whether `topic` is the name at the primary, without a prefix.")]
+AskedClient = Annotated[
+    str | None, Query(min_length=1, description="Client Identifier of the client that does not get the topic.")
+]
+
+
+def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
+    """Build the ASGI application that shows `node`.
+
+    Args:
+        node: The node.
+        access: Decides who may see and end single clients, and have topics explained.
+    """
     app = FastAPI(
         title="fanout",
         version=__version__,
@@ -65,6 +123,7 @@ def create_app(node: NodeView) -> FastAPI:
     )
     registry = node_registry(node)
     turns = _Turns()
+    explaining = asyncio.Lock()
 
     # HEAD too: some probes, and `wget --spider`, use it.
     @app.head("/livez", include_in_schema=False)
@@ -78,15 +137,22 @@ def create_app(node: NodeView) -> FastAPI:
         "/readyz",
         operation_id="readyz",
         responses={
-            422: {"model": Fault, "description": "`draining` is neither 404 nor 503."},
+            422: {"model": Fault, "description": "`draining` or `stale` has another value."},
             503: {"model": Readiness, "description": "Not ready; `reasons` says why."},
         },
     )
-    async def readyz(response: Response, draining: DrainingCode = "503") -> Readiness:
+    async def readyz(response: Response, draining: DrainingCode = "503", stale: StaleCode = "503") -> Readiness:
         """Answer 200 when the node holds everything it replicates, by proof; else 503."""
         readiness = node.readiness()
-        goes = readiness.state in ("draining", "stopping")
-        response.status_code = 200 if readiness.ready else int(draining) if goes else 503
+        if readiness.ready:
+            response.status_code = 200
+        elif readiness.state in ("draining", "stopping") or readiness.held_since is not None:
+            response.status_code = int(draining)
+        elif readiness.stale_seconds is not None:
+            response.status_code = 200 if stale == "ok" else int(stale)
+            response.headers[STALE_HEADER] = f"{readiness.stale_seconds:.0f}"
+        else:
+            response.status_code = 503
         return readiness
 
     @app.get("/v1/status", operation_id="status", responses=_BUSY)
@@ -100,6 +166,27 @@ def create_app(node: NodeView) -> FastAPI:
         """Answer how far each link is behind; null where that is not known."""
         await turns.wait()
         return node.lag()
+
+    @app.get(
+        "/v1/explain",
+        operation_id="explain",
+        responses={
+            **_REFUSES_BROWSERS,
+            **_WANTS_TOKEN,
+            422: {"model": Fault, "description": "The topic is no Topic Name."},
+            429: {"model": Fault, "description": "Another topic is being explained."},
+        },
+    )
+    async def explain(
+        request: Request, topic: TopicName, at_primary: AtPrimary = False, client: AskedClient = None
+    ) -> TopicExplanation:
+        """Answer whether a topic is the same here and at the primary, which is asked by name; if not, why."""
+        _refuse_browsers(request)
+        _want_token(request, access)
+        if explaining.locked():
+            raise _Refusal(429, "another topic is being explained", hint="Ask again in some seconds")
+        async with explaining:
+            return await node.explain(topic, at_primary=at_primary, client_id=client)
 
     @app.get(
         "/metrics",
@@ -128,32 +215,87 @@ def create_app(node: NodeView) -> FastAPI:
         return node.drain()
 
     @app.post(
+        "/v1/hold",
+        operation_id="hold",
+        responses={**_REFUSES_BROWSERS, **_REFUSES, **_HAS_BODY},
+        openapi_extra=_body_of(HoldRequest),
+    )
+    async def hold(request: Request) -> Held:
+        """Hold the node out of its pool until `/v1/undrain` or its end: not ready, and its clients stay."""
+        _refuse_browsers(request)
+        order = await _read_request(request, HoldRequest, HoldRequest())
+        return node.hold(disconnect=order.disconnect)
+
+    @app.post("/v1/undrain", operation_id="undrain", responses={**_REFUSES_BROWSERS, **_REFUSES})
+    async def undrain(request: Request) -> Held:
+        """End the hold: the node is ready again as soon as its links are."""
+        _refuse_browsers(request)
+        return node.undrain()
+
+    @app.get(
+        "/v1/clients", operation_id="clients", responses={**_BUSY, **_WANTS_TOKEN, **_REFUSES, 422: _HAS_BODY[422]}
+    )
+    async def clients(
+        request: Request,
+        order: ClientOrder = "id",
+        after: Annotated[str, Query(max_length=65_535, description="The `next` of the page before.")] = "",
+        limit: Annotated[int, Query(ge=1, le=1000, description="Most clients on the page.")] = 100,
+        client_id: Annotated[str | None, Query(max_length=65_535, description="The only client to show.")] = None,
+    ) -> ClientsDocument:
+        """Answer who is connected, what waits for whom, and who reads slowly."""
+        _want_token(request, access)
+        await turns.wait()
+        return await node.clients(order=order, after=after, limit=limit, client_id=client_id)
+
+    @app.post(
+        "/v1/clients/kick",
+        operation_id="kick",
+        responses={**_REFUSES_BROWSERS, **_WANTS_TOKEN, **_REFUSES, **_HAS_BODY},
+        openapi_extra=_body_of(KickRequest),
+    )
+    async def kick(request: Request) -> KickResult:
+        """End the Network Connection of a client (0x98); its session stays unless `clean` is true."""
+        _refuse_browsers(request)
+        _want_token(request, access)
+        return await node.kick(await _read_request(request, KickRequest, None))
+
+    @app.post(
         "/v1/links/{link}/audit",
         operation_id="audit",
         responses={
-            403: {"model": Fault, "description": "A page in a browser asked."},
+            **_REFUSES_BROWSERS,
             404: {"model": Fault, "description": "There is no such link."},
             409: {"model": Fault, "description": "No audit can begin now."},
-            413: {"model": Fault, "description": "The body is too large."},
-            422: {"model": Fault, "description": "The body is no such request."},
+            **_HAS_BODY,
         },
-        openapi_extra={
-            "requestBody": {"content": {"application/json": {"schema": AuditRequest.model_json_schema()}}},
-        },
+        openapi_extra=_body_of(AuditRequest),
     )
     async def audit(link: str, request: Request) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
         _refuse_browsers(request)
-        names = [one.name for one in node.readiness().links]
-        if link not in names:
-            hint = f"Its links are {', '.join(names)}" if names else "It has none"
-            raise _Refusal(404, f"there is no link {link}", hint=hint)
-        order = await _read_audit_request(request)
+        _check_link(node, link)
+        order = await _read_request(request, AuditRequest, AuditRequest())
         return await node.audit(link, confirmed=order.confirmed)
+
+    @app.get(
+        "/v1/links/{link}/unconfirmed",
+        operation_id="unconfirmed",
+        responses={
+            404: {"model": Fault, "description": "There is no such link."},
+            422: {"model": Fault, "description": "What is asked for is not possible."},
+            **_BUSY,
+        },
+    )
+    async def unconfirmed(link: str, after: Annotated[str, Query(max_length=65_535)] = "") -> UnconfirmedDocument:
+        """Answer a page of the topics that the newest comparison with the primary did not bring."""
+        _check_link(node, link)
+        await turns.wait()
+        return await node.unconfirmed(link, after=after)
 
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
-    app.add_exception_handler(AuditRefused, _audit_refused)
+    app.add_exception_handler(AuditRefused, _refused)
+    app.add_exception_handler(RequestRefused, _refused)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _bug)
     return app
@@ -162,8 +304,8 @@ def create_app(node: NodeView) -> FastAPI:
 class _Refusal(HTTPException):
     """A refusal of a handler, with a hint."""
 
-    def __init__(self, status_code: int, error: str, *, hint: str) -> None:
-        super().__init__(status_code, error)
+    def __init__(self, status_code: int, error: str, *, hint: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status_code, error, headers)
         self.hint = hint
 
 
@@ -186,21 +328,45 @@ class _Turns:
             self._waiting -= 1
 
 
+def _check_link(node: NodeView, link: str) -> None:
+    names = [one.name for one in node.readiness().links]
+    if link not in names:
+        hint = f"Its links are {', '.join(names)}" if names else "It has none"
+        raise _Refusal(404, f"there is no link {link}", hint=hint)
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    return {"requestBody": {"content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
 def _refuse_browsers(request: Request) -> None:
-    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin.
-    if "origin" in request.headers:
+    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
+    # it says at least that the page is of another site.
+    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
-async def _read_audit_request(request: Request) -> AuditRequest:
-    """Read the body here, because FastAPI would read it before any check, and without a bound."""
+def _want_token(request: Request, access: OperatorAccess) -> None:
+    refusal = access.refusal(request.headers.get("authorization"))
+    if refusal is not None:
+        raise _Refusal(refusal.status_code, refusal.error, hint=refusal.hint, headers=refusal.headers)
+
+
+async def _read_request(request: Request, model: type[Asked], default: Asked | None) -> Asked:
+    """Read the body here, because FastAPI would read it before any check, and without a bound.
+
+    Args:
+        request: The request.
+        model: What the body says.
+        default: What no body says; None when there must be one.
+    """
     body = await _read_body(request)
-    if not body:
-        return _NO_REQUEST
+    if not body and default is not None:
+        return default
     try:
         if "json" not in request.headers.get("content-type", ""):
             body = b'""'  # a form, as web pages send it
-        return AuditRequest.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
         raise RequestValidationError(faults) from error
@@ -244,7 +410,19 @@ def _problem(fault: dict[str, Any]) -> str:
     match fault["type"]:
         case "literal_error":
             return f"{name} must be {fault['ctx']['expected']}".replace("'", "")
-        case "bool_type":
+        case "int_type" | "greater_than_equal" if name == "confirmed":
+            return "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
+        case "int_parsing" | "greater_than_equal" | "less_than_equal":
+            return f"{name} must be a whole number from 1 to 1000"
+        case "string_too_long":
+            return f"{name} must have 65,535 characters at most"
+        case "missing":
+            return f"{name} must be said"
+        case "string_pattern_mismatch" | "string_too_short":
+            return f"{name} must be a name without wildcards, and not empty"
+        case "string_type":
+            return f"{name} must be a text"
+        case "bool_type" | "bool_parsing":
             return f"{name} must be true or false"
         case "extra_forbidden":
             return f"there is no {name} to be said"
@@ -254,8 +432,8 @@ def _problem(fault: dict[str, Any]) -> str:
             return "the body must be a JSON object"
 
 
-async def _audit_refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AuditRefused)
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FanoutError)
     fault = Fault(error=error.message, hint=error.hint)
     return JSONResponse(fault.model_dump(), status_code=409)
 

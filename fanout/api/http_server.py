@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.api.models import HTTP_CLOSE_REASONS, HttpStatus
 from fanout.errors import ListenError
+from fanout.runtime.listening import open_listening_sockets
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -111,28 +112,8 @@ class HttpServer:
         return EmbeddedServer(self._make_app(), closed_total=self._closed_total)
 
     async def _bind(self) -> list[socket.socket]:
-        loop = asyncio.get_running_loop()
+        options = [(socket.SOL_SOCKET, size, _SYSTEM_BUFFER_BYTES) for size in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
         try:
-            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            return await open_listening_sockets(self._host, self._port, backlog=_BACKLOG, options=options)
         except OSError as error:
             raise ListenError.of(error, address=self._authority, key="http.listen") from error
-        sockets: list[socket.socket] = []
-        try:
-            for family, kind, protocol, _, where in found:
-                bound = socket.socket(family, kind, protocol)
-                sockets.append(bound)
-                bound.setblocking(False)
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted connections inherit them
-                    bound.setsockopt(socket.SOL_SOCKET, option, _SYSTEM_BUFFER_BYTES)
-                if family == socket.AF_INET6:
-                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # With port 0 the first socket chooses, and the other addresses of the host follow.
-                port = self._port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
-                bound.bind((where[0], port, *where[2:]))
-                bound.listen(_BACKLOG)
-        except OSError as error:
-            for opened in sockets:
-                opened.close()
-            raise ListenError.of(error, address=self._authority, key="http.listen") from error
-        return sockets

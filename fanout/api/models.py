@@ -30,9 +30,16 @@ __all__ = [
     "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
+    "BranchCount",
+    "ClientDetail",
+    "ClientsDocument",
     "Draining",
     "Fault",
+    "Held",
+    "HoldRequest",
     "HttpStatus",
+    "KickRequest",
+    "KickResult",
     "LagDocument",
     "LinkDetail",
     "LinkLag",
@@ -46,9 +53,11 @@ __all__ = [
     "ReportedLag",
     "RetainedStatus",
     "Role",
+    "SamplingDetail",
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
+    "UnconfirmedDocument",
     "WorkerStatus",
     "utc_from_ns",
 ]
@@ -121,6 +130,10 @@ class SelectorReadiness(_Document):
     topics: NonNegativeInt = Field(description="Retained topics held for it now.")
     complete: bool = Field(description="Whether its snapshot of this epoch is proved complete.")
     evidence: Evidence
+    maybe_unreadable: bool = Field(
+        default=False,
+        description="Whether it is empty, and may be so because the link's user may not read it at the primary.",
+    )
 
 
 class LinkReadiness(_Document):
@@ -136,6 +149,11 @@ class LinkReadiness(_Document):
         " 0 before the first."
     )
     topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of its values: time since they were last known to be current, 0 while they are; null without "
+        "values that were complete.",
+    )
     evidence: Evidence
     selectors: tuple[SelectorReadiness, ...]
 
@@ -146,9 +164,17 @@ class Readiness(_Document):
     ready: bool
     state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of the oldest values of a node that is not ready only because they are stale, and that offers "
+        "them as stale (`on_stall`, `on_session_loss`); null of any other.",
+    )
     node: str
     role: Role
     links: tuple[LinkReadiness, ...]
+    held_since: AwareDatetime | None = Field(
+        default=None, description="Since when an operator holds the node out of its pool; null when none does."
+    )
 
     @model_validator(mode="after")
     def _reasons_agree(self) -> Self:
@@ -164,6 +190,90 @@ class Draining(_Document):
     state: NodeState
     left_seconds: NonNegativeFloat = Field(
         description="How long clients are still served, before they are told to leave and the process ends."
+    )
+
+
+class HoldRequest(_Document):
+    """What may be said when a node is to be held."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    disconnect: bool = Field(
+        default=False, strict=True, description="Whether the clients that are connected are sent away, at a pace."
+    )
+
+
+class Held(_Document):
+    """The answer to `POST /v1/hold` and `POST /v1/undrain`."""
+
+    node: str
+    state: NodeState
+    reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready now; empty when it is.")
+    held_since: AwareDatetime | None = Field(description="Since when an operator holds the node; null when none does.")
+    changed: bool = Field(description="Whether the request changed that; false when it was so already.")
+    connections: NonNegativeInt = Field(description="Network Connections of clients now.")
+
+
+class KickRequest(_Document):
+    """Which client is to be sent away, and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    client_id: str = Field(description="Its Client Identifier.")
+    clean: bool = Field(default=False, strict=True, description="Whether its session ends too.")
+
+
+class KickResult(_Document):
+    """The answer to `POST /v1/clients/kick`."""
+
+    node: str
+    client_id: str
+    was_connected: bool = Field(description="Whether a Network Connection was ended.")
+    session: Literal["kept", "ended"] = Field(
+        description="`kept`: the client can resume it, as after a lost connection; it may come back at once."
+    )
+
+
+class ClientDetail(_Document):
+    """One client that has a session."""
+
+    client_id: str
+    address: str | None = Field(
+        description="Its address, of the PROXY header where a trusted proxy sent one; null while it is not connected."
+    )
+    connected_since: AwareDatetime | None = Field(description="Null while it is not connected.")
+    user: str | None = Field(description="The verified user; null without one.")
+    version: Literal["3.1.1", "5"] = Field(description="Its protocol version, of the last Network Connection.")
+    queued_messages: NonNegativeInt = Field(description="Messages that wait for it now.")
+    queued_bytes: NonNegativeInt = Field(description="Their bytes.")
+    conflated_topics: NonNegativeInt = Field(description="Newest values of topics that wait for it now, at QoS 0.")
+    in_flight_messages: NonNegativeInt = Field(description="QoS 1 and 2 messages sent and not completed.")
+    unsent_bytes: NonNegativeInt = Field(description="Bytes written to it that the system has not taken.")
+    slow_since: AwareDatetime | None = Field(
+        description="Since when messages wait because it does not read or acknowledge, to within a second; else null."
+    )
+    bytes_per_second: NonNegativeFloat | None = Field(
+        description="Bytes that it acknowledged in the last half second, by its system; null when that is not known: "
+        "it is not connected or has just come, a Unix socket, another system than Linux."
+    )
+    subscriptions: NonNegativeInt = Field(description="Subscriptions, shared ones included.")
+    filters: tuple[str, ...] = Field(
+        description="Their Topic Filters: of a client that is asked for all, in a list of clients the first 20."
+    )
+
+
+class ClientsDocument(_Document):
+    """`/v1/clients`: the clients of one node, a page of them."""
+
+    node: str
+    at: AwareDatetime = Field(description="Now, by the node's clock.")
+    sessions: NonNegativeInt = Field(description="All sessions of the node, those without a connection included.")
+    clients: tuple[ClientDetail, ...]
+    next: str | None = Field(
+        description="Value of `after` for the next page; null on the last, and always with `order=slowest`."
+    )
+    missing_workers: tuple[int, ...] = Field(
+        default=(), description="Workers that did not answer, so that their clients are not here; see /v1/status."
     )
 
 
@@ -185,10 +295,9 @@ class AuditRequest(_Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    confirmed: bool = Field(
-        default=False,
-        strict=True,
-        description="Whether more topics may be removed than `max_removed_percent` of the link allows.",
+    confirmed: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+        default=None,
+        description="Number of unconfirmed topics, all of them, which are deleted at the primary; null confirms none.",
     )
 
 
@@ -196,15 +305,54 @@ class AuditDetail(_Document):
     """One audit that has ended."""
 
     ended: AwareDatetime
-    confirmed: bool = Field(description="Whether any number of removals was confirmed.")
+    confirmed: bool = Field(description="Whether an operator confirmed that unconfirmed topics are deleted.")
     checked_topics: NonNegativeInt = Field(description="Topics compared.")
     changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
     removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
     kept_topics: NonNegativeInt = Field(
-        description="Such topics left in place: more than may be removed unasked, or their absence is not proved."
+        description="Such topics left in place, unconfirmed: more than may be removed unasked, or maybe only hidden."
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
+    reason: str = Field(default="", description='What called for it: "sample"; empty for the schedule or a person.')
+
+
+class SamplingDetail(_Document):
+    """Samples of a link: a few topics that it holds, requested from the primary by name and compared."""
+
+    samples_total: NonNegativeInt = Field(default=0, description="Samples that the primary answered.")
+    topics_total: NonNegativeInt = Field(default=0, description="Topics requested in them.")
+    missing_total: NonNegativeInt = Field(default=0, description="Of these, topics that the primary did not send.")
+    changed_total: NonNegativeInt = Field(default=0, description="Of these, topics of which it sent another value.")
+    audits_total: NonNegativeInt = Field(default=0, description="Audits that samples called for.")
+    failed_total: NonNegativeInt = Field(
+        default=0, description="Samples that failed: refused, lost, or not answered in time."
+    )
+    newest: AwareDatetime | None = Field(
+        default=None, description="When the primary answered the newest sample; null before the first."
+    )
+    off: str | None = Field(default=None, description="Why no samples are taken at present; null while they are.")
+
+
+class BranchCount(_Document):
+    """Unconfirmed topics of one branch."""
+
+    branch: str = Field(description="Topic levels above the topics; empty for topics of one level.")
+    topics: NonNegativeInt = Field(description="Unconfirmed topics below it.")
+
+
+class UnconfirmedDocument(_Document):
+    """A page of a link's unconfirmed topics."""
+
+    link: str
+    unconfirmed: NonNegativeInt = Field(description="Unconfirmed topics of the link in all, as a confirmation gives.")
+    unnamed: NonNegativeInt = Field(description="Of these, topics known only by their number: there are too many.")
+    causes: str = Field(description="Why they may not have come from the primary, the likeliest first.")
+    branches: tuple[BranchCount, ...] = Field(
+        description="Branches they are in, the fullest first; empty behind page 1."
+    )
+    topics: tuple[str, ...] = Field(description="Local topics of this page, in order.")
+    next: str | None = Field(description="Value of `after` for the next page; null when there is none.")
 
 
 class LinkDetail(LinkReadiness):
@@ -213,7 +361,11 @@ class LinkDetail(LinkReadiness):
     selectors: tuple[SelectorDetail, ...]
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
     last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
-    hint: str | None = Field(description="What an operator can do about `last_error`.")
+    last_error_at: AwareDatetime | None = Field(
+        default=None, description="When that was; null without an error, or for a limit that is in the way now."
+    )
+    last_error_over: bool = Field(default=False, description="Whether the link has been live since that error.")
+    hint: str | None = Field(description="What an operator can do about `last_error`; null once that is over.")
     stale_left_seconds: NonNegativeFloat | None = Field(
         default=None, description="How long the replica of a lost session is served at most; null while it is not."
     )
@@ -223,9 +375,9 @@ class LinkDetail(LinkReadiness):
         default=(), description="Keys of the limits that keep the newest value of a topic out now."
     )
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
-    outside_total: NonNegativeInt = Field(description="Of these, messages dropped because no selector covers them.")
+    outside_total: NonNegativeInt = Field(description="Messages dropped because no selector covers them.")
     overtaken_total: NonNegativeInt = Field(
-        description="Of these, messages left out because a newer one for their topic came in front of them."
+        description="Messages left out because a newer one for the topic came first."
     )
     heartbeats_lost_total: NonNegativeInt = Field(
         default=0, description="Heartbeats that the primary dropped while the link was live."
@@ -239,6 +391,13 @@ class LinkDetail(LinkReadiness):
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
     audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
     alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    unconfirmed: NonNegativeInt = Field(
+        default=0, description="Topics that the newest comparison with the primary did not bring, kept all the same."
+    )
+    counted_outside: int | None = Field(
+        default=None,
+        description="Retained messages that the primary had beyond those here when both were counted; null if unknown.",
+    )
     client_certificate_expires: AwareDatetime | None = Field(
         default=None, description="When the certificate that the link shows expires; null without one."
     )
@@ -249,27 +408,36 @@ class LinkDetail(LinkReadiness):
         default=None,
         description="How what is held differs from what the primary counts; null when equal, or not compared.",
     )
+    audit_completed: AwareDatetime | None = Field(
+        default=None, description="When the newest audit that did not fail ended; null before one."
+    )
+    stalls_total: NonNegativeInt = Field(
+        default=0, description="Stalls of the live link: heartbeats did not come back, or the node did not run."
+    )
     audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
-    audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
+    audits_failed_total: NonNegativeInt = Field(default=0, description="Audits that were broken off.")
     audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
     audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
+    sampling: SamplingDetail = Field(
+        default_factory=SamplingDetail, description="Samples of topics, requested from the primary by name."
+    )
     missing_announced_total: NonNegativeInt = Field(
         default=0, description="Filters of clients that match no topic, announced at the primary."
     )
     missing_suppressed_total: NonNegativeInt = Field(
-        default=0, description="Such filters not announced: they were less than a minute before."
+        default=0, description="Filters of clients that match no topic, not announced again so soon."
     )
     missing_dropped_total: NonNegativeInt = Field(
-        default=0, description="Filters given up: too many waited, or the primary refused the announcement."
+        default=0, description="Filters of clients given up: too many waited, or the primary refused the announcement."
     )
     missing_pending: NonNegativeInt = Field(
-        default=0, description="Filters that wait to be looked for, and announced if nothing matches them."
+        default=0, description="Filters of clients that wait to be looked for, and announced if nothing matches them."
     )
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
     )
     hops: NonNegativeInt = Field(
-        default=0, description="How many fanout nodes are on the longest of these ways; 0 at a primary that is none."
+        default=0, description="Fanout nodes above this one on the longest way; 0 at another primary."
     )
 
 
@@ -297,7 +465,7 @@ class ServerStatus(_Document):
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
     in_flight_bytes: NonNegativeInt = Field(
-        description="Bytes of these now; what clients with identical subscriptions share counts once."
+        description="Bytes of QoS 1 and 2 messages sent and not completed now; what clients share counts once."
     )
     conflated_topics: NonNegativeInt = Field(
         description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
@@ -307,7 +475,9 @@ class ServerStatus(_Document):
     )
     dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
     connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
-    connections_refused_total: NonNegativeInt = Field(description="Of these, ended before a successful CONNACK.")
+    connections_refused_total: NonNegativeInt = Field(
+        description="Network Connections ended before a successful CONNACK."
+    )
     takeovers_total: NonNegativeInt = Field(description="Sessions taken over by a new connection while one was open.")
     keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
     protocol_errors_total: NonNegativeInt = Field(
@@ -332,17 +502,22 @@ class WorkerStatus(_Document):
     """One of the processes that serve clients, where there are several; figures are up to a second old."""
 
     number: int = Field(ge=1, description="Which worker, from 1.")
-    state: Literal["down", "starting", "serving"] = Field(
-        description="`starting` until it holds every value; `down` while it waits to be started again."
+    state: Literal["down", "starting", "serving", "silent"] = Field(
+        description="`starting` until it holds every value; `down` while it waits to be started again; `silent` when "
+        "it served and says nothing any more."
     )
     pid: int | None = Field(description="Of its process; null without one.")
-    restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")
-    late_total: NonNegativeInt = Field(description="How often it had not sent clients away after 5 s.")
-    connections: NonNegativeInt = Field(description="Network Connections of clients that it serves now.")
-    sessions: NonNegativeInt = Field(description="Sessions that it holds now.")
-    topics: NonNegativeInt = Field(description="Topics with a retained value that it holds now, `$SYS` included.")
-    unread_bytes: NonNegativeInt = Field(description="Batches that it has not read; above 16 MiB sources wait.")
-    cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that its process has used.")
+    restarts_total: NonNegativeInt = Field(description="How often the worker was started again.")
+    late_total: NonNegativeInt = Field(description="Tear-downs that went on without the worker after 5 s.")
+    connections: NonNegativeInt = Field(description="Network Connections of clients that the worker serves now.")
+    sessions: NonNegativeInt = Field(description="Sessions that the worker holds now.")
+    topics: NonNegativeInt = Field(
+        description="Topics with a retained value that the worker holds now, `$SYS` included."
+    )
+    unread_bytes: NonNegativeInt = Field(
+        description="Bytes of batches that the worker has not read; above 16 MiB sources wait."
+    )
+    cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that the worker's process has used.")
 
 
 class AccessStatus(_Document):
@@ -351,13 +526,15 @@ class AccessStatus(_Document):
     admitted_total: dict[str, NonNegativeInt] = Field(description="Clients let in, by what their identity rests on.")
     refused_total: dict[str, NonNegativeInt] = Field(description="Clients refused, by Reason Code.")
     password_checks_total: NonNegativeInt = Field(description="Passwords checked.")
-    password_remembered_total: NonNegativeInt = Field(description="Checks that a remembered outcome made unnecessary.")
-    password_waiting: NonNegativeInt = Field(description="Checks that run or wait now.")
+    password_remembered_total: NonNegativeInt = Field(description="Password checks that a remembered outcome saved.")
+    password_waiting: NonNegativeInt = Field(description="Password checks that run or wait now.")
     hook_asked_total: NonNegativeInt = Field(description="Questions sent to the HTTP hook.")
-    hook_remembered_total: NonNegativeInt = Field(description="Questions that a remembered answer made unnecessary.")
-    hook_waiting: NonNegativeInt = Field(description="Questions that are asked or wait now.")
+    hook_remembered_total: NonNegativeInt = Field(
+        description="Questions to the HTTP hook that a remembered answer saved."
+    )
+    hook_waiting: NonNegativeInt = Field(description="Questions to the HTTP hook that are asked or wait now.")
     hook_failures_total: dict[str, NonNegativeInt] = Field(
-        description="Questions without an answer, each a refusal, by reason."
+        description="Questions to the HTTP hook without an answer, each a refusal, by reason."
     )
     rules: NonNegativeInt = Field(description="Rules in force; with none everything is allowed.")
     users: NonNegativeInt = Field(description="Users of the password file.")
@@ -368,12 +545,14 @@ class ArchiveStatus(_Document):
     """The sealed files of the replication log; totals count since the node started."""
 
     kept_files: NonNegativeInt = Field(description="Sealed files of this node that are here.")
-    kept_bytes: NonNegativeInt
-    removed_files_total: NonNegativeInt = Field(description="Removed because of `log.keep_days` or `keep_bytes_max`.")
-    shipped_files_total: NonNegativeInt = Field(description="Copied to `log.ship.to`.")
-    shipped_bytes_total: NonNegativeInt
-    waiting_files: NonNegativeInt = Field(description="Not confirmed by the store yet; never removed here.")
-    oldest_waiting_seconds: NonNegativeFloat = Field(description="How long the oldest of these has been sealed.")
+    kept_bytes: NonNegativeInt = Field(description="Bytes of the sealed files that are here.")
+    removed_files_total: NonNegativeInt = Field(description="Sealed files removed for their age or size.")
+    shipped_files_total: NonNegativeInt = Field(description="Sealed files copied to the store.")
+    shipped_bytes_total: NonNegativeInt = Field(description="Bytes of sealed files copied to the store.")
+    waiting_files: NonNegativeInt = Field(description="Sealed files that the store has not confirmed.")
+    oldest_waiting_seconds: NonNegativeFloat = Field(
+        description="How long the oldest file that the store has not confirmed has been sealed."
+    )
     failures_total: NonNegativeInt = Field(description="Attempts to use the store that failed.")
 
 
@@ -390,7 +569,7 @@ class LogStatus(_Document):
     lost_rows_total: NonNegativeInt = Field(description="Updates not logged: the queue was full, or the disk failed.")
     lost_events_total: NonNegativeInt = Field(description="Events not logged.")
     queued_rows: NonNegativeInt = Field(description="Updates waiting to be written now.")
-    queued_bytes: NonNegativeInt = Field(description="What they hold, about.")
+    queued_bytes: NonNegativeInt = Field(description="What the waiting updates hold, about.")
     unsynced_rows: NonNegativeInt = Field(
         description="Updates and events not on the disk yet: what a power failure would take."
     )
@@ -400,8 +579,10 @@ class LogStatus(_Document):
     duplicates_total: NonNegativeInt = Field(description="Updates whose stamp was applied before.")
     stale_total: NonNegativeInt = Field(description="Updates older than the value already applied.")
     recovered_segments: NonNegativeInt = Field(description="Segments that the last run left open.")
-    recovered_rows: NonNegativeInt = Field(description="Updates recovered from them.")
-    recovered_torn_bytes: NonNegativeInt = Field(description="Bytes in them that were no whole frame.")
+    recovered_rows: NonNegativeInt = Field(description="Updates recovered from segments that the last run left open.")
+    recovered_torn_bytes: NonNegativeInt = Field(
+        description="Bytes in the segments that the last run left open that were no whole frame."
+    )
     ship_to: str | None = Field(default=None, description="Where sealed files are copied to; null for nowhere.")
     archive: ArchiveStatus | None = Field(
         default=None, description="Null when sealed files are neither shipped nor removed."
@@ -414,10 +595,12 @@ class RetainedStatus(_Document):
     file: str
     alarm: str | None = Field(description="Why values cannot be written now; null when they can.")
     file_bytes: NonNegativeInt = Field(description="Size of the file, with its write-ahead log.")
-    committed_total: NonNegativeInt = Field(description="Updates committed.")
-    transactions_total: NonNegativeInt = Field(description="Transactions that they took.")
-    waiting_rows: NonNegativeInt = Field(description="Updates not committed yet, which are not acknowledged either.")
-    waiting_bytes: NonNegativeInt = Field(description="Bytes of their payloads and properties; 0 with disc_only.")
+    committed_total: NonNegativeInt = Field(description="Updates committed to the file of retained values.")
+    transactions_total: NonNegativeInt = Field(description="Transactions that committed retained values.")
+    waiting_rows: NonNegativeInt = Field(description="Updates not committed, nor acknowledged, yet.")
+    waiting_bytes: NonNegativeInt = Field(
+        description="Bytes of payloads and properties of updates not committed yet; 0 with disc_only."
+    )
 
 
 class HttpStatus(_Document):

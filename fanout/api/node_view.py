@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from fanout.api.models import AuditDetail, Draining, LagDocument, NodeStatus, Readiness
+from fanout.api.models import (
+    AuditDetail,
+    ClientsDocument,
+    Draining,
+    Held,
+    KickRequest,
+    KickResult,
+    LagDocument,
+    NodeStatus,
+    Readiness,
+    UnconfirmedDocument,
+)
 
-__all__ = ["NodeView"]
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
+
+__all__ = ["ClientOrder", "NodeView"]
+
+ClientOrder: TypeAlias = Literal["id", "slowest"]
+"""Order of the clients of a page."""
 
 
 class NodeView(Protocol):
     """A node, as its HTTP endpoints see it.
 
-    Every method is called on the node's event loop at each request and, except `audit`, must return at once: counters
-    are read, not computed. Metrics are derived from these documents, so they cannot disagree.
+    Every method is called on the node's event loop at each request and, unless it is a coroutine, must return at once:
+    counters are read, not computed. Metrics are derived from these documents, so they cannot disagree.
     """
 
     def readiness(self) -> Readiness:
@@ -28,9 +45,58 @@ class NodeView(Protocol):
     def drain(self) -> Draining:
         """Begin to drain; harmless when the node drains already."""
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    def hold(self, *, disconnect: bool) -> Held:
+        """Hold the node out of its pool until `undrain`; harmless when it is held already.
+
+        Args:
+            disconnect: True to send its clients away, at a pace.
+
+        Raises:
+            RequestRefused: The node drains or stops, which cannot be held.
+        """
+
+    def undrain(self) -> Held:
+        """End the hold; harmless when there is none.
+
+        Raises:
+            RequestRefused: The node drains or stops, which has no way back.
+        """
+
+    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+        """Return a page of the clients.
+
+        Args:
+            order: By Client Identifier, or the slowest first.
+            after: Client Identifier behind which the page begins, with the order "id"; empty for the first one.
+            limit: Limit of clients on the page.
+            client_id: The only client that is asked for; None for all.
+
+        Raises:
+            RequestRefused: The client that is asked for has no session here.
+        """
+
+    async def kick(self, request: KickRequest) -> KickResult:
+        """Send a client away.
+
+        Raises:
+            RequestRefused: The client has no session here, or a worker does not answer.
+        """
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic.
+
+        Args:
+            topic: A legal Topic Name.
+            at_primary: Whether it is the topic's name at the primary, not at this node.
+            client_id: The client that does not get it; None for none.
+        """
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""

@@ -13,6 +13,7 @@ def main() -> None:
     """Run the command line of this process and exit with its exit code."""
     import codecs
     import io
+    import os
     import sys
     import traceback
 
@@ -20,6 +21,8 @@ def main() -> None:
     from fanout.cli.exit_codes import ExitCode
     from fanout.escaping import escape_unencodable, printable_lines
 
+    # Pydantic would read the metadata of every installed package in search of plugins: a twentieth of a node's start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     codecs.register_error("fanout-escape", escape_unencodable)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="fanout-escape")  # topics may have characters that the locale lacks

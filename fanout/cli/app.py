@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from fanout import __version__
-from fanout.cli import audit, check, drain, log, passwd, probe, ready, report, run, status
+from fanout.cli import audit, check, clients, drain, explain, log, passwd, probe, ready, report, run, status
 from fanout.cli.arguments.usage import UsageError, reword
 from fanout.cli.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
@@ -80,7 +80,9 @@ ready.register(app)
 drain.register(app)
 status.register(app)
 audit.register(app)
+explain.register(app)
 passwd.register(app)
 probe.register(app)
+app.add_typer(clients.app, name="clients")
 app.add_typer(report.app, name="report")
 app.add_typer(log.app, name="log")

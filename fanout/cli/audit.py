@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlOption
 from fanout.cli.exit_codes import ExitCode, exit_code_of
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlOption
 from fanout.errors import AuditRefused, FanoutError
 
 if TYPE_CHECKING:
@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from fanout.api.models import AuditDetail, NodeStatus
+    from fanout.api.models import AuditDetail, NodeStatus, UnconfirmedDocument
     from fanout.cli.client import NodeClient
 
 __all__ = ["register"]
+
+_TOPICS_MAX = 2_000_000
+"""Largest number of topics listed: more than a node remembers by name, unless it gives pages without end."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
-        epilog="Exit codes: 0 equal now; 1 topics left in place, or an audit failed; 3 unreachable; 5 one cannot begin."
+        epilog="Exit codes: 0 equal now; 1 unconfirmed topics, or an audit failed; 3 unreachable; 5 one cannot begin."
     )(audit)
 
 
@@ -32,21 +35,37 @@ def audit(
     link: Annotated[str | None, typer.Argument(metavar="LINK", help="Name of a link; all links without it.")] = None,
     url: UrlOption = DEFAULT_URL,
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="Remove whatever the primary does not have, however much it is.")
+        int | None,
+        typer.Option(
+            "--confirm",
+            metavar="NUMBER",
+            min=0,
+            help="Remove the unconfirmed topics, so many, because they are deleted at the primary.",
+        ),
+    ] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="Show the unconfirmed topics and make no audit; --json shows every topic.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare a node's replicas with their primaries and repair them.
 
     Every live link takes the retained sets again, inside its session. Local clients get what was missed, and
-    nothing that is unchanged. Topics that the primary does not have any more are removed, if they are not more than
-    max_removed_percent of the link allows.
+    nothing that is unchanged. Topics that do not come are removed only if something shows that they are deleted there;
+    otherwise they stay, unconfirmed.
     """
     from fanout.cli.client import NodeClient
+    from fanout.cli.output.quantities import counted
     from fanout.cli.output.terminal import print_error, print_json, show
 
+    if listing and confirm is not None:
+        raise typer.BadParameter("--list and --confirm exclude each other", param_hint="--list")
     with NodeClient(url) as client:
         names = _names(client.status(), link)
+        if confirm is not None and len(names) > 1:
+            raise typer.BadParameter(f"name one of the links: {', '.join(names)}", param_hint="--confirm")
+        if listing:
+            raise typer.Exit(_list_unconfirmed(client, names, as_json=as_json))
         details, faults = _audit_each(client, names, confirm=confirm)
     if as_json:
         documents = {name: detail.model_dump(mode="json") for name, detail in details.items()}
@@ -57,7 +76,13 @@ def audit(
             if detail.failure is not None:
                 show("", f"{name}: the audit failed: {detail.failure}")
             elif detail.kept_topics:
-                show("", f"{name}: if these topics are gone at the primary: fanout audit {name} --confirm")
+                left = detail.kept_topics
+                show(
+                    "",
+                    f"{name}: {counted(left, 'topic')} did not come from the primary and stay, unconfirmed",
+                    f"  see them: fanout audit {name} --list",
+                    f"  only if they are deleted there: fanout audit {name} --confirm {left}",
+                )
     elif not faults:
         show("the node has no links")
     for fault in faults.values():
@@ -69,7 +94,7 @@ def audit(
 
 
 def _audit_each(
-    client: NodeClient, names: Iterable[str], *, confirm: bool
+    client: NodeClient, names: Iterable[str], *, confirm: int | None
 ) -> tuple[dict[str, AuditDetail], dict[str, FanoutError]]:
     """Audit one link after another; return the results, and the errors of the others.
 
@@ -85,6 +110,35 @@ def _audit_each(
             if not isinstance(error, AuditRefused):
                 break
     return details, faults
+
+
+def _list_unconfirmed(client: NodeClient, names: Iterable[str], *, as_json: bool) -> ExitCode:
+    """Show the unconfirmed topics of links; all topics as JSON, else their branches."""
+    from fanout.cli.output.quantities import as_count, counted
+    from fanout.cli.output.terminal import columns, print_json, show
+
+    pages = {name: client.unconfirmed(name) for name in names}
+    if as_json:
+        print_json({name: _whole(client, page) for name, page in pages.items()})
+    for name, page in pages.items() if not as_json else ():
+        if not page.unconfirmed:
+            show(f"{name}: no topic is unconfirmed")
+            continue
+        show(f"{name}: {counted(page.unconfirmed, 'topic')} did not come from the primary: {page.causes}", "")
+        table = columns("topics", "below", right=("topics",))
+        for one in page.branches:
+            table.add_row(as_count(one.topics), one.branch)
+        show(table)
+    return ExitCode.NO if any(page.unconfirmed for page in pages.values()) else ExitCode.OK
+
+
+def _whole(client: NodeClient, page: UnconfirmedDocument) -> dict[str, Any]:
+    """Return the document of a link with the topics of all pages."""
+    document, topics = page.model_dump(mode="json", exclude={"next"}), list(page.topics)
+    while page.next is not None and len(topics) < _TOPICS_MAX:
+        page = client.unconfirmed(page.link, after=page.next)
+        topics += page.topics
+    return document | {"topics": topics}
 
 
 def _names(node: NodeStatus, link: str | None) -> list[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,28 +40,61 @@ def check(
     role: Annotated[
         CheckedRole | None, typer.Option(help="Also check what a node of this role needs and must not have.")
     ] = None,
+    acl: Annotated[
+        bool, typer.Option("--acl", help="Print only the access rules that the links need at their primaries.")
+    ] = False,
+    syntax: Annotated[
+        AclSyntax, typer.Option("--for", help="With --acl: the broker in whose syntax they are written.")
+    ] = AclSyntax.MOSQUITTO,
     files: Annotated[
         bool, typer.Option(help="Open the certificates, keys and password files that it names, from this directory.")
     ] = True,
 ) -> None:
     """Check a configuration and print what it would run.
 
-    Nothing is started. All faults are printed at once on standard error, each with its key and what to do.
+    Nothing is started. With --acl, print what the user of each link has to be allowed at its primary.
+
+    All faults are printed at once on standard error, each with its key and what to do.
     """
-    from fanout.cli.arguments.named_files import find_file_cautions, find_file_faults
+    from fanout.cli.arguments.named_files import find_file_faults, find_file_warnings
     from fanout.cli.output.terminal import facts, print_warnings, show
     from fanout.config import load_config
     from fanout.errors import ConfigError
-    from fanout.node.cautions import find_cautions
+    from fanout.node.config_warnings import find_config_warnings
 
     node_config = load_config(config, role=role.value if role else None)
+    if acl:
+        sys.stdout.write(_acl(config, node_config, syntax))
+        return
     if files and (faults := find_file_faults(node_config)):
         raise ConfigError(str(config), tuple(faults))
-    of_files = find_file_cautions(node_config, now_s=time.time()) if files else []
-    print_warnings(str(config), [*find_cautions(node_config), *of_files])
+    of_files = find_file_warnings(node_config, now_s=time.time()) if files else []
+    print_warnings(str(config), [*find_config_warnings(node_config), *of_files])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
+
+
+def _acl(path: Path, config: NodeConfig, syntax: AclSyntax) -> str:
+    """Return the access rules for all links, a blank line between.
+
+    Raises:
+        ConfigError: There is no link, or the syntax cannot carry a user name or Topic Filter.
+    """
+    from fanout.errors import ConfigError, ConfigFault
+
+    if not config.links:
+        raise ConfigError(str(path), (ConfigFault("link", "there is none", "A node without links needs no rights."),))
+    blocks, faults = list[str](), list[ConfigFault]()
+    for index, link in enumerate(config.links):
+        try:
+            blocks.append(acl_text(link, node_id=config.node.id, syntax=syntax))
+        except AclUnwritable as error:
+            hint = f"Use another name or filter, or write the rule by hand: --for {AclSyntax.LIST} lists them."
+            faults.append(ConfigFault(f"link[{index}]", str(error), hint))
+    if faults:
+        raise ConfigError(str(path), tuple(faults))
+    return "\n".join(blocks)
 
 
 def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:

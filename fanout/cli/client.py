@@ -9,58 +9,73 @@ import errno
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
-from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable
+from fanout.api.models import (
+    AuditDetail,
+    ClientsDocument,
+    Draining,
+    Fault,
+    Held,
+    KickResult,
+    LagDocument,
+    NodeStatus,
+    Readiness,
+    UnconfirmedDocument,
+)
+from fanout.api.topic_facts import TopicExplanation
+from fanout.config import read_token
+from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable, RequestRefused
 
-__all__ = ["NodeClient", "node_url"]
+__all__ = ["NodeClient"]
 
 _TIMEOUT_S: Final = 3.0
 """Time limit of connecting and of each answer; a healthy node answers within milliseconds."""
 
+_EXPLAIN_S: Final = 60.0
+"""Time limit of an explanation, for which the node asks its primary and reads its log."""
 _READ_S: Final = 30.0
 """Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Longest answer; a link takes about 1,000 bytes of it."""
 
-_PORT_MAX: Final = 65_535
-
 Document = TypeVar("Document", bound=BaseModel)
-
-
-def node_url(text: str) -> str:
-    """Return the base URL of a node from the text of a user; a missing `http://` is added.
-
-    Raises:
-        ValueError: The text is not an HTTP address.
-    """
-    try:
-        url = httpx.URL(text if "://" in text else f"http://{text}")
-    except httpx.InvalidURL:
-        url = httpx.URL()
-    # A port alone would be parsed as an address: 8080 is 0.0.31.144.
-    if url.scheme not in {"http", "https"} or not url.host or url.host.isdigit() or (url.port or 0) > _PORT_MAX:
-        raise ValueError(f"{text!r} is not an HTTP address such as http://127.0.0.1:8080")
-    return str(url).rstrip("/")
 
 
 class NodeClient:
     """One node's HTTP endpoints; a context manager that closes its connection."""
 
-    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, token: str | None = None) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            url: Base URL of the node.
+            timeout_s: Time limit of connecting and of each answer.
+            token: Text of the node's `http.token_file`; None for none.
+        """
         self.url = url
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         # Nodes are asked directly, not through a proxy of the environment.
         self._http = httpx.Client(
             timeout=timeout_s,
             trust_env=False,
             follow_redirects=False,
-            headers={"Accept-Encoding": "identity"},  # decompressed bytes have no bound
+            headers={"Accept-Encoding": "identity", **authorization},  # decompressed bytes have no bound
         )
+
+    @classmethod
+    def with_token_of(cls, url: str, token_file: Path | None) -> Self:
+        """Prepare for a node that wants the token in a file; None for a node that wants none.
+
+        Raises:
+            ConfigError: The file cannot be used.
+        """
+        return cls(url, token=None if token_file is None else read_token(token_file))
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +104,76 @@ class NodeClient:
             raise self._stranger(f"status {answer.status_code} for draining")
         return self._parse(Draining, self._json(answer, "draining"))
 
-    def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    def hold(self, *, disconnect: bool) -> Held:
+        """Hold the node out of its pool, and return its answer.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        return self._order(Held, "/v1/hold", json={"disconnect": disconnect})
+
+    def undrain(self) -> Held:
+        """End the hold, and return the node's answer.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        return self._order(Held, "/v1/undrain")
+
+    def clients(self, *, order: str, limit: int, after: str = "", client_id: str | None = None) -> ClientsDocument:
+        """Return a page of `/v1/clients`.
+
+        Raises:
+            RequestRefused: The node shows no clients to this command, or has no such client.
+        """
+        asked = {"order": order, "limit": str(limit), "after": after}
+        if client_id is not None:
+            asked["client_id"] = client_id
+        return self._parse(ClientsDocument, self._allowed(self._ask("GET", "/v1/clients", params=asked), "the clients"))
+
+    def kick(self, client_id: str, *, clean: bool) -> KickResult:
+        """Send a client away, and return the node's answer.
+
+        Raises:
+            RequestRefused: The node has no such client, or does not allow it.
+        """
+        return self._order(KickResult, "/v1/clients/kick", json={"client_id": client_id, "clean": clean})
+
+    def explain(self, topic: str, *, at_primary: bool = False, client_id: str | None = None) -> TopicExplanation:
+        """Return `/v1/explain` for a topic; the node asks its primary, which takes some seconds at most.
+
+        Args:
+            topic: The topic.
+            at_primary: Whether it is the topic's name at the primary, not at the node.
+            client_id: The client that does not get it; None for none.
+
+        Raises:
+            RequestRefused: The node explains another topic now, or nothing to this command.
+        """
+        query = {"topic": topic, "at_primary": str(at_primary).lower()}
+        if client_id is not None:
+            query["client"] = client_id
+        patient = httpx.Timeout(_TIMEOUT_S, read=_EXPLAIN_S)
+        answer = self._ask("GET", "/v1/explain", params=query, timeout=patient)
+        return self._parse(TopicExplanation, self._allowed(answer, "the explanation"))
+
+    def _order(self, model: type[Document], path: str, **further: Any) -> Document:
+        return self._parse(model, self._allowed(self._ask("POST", path, **further), path))
+
+    def _allowed(self, answer: httpx.Response, what: str) -> Any:
+        """Return the document of an answer.
+
+        Raises:
+            RequestRefused: The node refuses, with its reason.
+        """
+        if answer.status_code in {401, 403, 409, 422, 429}:
+            fault = self._parse(Fault, self._json(answer, what))
+            raise RequestRefused(fault.error, hint=fault.hint)
+        if answer.status_code != 200:
+            raise self._stranger(f"status {answer.status_code} for {what}")
+        return self._json(answer, what)
+
+    def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit a link, without a time limit, and return the result.
 
         Raises:
@@ -103,6 +187,21 @@ class NodeClient:
         if answer.status_code != 200:
             raise self._stranger(f"status {answer.status_code} for an audit")
         return self._parse(AuditDetail, self._json(answer, "the audit"))
+
+    def unconfirmed(self, link: str, *, after: str = "") -> UnconfirmedDocument:
+        """Return a page of a link's unconfirmed topics, behind the topic `after`.
+
+        Raises:
+            AuditRefused: The node has no such link.
+        """
+        path = f"/v1/links/{link}/unconfirmed"
+        answer = self._ask("GET", path, params={"after": after} if after else {})
+        if answer.status_code == 404:
+            fault = self._parse(Fault, self._json(answer, path))
+            raise AuditRefused(fault.error, hint=fault.hint)
+        if answer.status_code != 200:
+            raise self._stranger(f"status {answer.status_code} for {path}")
+        return self._parse(UnconfirmedDocument, self._json(answer, path))
 
     def document(self, path: str) -> Any:
         """Return the JSON document at `path` as the node sent it.
@@ -122,8 +221,10 @@ class NodeClient:
                 return httpx.Response(answer.status_code, content=self._read(answer))
         except httpx.TimeoutException as error:
             kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
+            limits: httpx.Timeout = further.get("timeout", self._http.timeout)
+            limit_s = limits.read if kind is NodeSilent else limits.connect
             raise kind(
-                f"no answer from {self.url} within {self._http.timeout.read:g} s",
+                f"no answer from {self.url} within {limit_s:g} s",
                 hint="The node is overloaded, or a firewall drops packets: see the node's log",
             ) from error
         except httpx.ConnectError as error:

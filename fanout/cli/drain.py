@@ -1,4 +1,4 @@
-"""`fanout drain`: make a node leave its pool and end."""
+"""`fanout drain` and `fanout undrain`: make a node leave its pool and end, or leave it for a while and come back."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.cli.exit_codes import ExitCode
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.errors import NodeSilent, NodeUnreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.api.models import Held
     from fanout.cli.client import NodeClient
 
 __all__ = ["register", "wait_ended"]
@@ -22,22 +25,42 @@ _POLL_S: Final = 0.25
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(epilog="Exit codes: 0 draining, with --wait ended; 1 not ended in time; 3 unreachable.")(drain)
+    app.command(
+        epilog="Exit codes: 0 draining, with --wait ended, with --hold held; 1 not ended in time; 2 options that do not"
+        " go together; 3 unreachable; 5 it drains or stops, and cannot be held."
+    )(drain)
+    app.command(epilog="Exit codes: 0 not held; 3 unreachable; 5 it drains or stops, which has no way back.")(undrain)
 
 
 def drain(
     url: UrlArgument = DEFAULT_URL,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to end.")] = 0,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Leave the pool only, until `fanout undrain` or a restart; nothing ends.")
+    ] = False,
+    disconnect: Annotated[
+        bool, typer.Option("--disconnect", help="With --hold: send the clients away too, 500 in a second.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a node leave its pool and end, as SIGTERM does.
+    """Make a node leave its pool and end; with --hold for a while.
 
     From now on the node is not ready. It serves its clients for node.drain_s more, then tells them to leave, and its
-    process ends.
+    process ends. A node that is held stays as it is, but not ready: a load balancer sends it no new clients, and those
+    that it has stay.
     """
     from fanout.cli.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
+    if hold and wait:
+        raise typer.BadParameter("a node that is held does not end", param_hint="--wait")
+    if disconnect and not hold:
+        raise typer.BadParameter("goes with --hold; without it the clients leave anyway", param_hint="--disconnect")
+    if hold:
+        with NodeClient(url) as client:
+            held = client.hold(disconnect=disconnect)
+        print_json(held.model_dump(mode="json")) if as_json else show(*_held_lines(held, disconnect=disconnect))
+        return
     with NodeClient(url) as client:
         draining = client.drain()
         if as_json:
@@ -50,6 +73,32 @@ def drain(
             raise typer.Exit(ExitCode.NO)
     if wait and not as_json:
         show(f"{draining.node} has ended")
+
+
+def undrain(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Take a node that is held back into its pool.
+
+    It is ready as soon as its links are.
+    """
+    from fanout.cli.client import NodeClient
+    from fanout.cli.output.terminal import print_json, show
+
+    with NodeClient(url) as client:
+        held = client.undrain()
+    if as_json:
+        print_json(held.model_dump(mode="json"))
+        return
+    now = "ready" if not held.reasons else f"not ready: {'; '.join(held.reasons)}"
+    show(f"{held.node} is {'held no more' if held.changed else 'not held'}, and {now}")
+
+
+def _held_lines(held: Held, *, disconnect: bool) -> Iterator[str]:
+    from fanout.cli.output.quantities import counted
+
+    since = "" if held.held_since is None else f" since {held.held_since:%Y-%m-%d %H:%M:%S} UTC"
+    yield f"{held.node} is {'held' if held.changed else 'held already,'}{since}: not ready, until fanout undrain"
+    clients = counted(held.connections, "client")
+    yield f"{clients} {'are being sent away' if disconnect else 'may stay'}; new ones that come all the same are served"
 
 
 def wait_ended(

@@ -32,6 +32,8 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FLAGS = {1: "dup", 2: "duplicate", 4: "stale", 8: "conflated"}
 _NOTHING = "-"
+_LAST_ROWS = 20
+_LAST_ROWS_SINCE = 1000
 _TEXT_LENGTH_MAX = 400
 """Characters of a topic or a detail that are shown; the JSON has all."""
 
@@ -40,22 +42,36 @@ _TEXT_LENGTH_MAX = 400
 def show_rows(
     directory: LogDirectory,
     *,
-    last: Annotated[int, typer.Option(min=1, metavar="ROWS", help="How many rows to show.")] = 20,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="ROWS", help="How many rows to show: 20; with --since 1000.", show_default=False),
+    ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Show the rows of this node only.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="FILTER", help="Show updates that this filter matches.")] = None,
     events: Annotated[bool, typer.Option("--events", help="Show events, not updates.")] = False,
+    kind: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Show these events only, such as state,audit,alarm.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Show rows from this time on: ISO 8601 (UTC), or an age like 10m."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each row as one line of JSON.")] = False,
 ) -> None:
     """Show the newest rows of a log, oldest first.
 
     Names of topics are those at the primary. Payloads are not in a log.
     """
+    from fanout.cli.arguments.times import parse_time
     from fanout.cli.output.terminal import columns, json_line, show
     from fanout.errors import SelectorInvalid
     from fanout.mqtt.topics import matches
     from fanout.replog.read.showing import newest_rows
     from fanout.selection import check_filter
 
+    kinds = None if kind is None else _kinds_of(kind)
+    events = events or kinds is not None
+    begin = None if since is None else parse_time(since)
     if topic is not None and events:
         raise typer.BadParameter("events have no topic", param_hint="--topic")
     try:
@@ -65,9 +81,11 @@ def show_rows(
     rows = newest_rows(
         directory,
         "events" if events else "updates",
-        count=last,
+        count=last if last is not None else _LAST_ROWS if begin is None else _LAST_ROWS_SINCE,
         node=node,
         wanted_topic=None if topic is None else lambda name: matches(topic.encode(), name.encode()),
+        kinds=kinds,
+        since=begin,
     )
     if as_json:
         for row in rows:
@@ -116,6 +134,22 @@ def verify(directory: LogDirectory, as_json: JsonOption = False) -> None:
     else:
         show(facts(*(line for one in checks for line in _check(one))) if checks else f"{directory} holds no rows")
     raise typer.Exit(ExitCode.OK if all(one.sound for one in checks) else ExitCode.NO)
+
+
+def _kinds_of(text: str) -> frozenset[str]:
+    """Return the names of events in the value of `--kind`.
+
+    Raises:
+        typer.BadParameter: There is no such event.
+    """
+    from fanout.replog.files.schema import event_names
+
+    kinds = frozenset(name.strip() for name in text.split(","))
+    if unknown := sorted(kinds - set(event_names)):
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is no event; events are {', '.join(event_names)}", param_hint="--kind"
+        )
+    return kinds
 
 
 def _figures(figures: NodeFigures) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib.util
 import re
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +46,7 @@ _OPTIONS = {
     "filter": "--filter",
 }
 """Keys of a link to the options that they come from."""
-_KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b")
+_KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b(?: of the link\b)?")
 
 
 class ProbedVersion(enum.StrEnum):
@@ -157,10 +158,11 @@ def probe(
         del given["control_topic"]  # the user is only known to have rights at the default
     del given["primary"]
     advice = advise(report, read_filter=read_filter, keys=given)
+    rights = _rights(advice, report.server)
     if as_json:
-        print_json(_document(report, advice))
+        print_json(_document(report, advice, rights))
     else:
-        _show(report, advice)
+        _show(report, advice, rights)
     raise typer.Exit(_exit_code(report, advice))
 
 
@@ -213,7 +215,8 @@ def _in_options(error: TlsFailed) -> TlsFailed:
 
 
 def _as_options(text: str) -> str:
-    return re.sub(_KEYS, lambda key: _OPTIONS[key[0]], text)
+    """Return a text about keys of the link as one about the options that they come from."""
+    return re.sub(_KEYS, lambda key: _OPTIONS[key[1]], text)
 
 
 def _target(link: LinkConfig, tls: LinkTls | None) -> Target:
@@ -249,12 +252,26 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda check: status.update(styled(check))
 
 
-def _show(report: ProbeReport, advice: Advice) -> None:
+def _rights(advice: Advice, server: str) -> str:
+    """Return the access rules that the advised link needs, in the syntax of the server where that is known."""
+    from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text, syntax_of
+    from fanout.config.loading import parse_tables
+
+    config = parse_tables(tomllib.loads(advice.toml), path="the advice")
+    (link,) = config.links
+    try:
+        return acl_text(link, node_id=config.node.id, syntax=syntax_of(server))
+    except AclUnwritable:
+        return acl_text(link, node_id=config.node.id, syntax=AclSyntax.LIST)
+
+
+def _show(report: ProbeReport, advice: Advice, rights: str) -> None:
     from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
     for version in report.versions:
         show("", f"MQTT {'5' if version.version == 5 else '3.1.1'}", "", _table(version))
+    show("", "rights that the user of this link needs there", "", *rights.rstrip("\n").split("\n"))
     verdict = "yes" if advice.is_proved else "without proof" if advice.can_replicate else "no"
     show("", f"{verdict}: {advice.reason}", "")
     show(*advice.toml.rstrip("\n").split("\n"))
@@ -266,11 +283,11 @@ def _table(report: VersionReport) -> Table:
     table = columns("check", "result", "seen", "for a link")
     for finding in report.findings:
         result = finding.result
-        table.add_row(finding.check, outcome_text(result.outcome), result.seen, finding.meaning)
+        table.add_row(finding.check, outcome_text(result.outcome.shown), result.seen, finding.meaning)
     return table
 
 
-def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
+def _document(report: ProbeReport, advice: Advice, rights: str) -> dict[str, object]:
     return {
         "primary": report.address,
         "server": report.server or None,
@@ -279,11 +296,12 @@ def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
         "can_replicate": advice.can_replicate,
         "evidence": advice.evidence,
         "reason": advice.reason,
+        "writable_prefix": next((one.writable_prefix for one in report.versions if one.writable_prefix), None),
         "mqtt": {
             "5" if one.version == 5 else "3.1.1": [
                 {
                     "check": finding.check,
-                    "result": finding.result.outcome,
+                    "result": finding.result.outcome.shown,
                     "seen": finding.result.seen,
                     "meaning": finding.meaning,
                 }
@@ -292,6 +310,7 @@ def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
             for one in report.versions
         },
         "configuration": advice.toml,
+        "rights": rights,
     }
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.cli.exit_codes import ExitCode
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
 from fanout.errors import NodeUnreachable
 
 if TYPE_CHECKING:
@@ -107,11 +107,12 @@ def _verdict(readiness: Readiness) -> list[RenderableType]:
 
 
 def _links_table(readiness: Readiness) -> Table:
-    from fanout.cli.output.quantities import UNKNOWN, as_count
+    from fanout.cli.output.quantities import UNKNOWN, as_topics
     from fanout.cli.output.terminal import columns, state_text
 
     table = columns("link", "state", "topics", "evidence", "selector", right=("topics",))
     for link in readiness.links:
         for one in link.selectors:
-            table.add_row(link.name, state_text(link.state), as_count(one.topics), one.evidence or UNKNOWN, one.filter)
+            topics = as_topics(one.topics, maybe_unreadable=one.maybe_unreadable)
+            table.add_row(link.name, state_text(link.state), topics, one.evidence or UNKNOWN, one.filter)
     return table

@@ -6,18 +6,20 @@ files are fetched from their store. pyspark is imported only then.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from fanout.cli.arguments.report_options import (
     LOCAL_MASTER,
     SETTLE_S,
+    AcceptUnion,
     BehindMax,
     FailUnder,
     HtmlFile,
@@ -48,18 +50,59 @@ app = typer.Typer(help="Make a report from replication logs, with Spark.", no_ar
 
 _EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
 _JUDGED_EXIT_CODES: Final = (
-    "Exit codes: 0 done, 1 below --fail-under, 4 pyspark is not installed, 5 no report can be made."
+    "Exit codes: 0 done, 1 --fail-under is not met, 4 pyspark is not installed, 5 no report can be made."
 )
 _STANDARD_OUTPUT: Final = Path("-")
 
 
-class _Run(Protocol):
-    """A report that lacks only its input and its output."""
+_OPTIONS: Final = {"settle": "settle_s", "behind_max": "behind_max_s", "html_file": "html_path"}
+"""Arguments of the commands that have another name in `fanout.reports.entry`."""
 
-    def __call__(self, logs: LogFiles, *, json_path: Path | None, progress: Callable[[str], None]) -> ReportResult: ...
+
+def _every_report(
+    *,
+    since: Since = None,
+    until: Until = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = LOCAL_MASTER,
+) -> None:
+    """Name the options that every report has, behind its own."""
+
+
+def _runs(
+    function: Literal["run_completeness", "run_lag", "run_section"], name: ReportName | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command that hands its arguments to a function of `fanout.reports.entry`.
+
+    The decorated function names its own; those of `_every_report` follow.
+    """
+
+    def decorate(named: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(named)
+        def command(log_dirs: list[str], *, json_file: Path | None, master: str, **options: Any) -> None:
+            _check_window(options["since"], options["until"])
+            _require_spark()
+            from fanout.reports import entry
+
+            asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
+            if name is not None:
+                asked["name"] = name
+            run = functools.partial(getattr(entry, function), master=master, **asked)
+            _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
+
+        own, common = (inspect.signature(each, eval_str=True) for each in (named, _every_report))
+        command.__signature__ = own.replace(  # type: ignore[attr-defined]  # typer reads the options from it
+            parameters=[*own.parameters.values(), *common.parameters.values()]
+        )
+        return command
+
+    return decorate
 
 
 @app.command("all", epilog=_JUDGED_EXIT_CODES)
+@_runs("run_completeness", "all")
 def everything(
     log_dirs: LogDirectories,
     *,
@@ -68,35 +111,16 @@ def everything(
     behind_max: BehindMax = None,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
     fail_under: FailUnder = None,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
+    accept_union: AcceptUnion = False,
 ) -> None:
     """Show everything in one report.
 
     Completeness, stalled topics, convergence, epochs, lag and traffic, from one look at the logs.
     """
-    _compare(
-        "all",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        behind_max_s=behind_max,
-        depth=depth,
-        since=since,
-        until=until,
-        master=master,
-        fail_under=fail_under,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
+@_runs("run_completeness", "completeness")
 def completeness(
     log_dirs: LogDirectories,
     *,
@@ -110,36 +134,17 @@ def completeness(
         ),
     ] = 0,
     fail_under: FailUnder = None,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
+    accept_union: AcceptUnion = False,
 ) -> None:
     """Show what each secondary applied of what there was.
 
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
     the time to ready; what is proved exactly is told from what is only a bound.
     """
-    _compare(
-        "completeness",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        behind_max_s=behind_max,
-        depth=depth,
-        since=since,
-        until=until,
-        master=master,
-        fail_under=fail_under,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_lag")
 def lag(
     log_dirs: LogDirectories,
     *,
@@ -147,148 +152,68 @@ def lag(
         int,
         typer.Option(min=0, metavar="LEVELS", help="Also list the slowest topic prefixes of so many levels."),
     ] = 0,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show how long updates took to arrive.
 
     Propagation times from the stamps of a `fanout primary`, heartbeats, and the time from connect to ready;
     no reference is needed.
     """
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_lag
-
-    run = partial(run_lag, depth=depth, since=since, until=until, master=master, html_path=html_file, parquet=parquet)
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "snapshots")
 def snapshots(
     log_dirs: LogDirectories,
     *,
     settle: Settle = SETTLE_S,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show every epoch of every link, and when it was ready.
 
     An epoch is the life of one MQTT session: its topics, evidence and tear-downs. No reference is needed.
     """
-    _section(
-        "snapshots",
-        log_dirs,
-        json_file,
-        settle_s=settle,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "convergence")
 def convergence(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
     settle: Settle = SETTLE_S,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show whether the nodes hold the same values.
 
     At the end by topic, over time by their digests.
     """
-    _section(
-        "convergence",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "stalls")
 def stalls(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
     settle: Settle = SETTLE_S,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show the topics that stopped at a node.
 
     And whether they stopped at the others too.
     """
-    _section(
-        "stalls",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
+@_runs("run_section", "traffic")
 def traffic(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
     settle: Settle = SETTLE_S,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 1,
-    since: Since = None,
-    until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    parquet: ParquetDirectory = None,
-    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show who publishes what, by topic prefix.
 
     Updates, bytes, and the nodes that they were published at.
     """
-    _section(
-        "traffic",
-        log_dirs,
-        json_file,
-        reference=reference,
-        settle_s=settle,
-        depth=depth,
-        since=since,
-        until=until,
-        master=master,
-        html_path=html_file,
-        parquet=parquet,
-    )
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -401,42 +326,6 @@ def schema() -> None:
     sys.stdout.write(schema_text())
 
 
-def _compare(
-    name: Literal["completeness", "all"],
-    log_dirs: list[str],
-    json_file: Path | None,
-    *,
-    since: datetime | None,
-    until: datetime | None,
-    master: str,
-    **options: Any,
-) -> None:
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_completeness
-
-    run = partial(run_completeness, name=name, since=since, until=until, master=master, **options)
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
-
-
-def _section(
-    name: ReportName,
-    log_dirs: list[str],
-    json_file: Path | None,
-    *,
-    since: datetime | None,
-    until: datetime | None,
-    master: str,
-    **options: Any,
-) -> None:
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_section
-
-    run = partial(run_section, name=name, since=since, until=until, master=master, **options)
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
-
-
 def _check_window(since: datetime | None, until: datetime | None) -> None:
     if since is not None and until is not None and since >= until:
         raise typer.BadParameter(
@@ -453,7 +342,7 @@ def _require_spark() -> None:
     require_pyspark()
 
 
-def _make(run: _Run, *, log_dirs: list[str], master: str, json_file: Path | None) -> None:
+def _make(run: Callable[..., ReportResult], *, log_dirs: list[str], master: str, json_file: Path | None) -> None:
     """Run a report and print it, or its JSON alone; end with its exit code."""
     only_json = json_file == _STANDARD_OUTPUT
     with _progress() as progress, _staged(log_dirs, master=master, progress=progress) as files:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LogStatus,
         NodeStatus,
         RetainedStatus,
+        SamplingDetail,
         ServerStatus,
         WorkerStatus,
     )
@@ -120,14 +121,15 @@ _NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag",
 
 
 def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
-    from fanout.cli.output.quantities import UNKNOWN, as_count
+    from fanout.cli.output.quantities import UNKNOWN, as_topics
     from fanout.cli.output.terminal import columns
 
     table = columns("link", "topics", "complete", "evidence", "digest", "selector", right=_NUMBERS)
     for link in links:
         for one in link.selectors:
             complete = "yes" if one.complete else "no"
-            table.add_row(link.name, as_count(one.topics), complete, one.evidence or UNKNOWN, one.digest, one.filter)
+            topics = as_topics(one.topics, maybe_unreadable=one.maybe_unreadable)
+            table.add_row(link.name, topics, complete, one.evidence or UNKNOWN, one.digest, one.filter)
     return table
 
 
@@ -136,12 +138,16 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
 
     yield "link", link.name
     yield "primary", link.primary
+    if link.stale_seconds:
+        yield "values", f"last known to be current {as_duration(link.stale_seconds)} ago"
     if link.stale_left_seconds is not None:
         yield "stale", f"for at most {as_duration(link.stale_left_seconds)} more"
     if link.snapshot_seconds is not None:
         yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
     if link.audit is not None:
         yield "audit", link.audit.failure or _audit_figures(link.audit)
+    if link.sampling.samples_total or link.sampling.off is not None:
+        yield "samples", _sample_figures(link.sampling)
     if link.alarm is not None:
         yield "alarm", link.alarm
     if link.count_difference is not None:
@@ -161,7 +167,11 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         yield "troubles", ", ".join(had)
     if link.last_error is not None:
         yield "error", link.last_error
-        yield "", link.hint or ""
+        if link.last_error_at is not None:
+            over = "; over, the link has been live since" if link.last_error_over else ""
+            yield "", f"at {link.last_error_at:%Y-%m-%d %H:%M:%S} UTC{over}"
+        if link.hint is not None and not link.last_error_over:
+            yield "", link.hint
 
 
 def _audit_figures(audit: AuditDetail) -> str:
@@ -170,6 +180,14 @@ def _audit_figures(audit: AuditDetail) -> str:
     changed, removed = as_count(audit.changed_topics), as_count(audit.removed_topics)
     figures = f"{counted(audit.checked_topics, 'topic')}, {changed} repaired, {removed} removed"
     return f"{figures}, at {audit.ended:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _sample_figures(sampling: SamplingDetail) -> str:
+    from fanout.cli.output.quantities import as_count, counted
+
+    differing = as_count(sampling.missing_total + sampling.changed_total)
+    figures = f"{counted(sampling.topics_total, 'topic')} asked by name, {differing} differed"
+    return figures if sampling.off is None else f"{figures}; off: {sampling.off}"
 
 
 def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:

@@ -4,10 +4,10 @@ Pydantic validates single values (`values`, `settings`, `translation`), `rules` 
 `loading` joins them. Only this package imports Pydantic for the configuration.
 """
 
-from fanout.access.settings import AccessConfig
+from fanout.config.access import AccessConfig
 from fanout.config.address import Address
 from fanout.config.loading import load_config, parse_config
-from fanout.config.passwords import read_count_key, read_password
+from fanout.config.passwords import read_audit_password, read_count_key, read_password, read_token
 from fanout.config.rules import Role
 from fanout.config.settings import (
     HttpConfig,
@@ -40,6 +40,8 @@ __all__ = [
     "ShipConfig",
     "load_config",
     "parse_config",
+    "read_audit_password",
     "read_count_key",
     "read_password",
+    "read_token",
 ]

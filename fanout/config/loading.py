@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from fanout.config.rules import Role, find_faults
 from fanout.config.settings import NodeConfig
 from fanout.config.translation import translate
-from fanout.errors import ConfigError, ConfigFault
+from fanout.errors import ConfigError, ConfigFault, system_reason
 
 __all__ = ["load_config", "parse_config", "parse_tables"]
 
@@ -45,7 +45,7 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
         data = Path(path).read_bytes()
     except OSError as error:
         hint = "Check its permissions." if isinstance(error, PermissionError) else "Check the path."
-        fault = ConfigFault("", f"cannot read the configuration file: {_reason(error)}", hint)
+        fault = ConfigFault("", f"cannot read the configuration file: {system_reason(error)}", hint)
         raise ConfigError(str(path), (fault,)) from error
     try:
         text = data.decode("utf-8-sig")  # some editors write a byte order mark
@@ -102,10 +102,6 @@ def parse_tables(data: dict[str, Any], *, path: str, role: Role | None = None) -
     return config
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or "the system gives no reason").lower()
-
-
 def _syntax_fault(error: Exception, text: str) -> ConfigFault:
     message = str(error)
     place = _TOML_PLACE.search(message)
@@ -131,7 +127,19 @@ def _validate(data: dict[str, Any]) -> NodeConfig:
         link if link.client_id else dataclasses.replace(link, client_id=f"fanout-{config.node.id}-{link.name}")
         for link in config.links
     )
-    return dataclasses.replace(config, links=tuple(links))
+    return _with_current_limits(dataclasses.replace(config, links=tuple(links)))
+
+
+def _with_current_limits(config: NodeConfig) -> NodeConfig:
+    """Let `retained.max_messages` lower the limits whose old spelling it is."""
+    most = config.retained.max_messages
+    if not most:
+        return config
+    links = (dataclasses.replace(link, topics_max=min(link.topics_max, most)) for link in config.links)
+    server = config.server
+    if server is not None:
+        server = dataclasses.replace(server, retained_topics_max=min(server.retained_topics_max, most))
+    return dataclasses.replace(config, links=tuple(links), server=server)
 
 
 def _made_inert(data: dict[str, Any], details: list[ErrorDetails]) -> dict[str, Any]:

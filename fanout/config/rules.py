@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from fanout.access.settings import find_access_faults
+from fanout.config.access import find_access_faults
 from fanout.config.address import Address
 from fanout.config.settings import LinkConfig, NodeConfig
 from fanout.errors import ConfigFault
@@ -262,6 +262,18 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 "Add username.",
             )
         yield from _link_tls_faults(key, link)
+        if link.audit_username is not None and link.audit_username == link.username:
+            yield ConfigFault(
+                f"{key}.audit_username",
+                "it is the username of the link, which sees no more than the link",
+                "Give another user, which may read all that the selectors match, or remove the line.",
+            )
+        if link.audit_password_file is not None and link.audit_username is None:
+            yield ConfigFault(
+                f"{key}.audit_password_file",
+                "it is for audit_username, which is missing",
+                "Add audit_username, or remove the line.",
+            )
         if link.count_key_file is not None and link.count_url is None:
             yield ConfigFault(
                 f"{key}.count_key_file",
@@ -353,6 +365,12 @@ def _selector_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                     f"{_key(SelectorPlace(link_index, selector_index))}.live_only",
                     "retained_only is true too, and nothing would be left",
                     "Keep one of them, or neither.",
+                )
+            if selector.live_only and selector.min_topics:
+                yield ConfigFault(
+                    f"{_key(SelectorPlace(link_index, selector_index))}.min_topics",
+                    "live_only is true, so no retained value is held, and the node would never be ready",
+                    "Remove one of them.",
                 )
             if sample_topic(selector) is None:
                 yield ConfigFault(

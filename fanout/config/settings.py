@@ -5,19 +5,19 @@ file is loaded. A class that is built directly, as tests do, is not validated. `
 `fanout.config.values` defines legal values, `fanout.config.rules` the rules between keys.
 
 An absent section is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no replication log. Only
-`[access]` (`fanout.access.settings`) and `[retained]` are never off: their defaults hold then. Relative paths are
+`[access]` (`fanout.config.access`) and `[retained]` are never off: their defaults hold then. Relative paths are
 relative to the current directory of the process, not to the file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from fanout.access.settings import AccessConfig, ListUrl
+from fanout.config.access import AccessConfig
 from fanout.config.address import Address
 from fanout.config.values import (
     GIB,
@@ -36,6 +36,7 @@ from fanout.config.values import (
     HttpAddress,
     ListenAddresses,
     ListenerAddress,
+    ListUrl,
     MessageCount,
     Name,
     NetworkAddress,
@@ -48,6 +49,7 @@ from fanout.config.values import (
     Prefix,
     PrimaryAddresses,
     Qos,
+    SampleCount,
     Seconds,
     SecondsOrZero,
     SelectedFilter,
@@ -79,12 +81,22 @@ __all__ = [
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
+    "StallPolicy",
     "TlsVersion",
 ]
 
 MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
+DoubtPolicy: TypeAlias = Literal["not_ready", "serve"]
+"""Whether a node is ready while topics of a link are unconfirmed; their values are served in any case."""
+
+StallPolicy: TypeAlias = Literal["not_ready", "serve_stale"]
+"""Treatment of complete values that the primary does not confirm, since it is frozen or away:
+
+- `not_ready`: clients go elsewhere;
+- `serve_stale`: `/readyz?stale=ok` offers them, with their age, for `stall_grace_s`; the node is not ready either way.
+"""
 LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
 """Treatment of the replica after its session was lost.
 
@@ -248,6 +260,8 @@ class HttpConfig:
     """Address to listen on."""
     agent_listen: HttpAddress | None = None
     """Address at which HAProxy's agent check is answered; None answers none."""
+    token_file: PathText | None = None
+    """File with the token that requests about single clients must carry; None shows them on loopback only."""
     report_directory: PathText | None = None
     """Directory of the last result of `fanout report watch`, which `/v1/lag` shows; None for none."""
 
@@ -307,8 +321,7 @@ class RetainedConfig:
     cache_bytes: ByteCount = 256 * MIB
     """Used with `disc_only` only: size of the part of the file in memory."""
     max_messages: MessageCount = 0
-    """Retained values in each store: of each link, and of this node's own topics; more are delivered only, and counted;
-    0: no limit but those of the stores."""
+    """Old spelling of `topics_max` of links and `retained_topics_max` of the server, which it lowers; 0: neither."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
     expiry_s: Uint32 = 0
@@ -344,20 +357,12 @@ class SelectorSection:
     """Whether only live messages are replicated, and no retained values."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is replicated; 0: no limit."""
+    min_topics: MessageCount = 0
+    """Retained values below which the link is not ready; 0: no bound, an empty set is only warned about."""
 
 
 def _selector(section: SelectorSection) -> Selector:
-    return Selector(
-        section.filter,
-        section.exclude,
-        section.qos,
-        section.prefix,
-        section.writes,
-        section.content,
-        section.retained_only,
-        section.live_only,
-        section.max_payload,
-    )
+    return Selector(**{key.name: getattr(section, key.name) for key in fields(section)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +387,10 @@ class LinkConfig:
     """File whose content is the password (`read_password`); None for none."""
     password_env: EnvironmentName | None = None
     """Environment variable whose value is the password; None for none."""
+    audit_username: UserName | None = None
+    """Another User Name, which may read all that the selectors match, to ask for missing topics with; None for none."""
+    audit_password_file: PathText | None = None
+    """File whose content is its password (`read_audit_password`); None for none."""
     ca_file: PathText | None = None
     """PEM file with the primary's CAs; None for those of the system."""
     server_certificate_sha256: CertificateDigests = ()
@@ -406,7 +415,11 @@ class LinkConfig:
     on_session_loss: LossPolicy = "tear_down"
     """Treatment of the replica after a session loss; see `LossPolicy`."""
     grace_s: Seconds = 300.0
-    """Used with `serve_stale` only: longest time that a replica without a session is served."""
+    """Used with `on_session_loss = "serve_stale"` only: longest time that a replica without a session is served."""
+    on_stall: StallPolicy = "not_ready"
+    """Treatment of complete values while the primary does not answer; see `StallPolicy`."""
+    stall_grace_s: Seconds = 300.0
+    """Used with `on_stall = "serve_stale"` only: greatest age of values that are offered as stale."""
     disconnect_clients: Flag = False
     """Whether clients with subscriptions to the link's topics are disconnected (0x9C) before a tear-down."""
     receive_maximum: PositiveUint16 = 65_535
@@ -429,10 +442,15 @@ class LinkConfig:
     """File with `key:secret` for that; None sends none."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
-    audit_interval_s: SecondsOrZero = 3_600.0
-    """Pause between audits while live, give or take a tenth; 0 makes only requested ones."""
+    sample_topics: SampleCount = 16
+    """Topics of each selector that are requested by name with each heartbeat; 0 requests none."""
+    audit_interval_s: SecondsOrZero | None = None
+    """Pause between audits while live, give or take a tenth; 0 makes only requested ones. None means 5 minutes, and a
+    hundred times the duration of the newest audit where that is longer."""
     max_removed_percent: Percent = 20
-    """Share of a selector's topics that an audit may remove without confirmation."""
+    """Share of a selector's topics that may be removed without confirmation, with evidence that they are deleted."""
+    on_doubt: DoubtPolicy = "not_ready"
+    """Readiness while topics are unconfirmed; see `DoubtPolicy`."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     announce_missing: Flag = False
@@ -447,6 +465,11 @@ class LinkConfig:
     """Retained values held for the link; more are counted and delivered, but not held."""
     bytes_max: ByteCount = 4 * GIB
     """Bytes of the topics, payloads and properties of these retained values."""
+
+    @property
+    def proves_absence(self) -> bool:
+        """Whether it can be asked about single topics whether they are deleted at the primary."""
+        return self.count_url is not None or self.audit_username is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

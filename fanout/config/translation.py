@@ -18,7 +18,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fanout.access.settings import AccessConfig, HookConfig, RuleSection
+from fanout.config.access import AccessConfig, HookConfig, RuleSection
 from fanout.config.address import Address
 from fanout.config.settings import (
     HttpConfig,

@@ -8,8 +8,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
@@ -34,7 +36,9 @@ __all__ = [
     "EnvironmentName",
     "Exclude",
     "Flag",
+    "HookUrl",
     "HttpAddress",
+    "ListUrl",
     "ListenAddresses",
     "ListenerAddress",
     "MessageCount",
@@ -50,6 +54,7 @@ __all__ = [
     "Prefix",
     "PrimaryAddresses",
     "Qos",
+    "SampleCount",
     "Seconds",
     "SecondsOrZero",
     "SelectedFilter",
@@ -61,6 +66,8 @@ __all__ = [
     "UserName",
     "WorkerCount",
     "converted",
+    "fault",
+    "parsed",
 ]
 
 FAULT = "fanout_fault"
@@ -77,6 +84,7 @@ _SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5
 """A server in a Server Reference (MQTT 5, section 4.11)."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STORE_SCHEMES = ("s3", "gs", "hdfs", "file")
+_HTTP_HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -85,11 +93,12 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-def _fault(problem: str, hint: str) -> PydanticCustomError:
+def fault(problem: str, hint: str) -> PydanticCustomError:
+    """Return the error of a value that is not legal, in the words of a `ConfigFault`."""
     return PydanticCustomError(FAULT, "{problem}", {"problem": problem, "hint": hint})
 
 
-def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
+def parsed(parse: Callable[[str], T]) -> BeforeValidator:
     """Make a validator of a function from the text in the file."""
 
     def validate(value: object) -> T:
@@ -98,7 +107,7 @@ def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
         try:
             return parse(value)
         except FanoutError as error:
-            raise _fault(error.message, error.hint) from error
+            raise fault(error.message, error.hint) from error
 
     return BeforeValidator(validate)
 
@@ -110,7 +119,7 @@ def _checked(check: Callable[[str], None]) -> BeforeValidator:
         check(text)
         return text
 
-    return _parsed(parse)
+    return parsed(parse)
 
 
 def converted(section: type[S], convert: Callable[[S], T]) -> GetPydanticSchema:
@@ -124,7 +133,7 @@ def converted(section: type[S], convert: Callable[[S], T]) -> GetPydanticSchema:
 
 def _check_name(text: str) -> None:
     if not _NAME.fullmatch(text):
-        raise _fault(
+        raise fault(
             f'"{text}" cannot be part of file names and Client Identifiers',
             "Use 1 to 64 letters (A to Z), digits, '-', '_' or '.', and begin with a letter or digit.",
         )
@@ -132,13 +141,13 @@ def _check_name(text: str) -> None:
 
 def _check_user_name(text: str) -> None:
     if not text:
-        raise _fault("it is empty", "Write the User Name, or remove the line.")
+        raise fault("it is empty", "Write the User Name, or remove the line.")
     _check_client_id(text)
 
 
 def _check_client_id(text: str) -> None:
     if "\0" in text or len(text.encode()) > MAX_STRING_BYTES:
-        raise _fault(
+        raise fault(
             "it is too long for MQTT, or contains the character U+0000",
             f"Use at most {MAX_STRING_BYTES} bytes, without that character.",
         )
@@ -146,7 +155,7 @@ def _check_client_id(text: str) -> None:
 
 def _check_server_reference(text: str) -> None:
     if not text or any(not _SERVER_REFERENCE.fullmatch(each) for each in text.split(" ")):
-        raise _fault(
+        raise fault(
             f'"{text}" does not name servers as clients read them',
             'Write host or host:port, several with one blank between, as in "edge-2:1883 edge-3:1883".',
         )
@@ -154,7 +163,7 @@ def _check_server_reference(text: str) -> None:
 
 def _check_environment_name(text: str) -> None:
     if not _ENVIRONMENT_NAME.fullmatch(text):  # the message leaves the text out: it may be the password itself
-        raise _fault(
+        raise fault(
             "this is not the name of an environment variable",
             'Write the name, such as "PLANT_PASSWORD", and put the password into that variable.',
         )
@@ -163,12 +172,12 @@ def _check_environment_name(text: str) -> None:
 def _check_path(text: str) -> None:
     if not text or "\0" in text:
         problem = "it contains the character U+0000" if text else "it is empty"
-        raise _fault(problem, "Write a path; a relative one is relative to the current directory.")
+        raise fault(problem, "Write a path; a relative one is relative to the current directory.")
 
 
 def _check_control_topic(text: str) -> None:
     if not text or "+" in text or "#" in text or text.startswith("$") or text.endswith("/"):
-        raise _fault(
+        raise fault(
             f'"{text}" is not a topic below which the node can publish',
             'Use one without wildcards, without "$" in front and "/" at the end, as in "fanout/control".',
         )
@@ -194,7 +203,7 @@ def _parse_network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:
-        raise _fault(
+        raise fault(
             f'"{text}" is neither an IP address nor a network',
             'Write it as in "10.0.0.7" or "10.0.0.0/24"; a network has no bits set behind its prefix.',
         ) from error
@@ -202,7 +211,7 @@ def _parse_network(text: str) -> Network:
 
 def _check_origin(text: str) -> None:
     if text != "*" and not _ORIGIN.fullmatch(text):
-        raise _fault(
+        raise fault(
             f'"{text}" is not the origin of a web page',
             'Write it as browsers do, as in "https://plant.example" or "http://10.0.0.7:8080", in small letters '
             'and without a path; "*" allows every page.',
@@ -213,13 +222,13 @@ def _check_store_uri(text: str) -> None:
     scheme, _, rest = text.partition("://")
     place = rest.partition("?")[0]
     if "@" in place.partition("/")[0]:  # the message leaves the text out: it may be the secret itself
-        raise _fault(
+        raise fault(
             "it has credentials in it",
             "Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or use the "
             "machine's role.",
         )
     if scheme not in _STORE_SCHEMES or not place.strip("/") or (scheme == "file") != place.startswith("/"):
-        raise _fault(
+        raise fault(
             f'"{text}" names no place that files can be shipped to',
             'Write it as in "s3://bucket/prefix", "gs://bucket/prefix", "hdfs://host:port/path" or "file:///mnt/logs".',
         )
@@ -228,16 +237,32 @@ def _check_store_uri(text: str) -> None:
 def _parse_digest(text: str) -> str:
     digest = text.replace(":", "").lower()
     if not _DIGEST.fullmatch(digest):
-        raise _fault(
+        raise fault(
             f'"{text}" is not a SHA-256 digest of a certificate',
             "Write 64 hexadecimal digits, with or without colons, as `openssl x509 -fingerprint -sha256` prints it.",
         )
     return digest
 
 
+def _http_url(text: str, *, example: str = "http://127.0.0.1:9000/mqtt") -> str:
+    if "@" in text:  # checked first, and without the text, which may contain a password
+        raise fault("the address contains a user name or a password", "Write only the scheme, host, port and path.")
+    as_in = f'Write it as in "{example}".'
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise fault(f'"{text}" is not an address', as_in) from None
+    if parts.scheme not in ("http", "https") or not _HTTP_HOST.fullmatch(parts.hostname or "") or port == 0:
+        raise fault(f'"{text}" is not an address of HTTP', as_in)
+    if parts.fragment or not all("!" <= character <= "~" for character in text):
+        raise fault(f'"{text}" contains a "#", a blank or a character that is not ASCII', as_in)
+    return text
+
+
 def _not_empty(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     if not addresses:
-        raise _fault("the list is empty", "Write at least one address.")
+        raise fault("the list is empty", "Write at least one address.")
     return addresses
 
 
@@ -252,7 +277,7 @@ ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
 StoreUri: TypeAlias = Annotated[str, _checked(_check_store_uri)]
 CertificateDigests: TypeAlias = Annotated[
-    tuple[Annotated[str, _parsed(_parse_digest)], ...], BeforeValidator(_one_or_several)
+    tuple[Annotated[str, parsed(_parse_digest)], ...], BeforeValidator(_one_or_several)
 ]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 
@@ -262,13 +287,17 @@ Exclude: TypeAlias = Annotated[str, _checked(check_filter)]
 Prefix: TypeAlias = Annotated[str, _checked(check_prefix)]
 
 # It may be empty beside [[server.listener]], which the rules check.
-ListenAddresses: TypeAlias = tuple[Annotated[Address, _parsed(parse_listen)], ...]
-ListenerAddress: TypeAlias = Annotated[Address, _parsed(parse_listener)]
-NetworkAddress: TypeAlias = Annotated[Network, _parsed(_parse_network)]
+ListenAddresses: TypeAlias = tuple[Annotated[Address, parsed(parse_listen)], ...]
+ListenerAddress: TypeAlias = Annotated[Address, parsed(parse_listener)]
+NetworkAddress: TypeAlias = Annotated[Network, parsed(_parse_network)]
+HookUrl: TypeAlias = Annotated[str, parsed(_http_url)]
+ListUrl: TypeAlias = Annotated[
+    str, parsed(partial(_http_url, example="http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"))
+]
 Origin: TypeAlias = Annotated[str, _checked(_check_origin)]
-HttpAddress: TypeAlias = Annotated[Address, _parsed(parse_http_listen)]
+HttpAddress: TypeAlias = Annotated[Address, parsed(parse_http_listen)]
 PrimaryAddresses: TypeAlias = Annotated[
-    tuple[Annotated[Address, _parsed(parse_primary)], ...],
+    tuple[Annotated[Address, parsed(parse_primary)], ...],
     BeforeValidator(_one_or_several),
     AfterValidator(_not_empty),
 ]
@@ -276,6 +305,7 @@ PrimaryAddresses: TypeAlias = Annotated[
 Flag: TypeAlias = Annotated[bool, Strict()]
 Percent: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=100)]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
+SampleCount: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1_000)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
 Uint32: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFF)]

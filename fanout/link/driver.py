@@ -38,6 +38,7 @@ class Driver:
         clock: Clock,
         on_event: Callable[[Event], None],
         on_full: Callable[[], None],
+        on_unconfirmed: Callable[[], None],
         on_crash: Callable[[Exception], None],
     ) -> None:
         """Begin without a Network Connection and without a timer.
@@ -51,6 +52,7 @@ class Driver:
             clock: Clock of the node.
             on_event: Called for each event that is no batch, in order.
             on_full: Called when a limit of the replica has kept values out.
+            on_unconfirmed: Called when the number of unconfirmed topics has changed.
             on_crash: Called for a bug, here or in the sink, that no caller would see.
         """
         self._link = link
@@ -61,6 +63,9 @@ class Driver:
         self._clock = clock
         self._on_event = on_event
         self._on_full = on_full
+        self._on_unconfirmed = on_unconfirmed
+        self._unconfirmed_told = 0
+        """Number of unconfirmed topics at the last call of `on_unconfirmed`."""
         self._on_crash = on_crash
         self._connection: LinkConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -115,6 +120,9 @@ class Driver:
         if self._replica.refused_total != self._refused_told:
             self._refused_told = self._replica.refused_total
             self._on_full()
+        if len(self._replica.unconfirmed) != self._unconfirmed_told:
+            self._unconfirmed_told = len(self._replica.unconfirmed)
+            self._on_unconfirmed()
 
     def write_and_plan(self) -> None:
         """Write the output of the session, and set the timer to its deadline."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 from structlog.typing import FilteringBoundLogger
 
@@ -15,12 +16,23 @@ from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe
+from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
+from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
+from fanout.link.model.events import (
+    AbsenceAsked,
+    AuditEnded,
+    Event,
+    Failed,
+    Forwarded,
+    HeartbeatReturned,
+    StateEntered,
+    TearDown,
+)
 from fanout.link.model.resumption import Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
@@ -28,14 +40,17 @@ from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.reporter import Reporter
+from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import piece_topics
+from fanout.link.snapshot.sampling import Sampling
 from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.transport.failover import AddressChoice
 from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.replica.unconfirmed import UnconfirmedTopics
 from fanout.runtime.backoff import Backoff
 
 __all__ = ["Link"]
@@ -95,18 +110,33 @@ class Link:
             if config.count_url is None
             else ListCheck(config, session=self._session, replica=replica, logger=self._logger)
         )
+        sampling = Sampling(config, replica=replica, pipeline=self._session.pipeline, seed=clock.now_ns())
         self._reporter = Reporter(
             config,
             session=self._session,
             replica=replica,
             list_check=self._list_check,
+            sampling=sampling,
             sink=sink,
             clock=clock,
             logger=self._logger,
         )
+        self._absence_evidence = AbsenceEvidence(
+            config,
+            replica=replica,
+            list_check=self._list_check,
+            ask_by_name=self.ask_by_name,
+            logger=self._logger,
+        )
+        self._absence_asked = asyncio.Event()
+        """Set when evidence about unconfirmed topics is wanted."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._asking = asyncio.Lock()
+        """Held during a request by name: all have one Client Identifier, so a second would take over the first."""
+        self._is_apart = False
+        """Whether a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
         """Position of a preferred address that has just answered and is to be used next; None for none."""
         self._connection: LinkConnection | None = None
@@ -119,10 +149,15 @@ class Link:
         self._free.set()
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
+        self._retry_now = False
+        """Whether the next attempt to connect was asked for, so that no pause goes before it."""
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
-        self._was_live = False
+        self._live_since_s: float | None = None
+        """When the link became live, monotonic seconds; None while it is not."""
+        self._live_s: float | None = None
+        """Seconds for which it was live on the newest connection; None for never."""
         self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
         """Token of a forwarded message to the future for the primary's answer."""
         self._driver = Driver(
@@ -134,7 +169,18 @@ class Link:
             clock=clock,
             on_event=self._on_event,
             on_full=self._reporter.note_refusals,
+            on_unconfirmed=self._reporter.note_unconfirmed,
             on_crash=self._on_crash,
+        )
+        self._samples = SampleWatch(
+            config,
+            sampling=sampling,
+            session=self._session,
+            clock=clock,
+            logger=self._logger,
+            ask=self.ask_by_name,
+            audit=self._audit_for_sample,
+            write=self._driver.write_and_plan,
         )
 
     def restore(self, resumption: Resumption) -> None:
@@ -154,13 +200,13 @@ class Link:
                 except FanoutError as error:
                     failed = True
                     self._reporter.note_failure(error, primary=self._address)
-                was_live, self._was_live = self._was_live, False
+                live_s, self._live_s = self._live_s, None
                 preferred, self._preferred = self._preferred, None
                 now = self._clock.monotonic()
                 if not failed and preferred is not None:
-                    self._addresses.take(preferred, now)
-                elif was_live:
-                    self._addresses.lose(now)
+                    self._addresses.take(preferred, now, live_s=live_s or 0.0)
+                elif live_s is not None:
+                    self._addresses.lose(now, live_s=live_s)
                 else:
                     self._addresses.fail(now)
                 await self._wait_retry(self._addresses.try_at_s)
@@ -207,6 +253,12 @@ class Link:
         answer = self._forward_answers[token] = asyncio.get_running_loop().create_future()
         return answer
 
+    def retry(self) -> None:
+        """Connect at once, without the rest of the pause, unless there is a connection: a secret may have changed."""
+        if self._connection is None:
+            self._retry_now = True
+            self._attention.set()
+
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
         self._session.hold(held, now=self._clock.monotonic())
@@ -225,26 +277,78 @@ class Link:
         if self._forward_answers:
             await asyncio.wait(self._forward_answers.values())
 
-    async def audit(self, *, confirmed: bool = False) -> AuditReport:
+    async def audit(self, *, confirmed: int | None = None) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return the report.
 
         Cancelling does not stop the audit.
 
         Args:
-            confirmed: Whether any number of topics may be removed.
+            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
+                None for no confirmation.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
+        return await self._audit(confirmed=confirmed)
+
+    async def _audit_for_sample(self, first: int) -> AuditReport:
+        """Audit the link because a sample differs, beginning with the selector at a position."""
+        return await self._audit(reason="sample", first=first)
+
+    async def _audit(self, *, confirmed: int | None = None, reason: str = "", first: int = 0) -> AuditReport:
         clock = self._clock
-        begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())
+        begun = self._session.audit(
+            confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic(), reason=reason, first=first
+        )
         if isinstance(begun, str):
-            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
+            hint = "Try again later" if confirmed is None else f"See: fanout audit {self.config.name} --list"
+            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint=hint)
         waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
         self._audit_waiters.append(waiter)
         self._driver.act(begun)
         self._driver.write_and_plan()
         return await waiter
+
+    async def ask_by_name(
+        self,
+        topics: Sequence[str],
+        *,
+        username: str | None = None,
+        password: bytes | None = None,
+        deadline_s: float | None = None,
+    ) -> NamedAnswer:
+        """Return the retained messages that the primary sends for exact Topic Names, on a connection of its own.
+
+        The link need not be live. One request waits for another, which has a deadline of its own. See
+        `fanout.link.exact_names.ask_by_name` for errors and more.
+
+        Args:
+            topics: Topic Names at the primary.
+            username: User Name in place of the link's; None for the link's, with its password.
+            password: Password of `username`; None for none.
+            deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
+        """
+        async with self._asking:
+            peer = self._session.peer
+            answer = await ask_by_name(
+                self._address,
+                self.config,
+                topics,
+                node_id=self._node_id,
+                fence=peer.fence if username is None else None,  # another user may not read it
+                order=peer.order,
+                username=username,
+                password=password,
+                clean_start=self._is_apart,
+                deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
+            )
+            self._is_apart = True
+        return answer
+
+    @property
+    def unconfirmed(self) -> UnconfirmedTopics:
+        """Topics that the newest comparison with the primary did not bring; read only."""
+        return self._replica.unconfirmed
 
     @property
     def _address(self) -> Address:
@@ -253,7 +357,9 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return the present status."""
-        return self._reporter.status(primary=self._address, missing=self.missing)
+        connection = self._connection
+        lost = connection is not None and (self._failed() or connection.closed.is_set())
+        return self._reporter.status(primary=self._address, missing=self.missing, lost=lost)
 
     # --- one connection ---
 
@@ -273,8 +379,11 @@ class Link:
         if self._list_check is not None:
             watching = self._watch_list(self._list_check)
             watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
+        if self.config.proves_absence:
+            watches.append(asyncio.create_task(self._watch_absence(), name=f"link-{self.config.name}-absence"))
         if self.config.heartbeat_s and self.config.version == 5:
             watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
+        watches.append(asyncio.create_task(self._samples.run(), name=f"link-{self.config.name}-samples"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
@@ -298,6 +407,7 @@ class Link:
                     session.leave(now=clock.monotonic())
                     self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
                     return
+            self._samples.note_connection_lost()
             if self._failure is not None:
                 raise self._failure
             raise self._lost(connection.error)
@@ -400,6 +510,18 @@ class Link:
             while self._reporter.state is LinkState.LIVE and not await self._agrees(list_check):  # noqa: ASYNC110
                 await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
+    async def _watch_absence(self) -> None:
+        """Seek evidence that unconfirmed topics are deleted at the primary, each time an audit asks for it."""
+        clock = self._clock
+        while True:
+            await self._absence_asked.wait()
+            self._absence_asked.clear()
+            async for topics in self._absence_evidence.absent():
+                self._driver.act(self._session.prove_absent(topics, now_ns=clock.now_ns(), now=clock.monotonic()))
+                self._driver.write_and_plan()
+            self._driver.act(self._session.end_answers(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.write_and_plan()
+
     async def _agrees(self, list_check: ListCheck) -> bool:
         """Confirm the selectors that agree with the primary's list; return whether all do."""
         agrees = True
@@ -416,11 +538,12 @@ class Link:
     async def _wait_retry(self, until: float) -> None:
         """Wait before the next attempt, and do work that becomes due."""
         self._driver.write_and_plan()
-        while self._clock.monotonic() < until:
+        while self._clock.monotonic() < until and not self._retry_now:
             await self._wait_attention(until)
             self._driver.write_and_plan()
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
+        self._retry_now = False
 
     async def _wait_attention(self, until: float) -> None:
         """Wait until there is something to do, or until a time.
@@ -464,6 +587,8 @@ class Link:
                 answer = self._forward_answers.pop(token, None)
                 if answer is not None and not answer.done():
                     answer.set_result(reason_code)
+            case AbsenceAsked():
+                self._absence_asked.set()
             case TearDown(reason):
                 self._tear_down_reason = reason
                 self._attention.set()
@@ -474,13 +599,23 @@ class Link:
                     self._attempt.reschedule(asyncio.get_running_loop().time())
             case _:
                 self._reporter.take(event)
-                if isinstance(event, AuditEnded):
+                if isinstance(event, HeartbeatReturned):
+                    self._samples.note_heartbeat()
+                elif isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
-                elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:
-                    self._was_live = True
-                    self._became_live.set()
-                    if self._preferred is not None:  # that address answered while the link was not live
-                        self._attention.set()
+                elif isinstance(event, StateEntered):
+                    self._count_live_time(event.state)
+
+    def _count_live_time(self, state: LinkState) -> None:
+        now = self._clock.monotonic()
+        if self._live_since_s is not None:
+            self._live_s = (self._live_s or 0.0) + now - self._live_since_s
+            self._live_since_s = None
+        if state is LinkState.LIVE:
+            self._live_since_s = now
+            self._became_live.set()
+            if self._preferred is not None:  # that address answered while the link was not live
+                self._attention.set()
 
     def _answer_audit(self, report: AuditReport) -> None:
         waiters, self._audit_waiters = self._audit_waiters, []

@@ -71,6 +71,22 @@ class ListCheck:
             agrees = await self._agrees(selector, topics, index=index) and session.lifecycle.epoch == epoch
             yield index, agrees
 
+    async def absent(self, index: int, topics: list[bytes]) -> AsyncIterator[list[bytes]]:
+        """Yield the topics that the list does not have.
+
+        Args:
+            index: Position of their selector.
+            topics: Local topics.
+
+        Raises:
+            FanoutError: The list is not available, or too long.
+        """
+        if topics:
+            selector = self._config.selectors[index]
+            listed, prefix = await self._listed.topics(selector.filter), selector.prefix.encode()
+            for start in range(0, len(topics), _SLICE_TOPICS):
+                yield [one for one in topics[start : start + _SLICE_TOPICS] if one.removeprefix(prefix) not in listed]
+
     async def _agrees(self, selector: Selector, topics: set[bytes], *, index: int) -> bool:
         """Compare a list with the replica, some thousand topics per turn of the event loop, and note why it differs.
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.certificates import EXPIRING_S
 from fanout.chain.readiness_notice import NO_NODE, UNTOLD, ReadinessNotice
 from fanout.config import Address, LinkConfig
-from fanout.errors import FanoutError
+from fanout.errors import FanoutError, LinkLost
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.events import (
+    AuditCalled,
     AuditEnded,
     ControlRefused,
     CountDiffers,
@@ -30,15 +32,23 @@ from fanout.link.model.events import (
     StandingTold,
     StateEntered,
     SystemTopicsShunned,
+    TopicsMissing,
     WentStale,
 )
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
-from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
+from fanout.link.snapshot.sampling import Sampling
+from fanout.peer_text import clean_text
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
+
+_STALL_HINT: Final = (
+    "Look at the side that the reason names: the primary and the network, or this machine's processor; the link"
+    " compares its values when heartbeats come back"
+)
 
 
 class Reporter:
@@ -56,6 +66,7 @@ class Reporter:
         session: LinkSession,
         replica: Replica,
         list_check: ListCheck | None,
+        sampling: Sampling,
         sink: LinkSink,
         clock: Clock,
         logger: FilteringBoundLogger,
@@ -67,6 +78,7 @@ class Reporter:
             session: Its session, read only.
             replica: Its replica, read only.
             list_check: Comparison with the primary's list; None without one.
+            sampling: Its sampling, read only.
             sink: Receiver of events.
             clock: Clock of the node.
             logger: Logger.
@@ -76,6 +88,7 @@ class Reporter:
         self._session = session
         self._replica = replica
         self._list_check = list_check
+        self._sampling = sampling
         self._sink = sink
         self._clock = clock
         self._logger = logger
@@ -84,9 +97,20 @@ class Reporter:
         self._audits = AuditTotals()
         self._possible_loss = ""
         """Why updates may be missing; empty without a sign of it."""
+        self._doubted_since: float | None = None
+        """When that, or the readiness notice, began to withhold readiness, monotonic seconds; None without either."""
+        self._was_sound = False
+        """Whether the link had enough evidence and topics when it was last live."""
         self._unanswered = 0
         """Connections begun since the primary answered one; only the first reports its states."""
+        self._unconfirmed_told = 0
+        """Number of unconfirmed topics that was recorded last."""
+        self._missing_told: dict[int, tuple[int, bytes, str]] = {}
+        """Position of a selector to what was logged last of its missing topics."""
         self._last_error: FanoutError | None = None
+        self._last_error_ns: int | None = None
+        self._last_error_over = False
+        self._stalls_total = 0
         self._expiries_s: dict[str, int | None] = {}
         """Expiry of the certificates of the newest connection: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
@@ -94,12 +118,13 @@ class Reporter:
         self._refusals_told: set[tuple[int, str]] = set()
         """Epochs and limits for which it was logged that the limit keeps values out."""
 
-    def status(self, *, primary: Address, missing: MissingTopics) -> LinkStatus:
+    def status(self, *, primary: Address, missing: MissingTopics, lost: bool) -> LinkStatus:
         """Return the present status.
 
         Args:
             primary: Address of the primary in use, or to be tried next.
             missing: Announcements of missing topics.
+            lost: Whether the connection is lost already, or given up, and the state is still that from before.
         """
         session, replica = self._session, self._replica
         lifecycle, packet_router, content = session.lifecycle, session.packet_router, session.pipeline.content
@@ -114,9 +139,14 @@ class Reporter:
                 evidence=evidence,
                 complete=evidence is not None and not short_by,
                 unfit=dict(content.unfit[index]) if content is not None else {},
+                maybe_unreadable=self._maybe_unreadable(index),
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
+        stale_since = self._stale_since(now, lost=lost)
+        stale_s = 0.0 if self.state is LinkState.LIVE else None
+        if stale_since is not None:
+            stale_s = max(0.0, now - stale_since)
         return LinkStatus(
             name=self._config.name,
             primary=str(primary),
@@ -129,6 +159,9 @@ class Reporter:
             evidence=_weakest(lifecycle.evidence) if all(each.complete for each in selectors) else None,
             last_error=None if error is None else error.message,
             last_error_hint=None if error is None else error.hint or None,
+            last_error_ns=self._last_error_ns if error is self._last_error else None,
+            last_error_over=self._last_error_over and error is self._last_error,
+            stalls_total=self._stalls_total,
             lag_ns=session.control.lag_ns(now),
             items_behind=session.item_lag.items(now, newest=session.pipeline.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
@@ -145,11 +178,20 @@ class Reporter:
             reconnects_total=max(0, packet_router.connections_total - 1),
             snapshot_seconds=lifecycle.snapshot_seconds,
             snapshot_topics=lifecycle.snapshot_topics,
-            withheld=self._withheld(),
+            withheld="its connection is lost" if lost else self._withheld(),
             paths_above=self._notice.paths,
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),
+            stale_s=stale_s,
+            serves_stale=(
+                stale_since is not None
+                and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
+            ),
             audits=self._audits,
+            unconfirmed=len(replica.unconfirmed),
+            user=self._config.username or "",
+            counted_outside=session.count.outside,
+            sampling=self._sampling.totals,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
             missing_dropped_total=missing.dropped_total,
@@ -188,8 +230,15 @@ class Reporter:
                 self._enter(state, detail)
             case SelectorComplete(index, evidence):
                 self._complete(index, evidence)
-            case AuditEnded(report):
-                self._end_audit(report)
+            case AuditCalled(reason):
+                self._possible_loss = f"values may be wrong until an audit has ended: {reason}"
+                self._note_doubt()
+                self._sink.readiness_changed()
+                self._logger.warning("audit called for", reason=reason)
+            case AuditEnded(report, called):
+                self._end_audit(report, called=called)
+            case TopicsMissing(index, topics, branch, refusal):
+                self._warn_missing(index, topics=topics, branch=branch, refusal=refusal)
             case StandingTold(notice):
                 self._take_notice(notice)
             case HeartbeatReturned(round_trip_ns):
@@ -199,6 +248,7 @@ class Reporter:
                     self._logger.info("heartbeats come back")
             case HeartbeatsLost(count):
                 self._possible_loss = "updates may be missing until an audit has ended: the primary dropped heartbeats"
+                self._note_doubt()
                 self._sink.readiness_changed()
                 self._logger.warning(
                     "primary dropped heartbeats, updates may be missing until an audit",
@@ -275,16 +325,26 @@ class Reporter:
             primary: Address that was used.
         """
         repeated = self._last_error is not None and self._last_error.message == error.message
-        self._last_error = error
+        self._note_error(error)
         if not (repeated and self._unanswered > 1):
             self._logger.warning("link is down", error=error.message, hint=error.hint, primary=str(primary))
 
+    def _note_error(self, error: FanoutError) -> None:
+        self._last_error, self._last_error_ns, self._last_error_over = error, self._clock.now_ns(), False
+
     def _enter(self, state: LinkState, detail: str) -> None:
+        if self.state is LinkState.LIVE:
+            self._was_sound = self._is_sound
         self.state = state
         self._since_ns = self._clock.now_ns()
         session = self._session
+        if state is LinkState.STALLED:
+            self._stalls_total += 1
+            self._note_error(LinkLost(detail, hint=_STALL_HINT))
         if state is LinkState.LIVE:
+            self._last_error_over = self._last_error is not None
             self._possible_loss = ""
+            self._note_doubt()
             if self._too_weak() is not None:
                 self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
         if state in (LinkState.CONNECTING, LinkState.DOWN):
@@ -323,14 +383,74 @@ class Reporter:
             topics=topics,
             detail=peer.why_unordered,
         )
+        if self._maybe_unreadable(index) and not selector.min_topics:  # with it the node is not ready, and says why
+            self._logger.warning(
+                "retained set is empty, or not readable",
+                selector=selector.filter,
+                primary_count=self._session.count.total,
+                hint=f"If the primary has retained values there, let {self._user} read them in its access rules; set"
+                " min_topics of the selector where an empty set is never right",
+            )
 
-    def _end_audit(self, report: AuditReport) -> None:
+    def _maybe_unreadable(self, index: int) -> bool:
+        """Return whether a selector is empty, and nothing shows that the primary has nothing there.
+
+        A primary that filters by access rules grants the SUBSCRIBE and sends nothing; a fanout node refuses it.
+        """
+        evidence = self._session.lifecycle.evidence[index]
+        return (
+            index in self._session.lifecycle.first_empty
+            and not self._replica.count(index)
+            and not self._config.selectors[index].live_only
+            and evidence not in (None, Evidence.MANIFEST, Evidence.COUNT)
+            and self._session.count.total != 0
+        )
+
+    @property
+    def _user(self) -> str:
+        """The link's user at the primary, for an operator."""
+        return "anonymous clients" if self._config.username is None else f"user {self._config.username}"
+
+    def note_unconfirmed(self) -> None:
+        """Record that the number of unconfirmed topics has changed, when they begin or end and behind each audit."""
+        count = len(self._replica.unconfirmed)
+        began, ended = count and not self._unconfirmed_told, self._unconfirmed_told and not count
+        self._unconfirmed_told = count
+        if began or ended:
+            self._record_event("unconfirmed", detail=json.dumps({"unconfirmed": count}))
+            self._sink.readiness_changed()
+        if ended:
+            self._missing_told.clear()
+            self._logger.info("no topic is unconfirmed any more")
+
+    def _warn_missing(self, index: int, *, topics: int, branch: bytes, refusal: str) -> None:
+        told = (topics, branch, refusal)
+        if self._missing_told.get(index) == told:
+            return  # the next audit found the same
+        self._missing_told[index] = told
+        name, fields = self._config.name, {}
+        if branch:
+            fields["branch"] = clean_text(branch.decode())
+        if refusal:
+            fields["refusal"] = refusal
+        self._logger.warning(
+            "topics did not come from the primary and are kept",
+            selector=self._config.selectors[index].filter,
+            missing=topics,
+            causes=causes_of_absence(self._config.username or ""),
+            hint=f"See them with: fanout audit {name} --list. Let the link's user read them; or, only if they are"
+            f" deleted at the primary: fanout audit {name} --confirm NUMBER",
+            **fields,
+        )
+
+    def _end_audit(self, report: AuditReport, *, called: str) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
         # During an audit updates come at QoS 0, which a primary with a full queue drops just like copies.
         if report.loss:
             self._possible_loss = f"updates may be missing since an audit failed: {report.failure}"
-        elif not report.failure:
+        elif not report.failure and not called:
             self._possible_loss = ""
+        self._note_doubt()
         self._record_event("audit", detail=json.dumps(asdict(report)))
         log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
         log("audit ended", **asdict(report))
@@ -340,14 +460,44 @@ class Reporter:
         if notice is UNTOLD:  # until the notice comes the paths stay, so that a cycle is still recognised
             notice = replace(notice, paths=self._notice.paths)
         changed, self._notice = notice != self._notice, notice
+        self._note_doubt()
         if changed:
             self._sink.readiness_changed()
             self._logger.info("primary told how it stands", reason=notice.reason, hops=notice.hops)
 
+    def _note_doubt(self) -> None:
+        """Note since when the primary, or a sign of loss, says that the values of the live link may be behind."""
+        if not (self._notice.reason or self._possible_loss):
+            self._doubted_since = None
+        elif self._doubted_since is None:
+            self._doubted_since = self._clock.monotonic()
+
+    @property
+    def _is_sound(self) -> bool:
+        """Whether the link has enough evidence and topics."""
+        return self._too_weak() is None and self._too_few() is None
+
+    def _stale_since(self, now: float, *, lost: bool) -> float | None:
+        """Return when the values were last known to be current; None while they are, and without any that were."""
+        since = self._session.lifecycle.stale_policy.since
+        if since is None and self.state is LinkState.LIVE:
+            return self._session.control.current_s(now) if lost else self._doubted_since
+        return since
+
+    def _may_serve(self, age_s: float, *, complete: bool) -> bool:
+        """Return whether stale values of this age may be offered."""
+        stale_policy = self._session.lifecycle.stale_policy
+        is_sound = self._is_sound if self.state is LinkState.LIVE else self._was_sound
+        return is_sound and (stale_policy.reason is not None or (complete and stale_policy.offers(age_s)))
+
     def _withheld(self) -> str | None:
         if self._notice.reason:
             return f"its primary is not ready: {self._notice.reason}"
-        return self._possible_loss or self._too_weak()
+        if self._replica.unconfirmed and self._config.on_doubt == "not_ready":
+            # Without the number: every change of this text is sent to the nodes below.
+            causes = causes_of_absence(self._config.username or "")
+            return f"topics are unconfirmed, they did not come from the primary: {causes}"
+        return self._possible_loss or self._too_weak() or self._too_few()
 
     def _too_weak(self) -> str | None:
         """Return why the evidence of a selector is weaker than configured; None when none is."""
@@ -363,6 +513,17 @@ class Reporter:
                 why = f"the primary does not let the link publish below {self._config.control_topic}"
             text = f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}"
             return f"{text}: {why}" if why else text
+        return None
+
+    def _too_few(self) -> str | None:
+        """Return which selector has fewer topics than configured; None when none has."""
+        for index, selector in enumerate(self._config.selectors):
+            if self._replica.count(index) < selector.min_topics:
+                return (
+                    f"{selector.filter} has {'fewer' if self._replica.count(index) else 'no'} topics, and min_topics ="
+                    f" {selector.min_topics}: let {self._user} read all of it in the primary's access rules, or lower"
+                    " min_topics"
+                )
         return None
 
     def _record_event(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:

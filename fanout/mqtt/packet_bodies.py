@@ -7,6 +7,7 @@ last field. `decoder` checks the order of packets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
+from functools import partial
 from typing import NamedTuple
 
 from fanout.errors import ProtocolError, UnsupportedProtocolVersion
@@ -265,14 +266,9 @@ def _decode_unsuback(body: bytes, version: int) -> Unsuback:
     return Unsuback(packet_id, codes, properties)
 
 
-def _decode_pingreq(body: bytes, _version: int) -> Pingreq:
+def _decode_empty(packet: Pingreq | Pingresp, body: bytes, _version: int) -> Packet:
     _check_end(body, 0)
-    return Pingreq()
-
-
-def _decode_pingresp(body: bytes, _version: int) -> Pingresp:
-    _check_end(body, 0)
-    return Pingresp()
+    return packet
 
 
 def _decode_disconnect(body: bytes, version: int) -> Disconnect:
@@ -299,8 +295,8 @@ _DECODERS: dict[PacketType, Callable[[bytes, int], Packet]] = {
     PacketType.SUBACK: _decode_suback,
     PacketType.UNSUBSCRIBE: _decode_unsubscribe,
     PacketType.UNSUBACK: _decode_unsuback,
-    PacketType.PINGREQ: _decode_pingreq,
-    PacketType.PINGRESP: _decode_pingresp,
+    PacketType.PINGREQ: partial(_decode_empty, Pingreq()),
+    PacketType.PINGRESP: partial(_decode_empty, Pingresp()),
     PacketType.DISCONNECT: _decode_disconnect,
     PacketType.AUTH: _decode_auth,
 }

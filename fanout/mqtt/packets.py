@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.data_representation import encode_binary, encode_string, encode_varint
@@ -208,31 +208,10 @@ def encode(packet: Packet, *, version: int) -> bytes:
     """
     if version not in (4, 5):
         raise ValueError(f"there is no MQTT version {version}")
-    match packet:
-        case Publish():
-            return _encode_publish(packet, version)
-        case Connect():
-            return _frame(PacketType.CONNECT, _connect_body(packet, version))
-        case Connack():
-            return _frame(PacketType.CONNACK, _connack_body(packet, version))
-        case Ack():
-            return _frame(packet.type, _ack_body(packet, version))
-        case Subscribe():
-            return _frame(PacketType.SUBSCRIBE, _subscribe_body(packet, version))
-        case Suback():
-            return _frame(PacketType.SUBACK, _suback_body(packet, version))
-        case Unsubscribe():
-            return _frame(PacketType.UNSUBSCRIBE, _unsubscribe_body(packet, version))
-        case Unsuback():
-            return _frame(PacketType.UNSUBACK, _unsuback_body(packet, version))
-        case Pingreq():
-            return b"\xc0\x00"
-        case Pingresp():
-            return b"\xd0\x00"
-        case Disconnect():
-            return _frame(PacketType.DISCONNECT, _disconnect_body(packet, version))
-        case _:  # Auth
-            return _frame(PacketType.AUTH, _auth_body(packet, version))
+    if isinstance(packet, Publish):
+        return _encode_publish(packet, version)
+    packet_type, encode_body = _BODIES[type(packet)]
+    return _frame(packet.type if isinstance(packet, Ack) else packet_type, encode_body(packet, version))
 
 
 def encode_acks(ack_type: PacketType, packet_ids: Sequence[int]) -> bytes:
@@ -278,20 +257,12 @@ def _encode_block(properties: Properties, version: int, owner: PropertyOwner) ->
     return encode_properties(properties, packet=owner) if version == 5 else b""
 
 
-def _encode_topic_name(topic: bytes) -> bytes:
+def _encode_topic(topic: bytes, check: Callable[[bytes], None]) -> bytes:
     try:
-        check_topic_name(topic)
+        check(topic)
     except ProtocolError as error:
         raise ValueError(error.detail) from error
     return encode_binary(topic)
-
-
-def _encode_topic_filter(topic_filter: bytes) -> bytes:
-    try:
-        check_topic_filter(topic_filter)
-    except ProtocolError as error:
-        raise ValueError(error.detail) from error
-    return encode_binary(topic_filter)
 
 
 def _check_qos(qos: int) -> int:
@@ -305,7 +276,7 @@ def _encode_publish(packet: Publish, version: int) -> bytes:
     if packet.qos == 0 and (packet.dup or packet.packet_id is not None):
         raise ValueError("a PUBLISH at QoS 0 has neither DUP nor a Packet Identifier")
     if packet.topic or version == 4 or packet.properties.topic_alias is None:
-        _encode_topic_name(packet.topic)
+        _encode_topic(packet.topic, check_topic_name)
     if packet.qos:
         _encode_packet_id(packet.packet_id)
     block = _encode_block(packet.properties, version, PacketType.PUBLISH)
@@ -335,7 +306,7 @@ def _connect_body(packet: Connect, version: int) -> bytes:
     if packet.will is not None:
         flags |= 0x04 | _check_qos(packet.will.qos) << 3 | packet.will.retain << 5
         body += _encode_block(packet.will.properties, version, WILL)
-        body += _encode_topic_name(packet.will.topic) + encode_binary(packet.will.payload)
+        body += _encode_topic(packet.will.topic, check_topic_name) + encode_binary(packet.will.payload)
     if packet.username is not None:
         flags |= 0x80
         body += encode_string(packet.username)
@@ -386,7 +357,7 @@ def _subscribe_body(packet: Subscribe, version: int) -> bytes:
             options |= (
                 subscription.no_local << 2 | subscription.retain_as_published << 3 | subscription.retain_handling << 4
             )
-        body += _encode_topic_filter(subscription.topic_filter) + bytes((options,))
+        body += _encode_topic(subscription.topic_filter, check_topic_filter) + bytes((options,))
     return body
 
 
@@ -401,7 +372,7 @@ def _unsubscribe_body(packet: Unsubscribe, version: int) -> bytes:
     if not packet.topic_filters:
         raise ValueError("an UNSUBSCRIBE holds at least one Topic Filter")  # [MQTT-3.10.3-2]
     body = _encode_packet_id(packet.packet_id) + _encode_block(packet.properties, version, PacketType.UNSUBSCRIBE)
-    return body + b"".join(map(_encode_topic_filter, packet.topic_filters))
+    return body + b"".join([_encode_topic(each, check_topic_filter) for each in packet.topic_filters])
 
 
 def _unsuback_body(packet: Unsuback, version: int) -> bytes:
@@ -432,3 +403,23 @@ def _reason_body(reason_code: int, properties: Properties, owner: PacketType) ->
     if properties != NO_PROPERTIES:
         return bytes((reason_code,)) + encode_properties(properties, packet=owner)
     return bytes((reason_code,)) if reason_code else b""
+
+
+def _empty_body(_packet: Packet, _version: int) -> bytes:
+    return b""
+
+
+_BODIES: dict[type[Packet], tuple[PacketType, Callable[[Any, int], bytes]]] = {
+    Connect: (PacketType.CONNECT, _connect_body),
+    Connack: (PacketType.CONNACK, _connack_body),
+    Ack: (PacketType.PUBACK, _ack_body),
+    Subscribe: (PacketType.SUBSCRIBE, _subscribe_body),
+    Suback: (PacketType.SUBACK, _suback_body),
+    Unsubscribe: (PacketType.UNSUBSCRIBE, _unsubscribe_body),
+    Unsuback: (PacketType.UNSUBACK, _unsuback_body),
+    Pingreq: (PacketType.PINGREQ, _empty_body),
+    Pingresp: (PacketType.PINGRESP, _empty_body),
+    Disconnect: (PacketType.DISCONNECT, _disconnect_body),
+    Auth: (PacketType.AUTH, _auth_body),
+}
+"""Type and body of each packet but PUBLISH; an `Ack` has its own type."""

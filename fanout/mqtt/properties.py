@@ -7,7 +7,6 @@ because the data path keeps properties encoded and only cuts some out.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -98,18 +97,6 @@ class PublishProperties(NamedTuple):
     """Offset in `kept` of the User Property that is its last property; the length of `kept` if another one is last."""
 
 
-class _Type(enum.Enum):
-    """The data types of MQTT 5, section 2.2.2.2."""
-
-    BYTE = 1
-    TWO_BYTE_INTEGER = 2
-    FOUR_BYTE_INTEGER = 3
-    VARIABLE_BYTE_INTEGER = 4
-    STRING = 5
-    BINARY_DATA = 6
-    STRING_PAIR = 7
-
-
 def _decode_byte(data: bytes, pos: int) -> tuple[int, int]:
     if pos >= len(data):
         raise malformed("a Byte is cut off")
@@ -122,25 +109,20 @@ def _decode_pair(data: bytes, pos: int) -> tuple[tuple[str, str], int]:
     return (name, value), pos
 
 
-# The value is `Any` in these two tables only: its type follows from the property's row.
-_DECODE: dict[_Type, Callable[[bytes, int], tuple[Any, int]]] = {
-    _Type.BYTE: _decode_byte,
-    _Type.TWO_BYTE_INTEGER: decode_u16,
-    _Type.FOUR_BYTE_INTEGER: decode_u32,
-    _Type.VARIABLE_BYTE_INTEGER: decode_varint,
-    _Type.STRING: decode_string,
-    _Type.BINARY_DATA: decode_binary,
-    _Type.STRING_PAIR: _decode_pair,
-}
-_ENCODE: dict[_Type, Callable[[Any], bytes]] = {
-    _Type.BYTE: lambda value: bytes((value,)),
-    _Type.TWO_BYTE_INTEGER: lambda value: value.to_bytes(2, "big"),
-    _Type.FOUR_BYTE_INTEGER: lambda value: value.to_bytes(4, "big"),
-    _Type.VARIABLE_BYTE_INTEGER: encode_varint,
-    _Type.STRING: encode_string,
-    _Type.BINARY_DATA: encode_binary,
-    _Type.STRING_PAIR: lambda pair: encode_string(pair[0]) + encode_string(pair[1]),
-}
+class _Type(NamedTuple):
+    """A data type of MQTT 5, section 2.2.2.2; the value is `Any` here only: its type follows from the row."""
+
+    decode: Callable[[bytes, int], tuple[Any, int]]
+    encode: Callable[[Any], bytes]
+
+
+_BYTE = _Type(_decode_byte, lambda value: bytes((value,)))
+_TWO_BYTE_INTEGER = _Type(decode_u16, lambda value: value.to_bytes(2, "big"))
+_FOUR_BYTE_INTEGER = _Type(decode_u32, lambda value: value.to_bytes(4, "big"))
+_VARIABLE_BYTE_INTEGER = _Type(decode_varint, encode_varint)
+_STRING = _Type(decode_string, encode_string)
+_BINARY_DATA = _Type(decode_binary, encode_binary)
+_STRING_PAIR = _Type(_decode_pair, lambda pair: encode_string(pair[0]) + encode_string(pair[1]))
 
 _CONNECT = PacketType.CONNECT
 _CONNACK = PacketType.CONNACK
@@ -173,39 +155,39 @@ def _rule(name: str, value_type: _Type, *owners: PropertyOwner, values: range | 
 
 
 _RULES: dict[int, _Rule] = {
-    0x01: _rule("payload_format_indicator", _Type.BYTE, _PUBLISH, WILL, values=_FLAG),
-    0x02: _rule("message_expiry_interval", _Type.FOUR_BYTE_INTEGER, _PUBLISH, WILL, values=_ALL_U32),
-    0x03: _rule("content_type", _Type.STRING, _PUBLISH, WILL),
-    0x08: _rule("response_topic", _Type.STRING, _PUBLISH, WILL),
-    0x09: _rule("correlation_data", _Type.BINARY_DATA, _PUBLISH, WILL),
+    0x01: _rule("payload_format_indicator", _BYTE, _PUBLISH, WILL, values=_FLAG),
+    0x02: _rule("message_expiry_interval", _FOUR_BYTE_INTEGER, _PUBLISH, WILL, values=_ALL_U32),
+    0x03: _rule("content_type", _STRING, _PUBLISH, WILL),
+    0x08: _rule("response_topic", _STRING, _PUBLISH, WILL),
+    0x09: _rule("correlation_data", _BINARY_DATA, _PUBLISH, WILL),
     0x0B: _rule(
         "subscription_identifier",
-        _Type.VARIABLE_BYTE_INTEGER,
+        _VARIABLE_BYTE_INTEGER,
         _PUBLISH,
         _SUBSCRIBE,
         values=range(1, MAX_VARINT + 1),
     ),
-    0x11: _rule("session_expiry_interval", _Type.FOUR_BYTE_INTEGER, _CONNECT, _CONNACK, _DISCONNECT, values=_ALL_U32),
-    0x12: _rule("assigned_client_identifier", _Type.STRING, _CONNACK),
-    0x13: _rule("server_keep_alive", _Type.TWO_BYTE_INTEGER, _CONNACK, values=_ALL_U16),
-    0x15: _rule("authentication_method", _Type.STRING, _CONNECT, _CONNACK, _AUTH),
-    0x16: _rule("authentication_data", _Type.BINARY_DATA, _CONNECT, _CONNACK, _AUTH),
-    0x17: _rule("request_problem_information", _Type.BYTE, _CONNECT, values=_FLAG),
-    0x18: _rule("will_delay_interval", _Type.FOUR_BYTE_INTEGER, WILL, values=_ALL_U32),
-    0x19: _rule("request_response_information", _Type.BYTE, _CONNECT, values=_FLAG),
-    0x1A: _rule("response_information", _Type.STRING, _CONNACK),
-    0x1C: _rule("server_reference", _Type.STRING, _CONNACK, _DISCONNECT),
-    0x1F: _Rule("reason_string", _Type.STRING, _REASON_STRING),
-    0x21: _rule("receive_maximum", _Type.TWO_BYTE_INTEGER, _CONNECT, _CONNACK, values=_POSITIVE_U16),
-    0x22: _rule("topic_alias_maximum", _Type.TWO_BYTE_INTEGER, _CONNECT, _CONNACK, values=_ALL_U16),
-    0x23: _rule("topic_alias", _Type.TWO_BYTE_INTEGER, _PUBLISH, values=_POSITIVE_U16),
-    0x24: _rule("maximum_qos", _Type.BYTE, _CONNACK, values=_FLAG),
-    0x25: _rule("retain_available", _Type.BYTE, _CONNACK, values=_FLAG),
-    0x26: _Rule("user_property", _Type.STRING_PAIR, _EVERY),
-    0x27: _rule("maximum_packet_size", _Type.FOUR_BYTE_INTEGER, _CONNECT, _CONNACK, values=range(1, 0x1_0000_0000)),
-    0x28: _rule("wildcard_subscription_available", _Type.BYTE, _CONNACK, values=_FLAG),
-    0x29: _rule("subscription_identifier_available", _Type.BYTE, _CONNACK, values=_FLAG),
-    0x2A: _rule("shared_subscription_available", _Type.BYTE, _CONNACK, values=_FLAG),
+    0x11: _rule("session_expiry_interval", _FOUR_BYTE_INTEGER, _CONNECT, _CONNACK, _DISCONNECT, values=_ALL_U32),
+    0x12: _rule("assigned_client_identifier", _STRING, _CONNACK),
+    0x13: _rule("server_keep_alive", _TWO_BYTE_INTEGER, _CONNACK, values=_ALL_U16),
+    0x15: _rule("authentication_method", _STRING, _CONNECT, _CONNACK, _AUTH),
+    0x16: _rule("authentication_data", _BINARY_DATA, _CONNECT, _CONNACK, _AUTH),
+    0x17: _rule("request_problem_information", _BYTE, _CONNECT, values=_FLAG),
+    0x18: _rule("will_delay_interval", _FOUR_BYTE_INTEGER, WILL, values=_ALL_U32),
+    0x19: _rule("request_response_information", _BYTE, _CONNECT, values=_FLAG),
+    0x1A: _rule("response_information", _STRING, _CONNACK),
+    0x1C: _rule("server_reference", _STRING, _CONNACK, _DISCONNECT),
+    0x1F: _Rule("reason_string", _STRING, _REASON_STRING),
+    0x21: _rule("receive_maximum", _TWO_BYTE_INTEGER, _CONNECT, _CONNACK, values=_POSITIVE_U16),
+    0x22: _rule("topic_alias_maximum", _TWO_BYTE_INTEGER, _CONNECT, _CONNACK, values=_ALL_U16),
+    0x23: _rule("topic_alias", _TWO_BYTE_INTEGER, _PUBLISH, values=_POSITIVE_U16),
+    0x24: _rule("maximum_qos", _BYTE, _CONNACK, values=_FLAG),
+    0x25: _rule("retain_available", _BYTE, _CONNACK, values=_FLAG),
+    0x26: _Rule("user_property", _STRING_PAIR, _EVERY),
+    0x27: _rule("maximum_packet_size", _FOUR_BYTE_INTEGER, _CONNECT, _CONNACK, values=range(1, 0x1_0000_0000)),
+    0x28: _rule("wildcard_subscription_available", _BYTE, _CONNACK, values=_FLAG),
+    0x29: _rule("subscription_identifier_available", _BYTE, _CONNACK, values=_FLAG),
+    0x2A: _rule("shared_subscription_available", _BYTE, _CONNACK, values=_FLAG),
 }
 
 
@@ -247,7 +229,7 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
             raise malformed(f"0x{block[pos]:02X} is not a property")
         if packet not in rule.owners:
             raise malformed(f"the property {rule.name} does not belong into this packet")
-        value, pos = _DECODE[rule.type](block, pos + 1)
+        value, pos = rule.type.decode(block, pos + 1)
         if rule.values is not None and value not in rule.values:
             raise protocol_error(f"the property {rule.name} has the value {value}")
         if _may_repeat(rule.name, packet):
@@ -287,7 +269,7 @@ def encode_properties(properties: Properties, *, packet: PropertyOwner) -> bytes
         for one in values:
             if rule.values is not None and one not in rule.values:
                 raise ValueError(f"the property {rule.name} must not be {one}")
-            parts.append(bytes((identifier,)) + _ENCODE[rule.type](one))
+            parts.append(bytes((identifier,)) + rule.type.encode(one))
     if properties.response_topic is not None and (problem := _check_response_topic(properties.response_topic)):
         raise ValueError(problem)
     block = b"".join(parts)

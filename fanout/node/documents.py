@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fanout import __version__
 from fanout.access.gate import Gate
@@ -15,7 +16,11 @@ from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
     AuditDetail,
+    ClientsDocument,
     Draining,
+    Held,
+    KickRequest,
+    KickResult,
     LagDocument,
     LinkDetail,
     LinkReadiness,
@@ -23,27 +28,39 @@ from fanout.api.models import (
     NodeStatus,
     Readiness,
     RetainedStatus,
+    SamplingDetail,
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    UnconfirmedDocument,
     WorkerStatus,
     utc_from_ns,
 )
+from fanout.api.node_view import ClientOrder
+from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
-from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.status import LinkStatus
+from fanout.link.model.sampling_totals import SamplingTotals
+from fanout.link.model.status import LinkStatus, causes_of_absence
+from fanout.node.clients import ClientsView
+from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
-from fanout.node.store import JoinedStore
 from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
-from fanout.replog.write.writer import LogWriter
 from fanout.runtime.system_clock import SystemClock
+from fanout.server.client.client_list import ClientQuery
 from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
-from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+    from fanout.replog.write.writer import LogWriter
+    from fanout.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeDocuments", "NodeParts"]
 
@@ -68,70 +85,57 @@ _SERVER_LIMITS: Final = (
 )
 _SAME_FIGURES: Final = tuple(
     name
-    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above"}
+    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above", "sampling"}
     if hasattr(LinkStatus, name)
 )
 """Fields of `LinkDetail` that `LinkStatus` has under the same name."""
 
 
 class NodeParts(Protocol):
-    """The parts of a node that its documents describe; `fanout.node.running.Node` has them."""
+    """The parts of a node that its documents describe; `fanout.node.node.Node` has them."""
 
-    @property
-    def config(self) -> NodeConfig:
-        """The configuration in force."""
-
-    @property
-    def role(self) -> Role:
-        """Role of the node."""
-
-    @property
-    def clock(self) -> SystemClock:
-        """Gives the time."""
-
-    @property
-    def opening(self) -> str:
-        """Step of the start that is under way; empty once the node serves."""
-
-    @property
-    def drain(self) -> Drain:
-        """Phase of the node: serving, draining or stopping."""
+    config: NodeConfig
+    """The configuration in force."""
+    role: Role
+    """Role of the node."""
+    clock: SystemClock
+    """Gives the time."""
+    opening: str
+    """Step of the start that is under way; empty once the node serves."""
+    drain: Drain
+    """Phase of the node: serving, draining or stopping."""
 
     @property
     def links(self) -> tuple[Link, ...]:
         """Every link, in the order of the configuration."""
 
     @property
-    def own(self) -> Replica:
-        """Retained values that clients published at this node."""
+    def link_replicas(self) -> Sequence[tuple[Link, Replica]]:
+        """Every link with its replica, in the order of the configuration."""
 
-    @property
-    def store(self) -> JoinedStore:
-        """All retained values that clients can read."""
+    own: Replica
+    """Retained values that clients published at this node."""
+    store: CombinedStore
+    """All retained values that clients can read."""
+    server: Server | WorkerPool | None
+    """Serves clients; None on a node without clients."""
+    pool: WorkerPool | None
+    """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
+    gate: Gate | None
+    """Access control; None where this process serves no clients."""
 
-    @property
-    def server(self) -> Server | WorkerPool | None:
-        """Serves clients; None on a node without clients."""
+    log: LogWriter | None
+    """The replication log; None when the configuration has none."""
+    http: HttpServer | None
+    """Serves HTTP; None when the configuration has no address for it."""
+    storage: DiskStore | None
+    """Where retained values outlive the process; None when they do not."""
 
-    @property
-    def pool(self) -> WorkerPool | None:
-        """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
+    def send_clients_away(self) -> None:
+        """Begin to disconnect every client, at a pace; harmless while that goes on."""
 
-    @property
-    def gate(self) -> Gate | None:
-        """Access control; None where this process serves no clients."""
-
-    @property
-    def log(self) -> LogWriter | None:
-        """The replication log; None when the configuration has none."""
-
-    @property
-    def http(self) -> HttpServer | None:
-        """Serves HTTP; None when the configuration has no address for it."""
-
-    @property
-    def storage(self) -> DiskStore | None:
-        """Where retained values outlive the process; None when they do not."""
+    def keep_clients(self) -> None:
+        """Stop to disconnect clients; harmless when nothing goes on."""
 
 
 class NodeDocuments:
@@ -151,9 +155,11 @@ class NodeDocuments:
             ready=not verdict.reasons,
             state=verdict.state,
             reasons=verdict.reasons,
+            stale_seconds=verdict.stale_s,
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(_readiness(link.status()) for link in self._node.links),
+            held_since=self._held_since(),
         )
 
     def status(self) -> NodeStatus:
@@ -207,7 +213,22 @@ class NodeDocuments:
             reported_completeness=self._watch_results.completeness(),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        """Return what is the matter with a topic; see `TopicExplainer.explain`."""
+        from fanout.node.explain.explainer import TopicExplainer  # its documents are not needed to start a node
+
+        node = self._node
+        explainer = TopicExplainer(
+            node.config,
+            links=node.link_replicas,
+            own=node.own,
+            server=node.server,
+            reason_against=reason_against,
+            clock=node.clock,
+        )
+        return await explainer.explain(topic, at_primary=at_primary, client_id=client_id)
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:
@@ -216,6 +237,12 @@ class NodeDocuments:
         audited = next(one for one in self._node.links if one.config.name == link)
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""
+        shown = next(one for one in self._node.links if one.config.name == link)
+        causes = causes_of_absence(shown.status().user)
+        return await unconfirmed_page(link, shown.unconfirmed, causes=causes, after=after)
 
     def readiness_notice(self) -> ReadinessNotice:
         """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain."""
@@ -230,6 +257,36 @@ class NodeDocuments:
         drain.begin()
         return Draining(node=self._node.config.node.id, state=self._judge().state, left_seconds=drain.seconds_left)
 
+    def hold(self, *, disconnect: bool) -> Held:
+        """Hold the node out of its pool, and send its clients away where that is wanted.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        changed = self._node.drain.hold(now_ns=self._node.clock.now_ns())
+        if disconnect:
+            self._node.send_clients_away()
+        return self._held(changed=changed)
+
+    def undrain(self) -> Held:
+        """End the hold, and the sending away of clients.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        changed = self._node.drain.release(now_ns=self._node.clock.now_ns())
+        self._node.keep_clients()
+        return self._held(changed=changed)
+
+    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+        """Return a page of the clients; see `NodeView`."""
+        names = None if client_id is None else (client_id,)
+        return await self._clients.list(ClientQuery(order=order, after=after, limit=limit, client_ids=names))
+
+    async def kick(self, request: KickRequest) -> KickResult:
+        """Send a client away; see `NodeView`."""
+        return await self._clients.kick(request)
+
     def agent_line(self) -> str:
         """Return the line for HAProxy's agent check."""
         server = self._node.server
@@ -239,10 +296,30 @@ class NodeDocuments:
             connections_max=server.config.connections_max if server else 0,
         )
 
+    def _held(self, *, changed: bool) -> Held:
+        verdict, server = self._judge(), self._node.server
+        return Held(
+            node=self._node.config.node.id,
+            state=verdict.state,
+            reasons=verdict.reasons,
+            held_since=self._held_since(),
+            changed=changed,
+            connections=server.connection_count if server else 0,
+        )
+
+    def _held_since(self) -> datetime | None:
+        since_ns = self._node.drain.held_since_ns
+        return None if since_ns is None else utc_from_ns(since_ns)
+
+    @property
+    def _clients(self) -> ClientsView:
+        return ClientsView(self._node.server, node=self._node.config.node.id, clock=self._node.clock)
+
     def _judge(self) -> NodeReadiness:
         pool = self._node.pool
         unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
-        return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
+        drain, links = self._node.drain, (link.status() for link in self._node.links)
+        return judge(drain.phase, links, held_since_ns=drain.held_since_ns, unserved=unserved)
 
     @staticmethod
     def _detail(status: LinkStatus) -> LinkDetail:
@@ -255,20 +332,24 @@ class NodeDocuments:
                     topics=selector.topics,
                     complete=selector.complete,
                     evidence=selector.evidence,
+                    maybe_unreadable=selector.maybe_unreadable,
                     digest=f"{selector.digest:016x}",
                     unfit_total=dict(selector.unfit),
                 )
                 for selector in status.selectors
             ),
-            hint=status.last_error_hint,
+            hint=None if status.last_error_over else status.last_error_hint,
+            last_error_at=None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
             stale_left_seconds=status.stale_left_s,
             audit=_audit_detail(status),
             client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
             primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
+            audit_completed=utc_from_ns(status.audits.completed_ns) if status.audits.completed_ns else None,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
+            sampling=_sampling_detail(status.sampling),
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -364,6 +445,19 @@ def _audit_detail(status: LinkStatus) -> AuditDetail | None:
     return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
 
 
+def _sampling_detail(totals: SamplingTotals) -> SamplingDetail:
+    return SamplingDetail(
+        samples_total=totals.samples_total,
+        topics_total=totals.topics_total,
+        missing_total=totals.missing_total,
+        changed_total=totals.changed_total,
+        audits_total=totals.audits_total,
+        failed_total=totals.failed_total,
+        newest=utc_from_ns(totals.last_ns) if totals.last_ns else None,
+        off=totals.off or None,
+    )
+
+
 def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
     return AuditDetail(
         ended=utc_from_ns(ended_ns),
@@ -374,6 +468,7 @@ def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
         kept_topics=report.kept,
         took_seconds=report.seconds,
         failure=report.failure or None,
+        reason=report.reason,
     )
 
 
@@ -386,6 +481,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,
+        stale_seconds=status.stale_s,
         evidence=status.evidence,
         selectors=tuple(
             SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors

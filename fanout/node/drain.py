@@ -1,7 +1,8 @@
-"""Drain: the way of a node from serving to stopping.
+"""Drain: the way of a node from serving to stopping; and hold: out of the pool for a while, without stopping.
 
 Owns the phases and their order, and the time that a load balancer has to notice that the node is not ready before
-clients are disconnected. Signals and HTTP ask for a drain; `fanout.node.running` does the stopping.
+clients are disconnected. Signals and HTTP ask for a drain; `fanout.node.node` does the stopping. A hold is in
+memory: a restart ends it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import enum
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.errors import RequestRefused
+
 __all__ = ["Drain", "NodePhase"]
 
 
 class NodePhase(enum.Enum):
-    """Phase of a node's life; it only moves forward."""
+    """Phase of a node's life; it only moves forward, but for a hold, which ends in `SERVING` again."""
 
     SERVING = "serving"
     """The node is ready when its links are."""
+    HELD = "held"
+    """An operator holds the node out of its pool: as `DRAINING`, without an end."""
     DRAINING = "draining"
     """The node is not ready, so load balancers send it no more clients. It still serves all clients that connect."""
     STOPPING = "stopping"
@@ -31,6 +36,7 @@ class Drain:
     Attributes:
         phase: The current phase.
         seconds: How long draining takes.
+        held_since_ns: When the hold began, Unix time in nanoseconds; None without one.
     """
 
     def __init__(self, *, seconds: float, logger: FilteringBoundLogger) -> None:
@@ -42,14 +48,55 @@ class Drain:
         """
         self.phase = NodePhase.SERVING
         self.seconds = seconds
+        self.held_since_ns: int | None = None
         self._logger = logger
         self._over = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
+    def hold(self, *, now_ns: int) -> bool:
+        """Hold the node out of its pool; return whether that is new.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        self._refuse_while_leaving("holding it would change nothing")
+        if self.phase is NodePhase.HELD:
+            return False
+        self.phase, self.held_since_ns = NodePhase.HELD, now_ns
+        self._logger.info("held out of the pool by an operator")
+        return True
+
+    def release(self, *, now_ns: int) -> bool:
+        """End the hold; return whether there was one.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+
+        Raises:
+            RequestRefused: The node drains or stops.
+        """
+        self._refuse_while_leaving("there is no way back")
+        if self.held_since_ns is None:
+            return False
+        held_s = max(0, now_ns - self.held_since_ns) / 1e9
+        self.phase, self.held_since_ns = NodePhase.SERVING, None
+        self._logger.info("no longer held", held_s=round(held_s, 1))
+        return True
+
+    def _refuse_while_leaving(self, so: str) -> None:
+        if self.phase in (NodePhase.DRAINING, NodePhase.STOPPING):
+            raise RequestRefused(
+                f"the node is {self.phase.value}: {so}", hint="Start it again when it has ended; nothing else is needed"
+            )
+
     def begin(self) -> None:
         """Drain, then stop; does nothing after the first call."""
-        if self.phase is not NodePhase.SERVING:
+        if self.phase not in (NodePhase.SERVING, NodePhase.HELD):
             return
+        self.held_since_ns = None
         if not self.seconds:
             self.end()
             return
@@ -59,7 +106,7 @@ class Drain:
 
     def end(self) -> None:
         """Stop now, even if time for draining is left."""
-        self.phase = NodePhase.STOPPING
+        self.phase, self.held_since_ns = NodePhase.STOPPING, None
         if self._timer is not None:
             self._timer.cancel()
         self._over.set()

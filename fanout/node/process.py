@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.config import NodeConfig, Role, load_config
 from fanout.errors import ConfigError, StoreError
-from fanout.node.running import Node
+from fanout.node.node import Node
 
 __all__ = ["run_node"]
 
@@ -104,6 +104,7 @@ class _Reloads:
             await self._asked.wait()
             self._asked.clear()
             self._node.reload_certificates()
+            self._node.retry_links()
             try:
                 await self._node.reload(await asyncio.to_thread(load_config, self._path, role=self._node.role))
             except ConfigError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from fanout.api.models import NodeState
+from fanout.api.models import NodeState, utc_from_ns
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
@@ -42,6 +42,8 @@ class NodeReadiness:
     """Readiness in one word."""
     reasons: tuple[str, ...]
     """Every reason why the node is not ready; empty when it is."""
+    stale_s: float | None = None
+    """Age of the oldest values, of a node that is not ready only because values are stale, and may offer them so."""
 
 
 def reason_against(status: LinkStatus) -> str | None:
@@ -51,7 +53,7 @@ def reason_against(status: LinkStatus) -> str | None:
     """
     waits_for = WAITS_FOR[status.state]
     if waits_for is not None:
-        error = f": {status.last_error}" if status.last_error else ""
+        error = f": {status.last_error}" if status.last_error and not status.last_error_over else ""
         state = status.state.value.replace("_", " ")
         if status.stale_reason is not None:
             return f"stale ({status.stale_reason}), {state}{error}"
@@ -69,18 +71,33 @@ def link_reasons(links: Iterable[LinkStatus]) -> tuple[str, ...]:
     return tuple(f"link {name} is {reason}" for name, reason in reasons if reason is not None)
 
 
-def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str, ...] = ()) -> NodeReadiness:
+def judge(
+    phase: NodePhase,
+    links: Iterable[LinkStatus],
+    *,
+    held_since_ns: int | None = None,
+    unserved: tuple[str, ...] = (),
+) -> NodeReadiness:
     """Return whether a node is ready.
 
     Args:
         phase: Phase of the node.
         links: Its links.
+        held_since_ns: When an operator's hold began, Unix time in nanoseconds; None without one.
         unserved: Reasons why the node or its workers cannot serve clients; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
+    if held_since_ns is not None:
+        own = (f"held by operator since {utc_from_ns(held_since_ns):%Y-%m-%d %H:%M:%S} UTC",)
+    links = tuple(links)
     reasons = (*own, *link_reasons(links), *unserved)
     if phase is NodePhase.DRAINING:
         return NodeReadiness("draining", reasons)
     if phase is NodePhase.STOPPING:
         return NodeReadiness("stopping", reasons)
-    return NodeReadiness("not_ready" if reasons else "ready", reasons)
+    if not reasons:
+        return NodeReadiness("ready", ())
+    stale_s = None
+    if not (own or unserved) and all(link.ready or link.serves_stale for link in links):
+        stale_s = max((link.stale_s or 0.0 for link in links), default=None)
+    return NodeReadiness("not_ready", reasons, stale_s)

@@ -1,6 +1,6 @@
 """Set-up of a node's replication log: its writer, the start event, and the values that an earlier process left.
 
-`fanout.node.running` opens and closes the log, and appends to it.
+`fanout.node.node` opens and closes the log, and appends to it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,10 +16,12 @@ from fanout import __version__
 from fanout.config import LogConfig, NodeConfig, Role
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase
-from fanout.replog.files.columns import LogSource
 from fanout.replog.settings import ArchiveSettings, LogSettings
-from fanout.replog.write.writer import LogWriter
 from fanout.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from fanout.replog.files.columns import LogSource
+    from fanout.replog.write.writer import LogWriter
 
 __all__ = ["describe", "log_loaded", "make_log"]
 
@@ -42,6 +44,8 @@ def make_log(
     log = config.log
     if log is None:
         return None
+    from fanout.replog.write.writer import LogWriter  # it needs Arrow, which takes a fifth of the start of a node
+
     return LogWriter(
         log.directory,
         node=config.node.id,

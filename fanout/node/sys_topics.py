@@ -7,6 +7,7 @@ logged. An unchanged value is not sent again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fanout import __version__
 from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
@@ -14,7 +15,19 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.server.base.counters import ServerStats
 
-__all__ = ["SysTopics"]
+__all__ = ["LinkFigures", "SysTopics"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFigures:
+    """What clients read about one link."""
+
+    state: str
+    """State name."""
+    ready: bool
+    """Whether it is live and proved complete."""
+    stale_s: int | None
+    """Age of its values in whole seconds; None without any, and then there is no such topic."""
 
 
 class SysTopics:
@@ -32,7 +45,7 @@ class SysTopics:
         stats: ServerStats,
         *,
         retained_topics: int,
-        links: Mapping[str, tuple[str, bool]],
+        links: Mapping[str, LinkFigures],
         uptime_s: int,
         now_ns: int,
     ) -> list[Update]:
@@ -41,7 +54,7 @@ class SysTopics:
         Args:
             stats: The server's figures.
             retained_topics: Topics with a retained value, without `$SYS`.
-            links: State and readiness of each link, by name.
+            links: Figures of each link, by name.
             uptime_s: Uptime of the node in whole seconds.
             now_ns: Unix time in nanoseconds.
 
@@ -63,11 +76,17 @@ class SysTopics:
             "broker/subscriptions/count": stats.subscriptions,
             "broker/retained messages/count": retained_topics,
         }
-        for name, (state, ready) in links.items():
-            values[f"fanout/{name}/state"] = state
-            values[f"fanout/{name}/ready"] = "true" if ready else "false"
+        for name, link in links.items():
+            values[f"fanout/{name}/state"] = link.state
+            values[f"fanout/{name}/ready"] = "true" if link.ready else "false"
+            values[f"fanout/{name}/stale_s"] = "" if link.stale_s is None else link.stale_s
         # Phase AUDIT: unchanged values are not dispatched.
-        updates = [_update(f"$SYS/{name}".encode(), str(value).encode(), now_ns) for name, value in values.items()]
+        payloads = {f"$SYS/{name}".encode(): str(value).encode() for name, value in values.items()}
+        updates = [
+            _update(topic, payload, now_ns)
+            for topic, payload in payloads.items()
+            if payload or topic in self.replica.values
+        ]
         return self.replica.apply(updates, phase=Phase.AUDIT).dispatch
 
     def set_readiness_notice(self, standing: ReadinessNotice, *, now_ns: int) -> list[Update]:

@@ -125,8 +125,10 @@ def _reason_against(report: VersionReport) -> str | None:
     if _may_not_publish(report):
         if report.has_passed("set of --filter"):
             return None
+        may = report.writable_prefix
+        remedy = f"give --prefix {may}, below which it may" if may is not None else "give --prefix where it may"
         return (
-            "this user may not publish, so little can be tested: give --prefix where it may, or --filter with the"
+            f"this user may not publish below --prefix, so little can be tested: {remedy}, or --filter with the"
             " retained set that the link is to replicate"
         )
     for name, problem in _NEEDED.items():
@@ -225,6 +227,7 @@ def _link_keys(report: VersionReport, evidence: str) -> Iterator[str]:
         yield f"snapshot_quiet_s = {math.ceil(3 * large.figure):.1f}  # the primary makes pauses within a set"
     if _outcome(report, "set again") is Outcome.FAILED:
         yield "audit_interval_s = 0  # a second SUBSCRIBE brings nothing, so there can be no audit"
+        yield "sample_topics = 0  # nor can a sample call for one"
     elif _outcome(report, "clear forwarded") is Outcome.FAILED:
         yield f"audit_interval_s = {_AUDIT_OFTEN_S}  # subscribers are not told of deleted topics; audits find them"
     if _outcome(report, "control message") is Outcome.NOT_PERMITTED:
@@ -237,7 +240,7 @@ def _selector_keys(report: VersionReport) -> Iterator[str]:
     if report.version == 4 or _outcome(report, "Retain Handling 2") is Outcome.FAILED:
         qos = 0
     yield f"qos = {qos}"
-    if _outcome(report, "retained by #") in (Outcome.FAILED, Outcome.NOT_AVAILABLE):
+    if _outcome(report, "retained by #") in (Outcome.FAILED, Outcome.NOT_AVAILABLE, Outcome.NOTHING_TO_TEST):
         yield "live_only = true  # no retained set comes for a filter with wildcards"
 
 

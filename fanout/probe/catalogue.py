@@ -10,7 +10,7 @@ from fanout.probe import limits, retained, sessions, sets
 from fanout.probe.ground import Ground
 from fanout.probe.results import Result
 
-__all__ = ["CHECKS", "CONNECT", "SERVER_VERSION", "Check"]
+__all__ = ["CHECKS", "CONNECT", "CONTROL", "SERVER_VERSION", "Check"]
 
 CONNECT: Final = "connection"
 """Name of the check that all others need; the runner makes it."""
@@ -40,76 +40,36 @@ class Check:
 
 SERVER_VERSION: Final = "$SYS version"
 """Name of the check whose text is the primary's name and version."""
-_CONTROL: Final = "control message"
+CONTROL: Final = "control message"
+"""Name of the check whether the user's own message comes back to it."""
 _RETAINED: Final = "retained message"
 _HASH: Final = "retained by #"
 _LARGE: Final = "large set, QoS 0"
 _SESSION: Final = "session kept"
 
+
+def _limit(name: str, passed: str) -> Check:
+    return Check(name, limits.limit_check(name), passed, "", versions=_FIVE)
+
+
+def _flag(name: str, passed: str, otherwise: str) -> Check:
+    return Check(name, limits.flag_check(name), passed, otherwise, versions=_FIVE)
+
+
 CHECKS: Final = (
-    Check(
-        "Receive Maximum",
-        limits.limit_check("Receive Maximum"),
-        "forwarded writes under way at a time",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Maximum QoS",
-        limits.limit_check("Maximum QoS"),
-        "the highest useful qos of a selector",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Maximum Packet Size",
-        limits.limit_check("Maximum Packet Size"),
-        "larger local writes cannot be forwarded",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Topic Alias Maximum",
-        limits.limit_check("Topic Alias Maximum"),
-        "nothing: a link publishes without aliases",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
-        "Server Keep Alive",
-        limits.limit_check("Server Keep Alive"),
-        "a link follows it",
-        "",
-        versions=_FIVE,
-    ),
-    Check(
+    _limit("Receive Maximum", "forwarded writes under way at a time"),
+    _limit("Maximum QoS", "the highest useful qos of a selector"),
+    _limit("Maximum Packet Size", "larger local writes cannot be forwarded"),
+    _limit("Topic Alias Maximum", "nothing: a link publishes without aliases"),
+    _limit("Server Keep Alive", "a link follows it"),
+    _flag(
         "Retain Available",
-        limits.flag_check("Retain Available"),
         "there can be a retained set",
         "nothing is retained: there is no set to replicate, only live messages",
-        versions=_FIVE,
     ),
-    Check(
-        "Wildcard Subscription",
-        limits.flag_check("Wildcard Subscription"),
-        "selectors may have wildcards",
-        "selectors must name single topics",
-        versions=_FIVE,
-    ),
-    Check(
-        "Subscription Identifiers",
-        limits.flag_check("Subscription Identifiers"),
-        "nothing: a link needs none",
-        "nothing: a link needs none",
-        versions=_FIVE,
-    ),
-    Check(
-        "Shared Subscription",
-        limits.flag_check("Shared Subscription"),
-        "nothing: a link uses none",
-        "nothing: a link uses none",
-        versions=_FIVE,
-    ),
+    _flag("Wildcard Subscription", "selectors may have wildcards", "selectors must name single topics"),
+    _flag("Subscription Identifiers", "nothing: a link needs none", "nothing: a link needs none"),
+    _flag("Shared Subscription", "nothing: a link uses none", "nothing: a link uses none"),
     Check(
         SERVER_VERSION,
         sets.check_server_fence,
@@ -125,7 +85,7 @@ CHECKS: Final = (
         for_filter=True,
     ),
     Check(
-        _CONTROL,
+        CONTROL,
         retained.check_control_message,
         "marker and heartbeats: the strongest evidence, and a lag that is known",
         "no marker, no heartbeats: lag is unknown; let the link's user write below control_topic",
@@ -135,7 +95,7 @@ CHECKS: Final = (
         retained.check_retained_message,
         "a selector for one topic gets its value",
         "there is nothing to take a snapshot of",
-        needs=(_CONTROL,),
+        needs=(CONTROL,),
     ),
     Check(
         _HASH,
@@ -185,7 +145,7 @@ CHECKS: Final = (
         retained.check_control_message_bridge,
         "the bridge bit does not cost the marker",
         "with the bridge bit there is no marker, no fence of the link's own and no heartbeat",
-        needs=(_CONTROL, "RETAIN of updates"),
+        needs=(CONTROL, "RETAIN of updates"),
         versions=(4,),
     ),
     Check(
@@ -193,7 +153,7 @@ CHECKS: Final = (
         retained.check_no_local,
         "forwarded writes do not come back",
         "what a link publishes comes back to it; its control messages are known by their topic",
-        needs=(_CONTROL,),
+        needs=(CONTROL,),
         versions=_FIVE,
     ),
     Check(
@@ -265,7 +225,7 @@ CHECKS: Final = (
         sessions.check_session_present,
         "after a short loss of the connection the replica stays",
         "each loss of the connection begins a new epoch, with a snapshot",
-        needs=(_CONTROL,),
+        needs=(CONTROL,),
     ),
     Check(
         "messages kept",

@@ -14,6 +14,7 @@ __all__ = [
     "failed",
     "not_available",
     "not_permitted",
+    "nothing_to_test",
     "passed",
 ]
 
@@ -25,12 +26,24 @@ class Outcome(enum.StrEnum):
     """The primary has the feature."""
     FAILED = "failed"
     """The primary lacks the feature, or deviates from MQTT."""
-    NOT_PERMITTED = "not permitted"
-    """The user lacks a right that the check needs."""
     NOT_AVAILABLE = "not available"
-    """The primary does not offer the feature, or one that the check needs."""
+    """The primary does not offer the feature."""
+    NOT_PERMITTED = "not permitted"
+    """Not tested: the user lacks a right that the check needs."""
+    NOTHING_TO_TEST = "nothing to test"
+    """Not tested: there is nothing at the primary with which the check could be made."""
     NOT_TESTED = "not tested"
-    """The time was up before the check."""
+    """Not tested: the time was up before the check."""
+
+    @property
+    def was_tested(self) -> bool:
+        """Whether the check was made, so that its outcome says something about the primary."""
+        return self in (Outcome.PASSED, Outcome.FAILED, Outcome.NOT_AVAILABLE)
+
+    @property
+    def shown(self) -> str:
+        """The outcome for a person: every check that was not made is "not tested"; what was seen says why."""
+        return self.value if self.was_tested else Outcome.NOT_TESTED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,8 @@ class VersionReport:
     """5 for MQTT 5, 4 for MQTT 3.1.1."""
     findings: tuple[Finding, ...]
     """In the order in which they were tested."""
+    writable_prefix: str | None = None
+    """A prefix below which the user may write and read, where it may not below the one of the probe; None for none."""
 
     def result(self, check: str) -> Result | None:
         """Return the result of a check; None when it does not exist for this version."""
@@ -103,7 +118,12 @@ def failed(seen: str, figure: float | None = None) -> Result:
 
 def not_permitted(seen: str) -> Result:
     """Return the result of a check that the primary does not allow this user."""
-    return Result(Outcome.NOT_PERMITTED, seen)
+    return Result(Outcome.NOT_PERMITTED, f"not permitted: {seen}")
+
+
+def nothing_to_test(seen: str) -> Result:
+    """Return the result of a check for which there is nothing at the primary."""
+    return Result(Outcome.NOTHING_TO_TEST, f"nothing to test: {seen}")
 
 
 def not_available(seen: str) -> Result:

@@ -17,13 +17,27 @@ import aiomqtt
 from aiomqtt.exceptions import MqttConnectError
 
 from fanout.errors import FanoutError, PrimaryRefused, PrimaryUnreachable
-from fanout.probe.catalogue import CHECKS, CONNECT, SERVER_VERSION, Check
+from fanout.probe import retained
+from fanout.probe.catalogue import CHECKS, CONNECT, CONTROL, SERVER_VERSION, Check
 from fanout.probe.client import Target
 from fanout.probe.ground import Ground
-from fanout.probe.results import Finding, Outcome, ProbeReport, Result, VersionReport, failed, not_available, passed
+from fanout.probe.results import (
+    Finding,
+    Outcome,
+    ProbeReport,
+    Result,
+    VersionReport,
+    failed,
+    not_available,
+    passed,
+)
 
 __all__ = ["probe"]
 
+_CONTROL_TOPIC: Final = "fanout/control"
+"""Default of `control_topic` of a link, where its user has rights if it has any."""
+_CANDIDATE_S: Final = 10.0
+"""Time limit for trying one prefix."""
 _CLEAN_UP_S: Final = 20.0
 """Time limit of the clean-up, apart from that of the checks."""
 _UNSUPPORTED: Final = {0x01, 0x84}
@@ -79,14 +93,18 @@ async def probe(
             refusals.append(error)
             reports.append(VersionReport(version, (_refused(error),)))
             continue
+        writable_prefix = None
         try:
             findings = await _test(ground, deadline, on_check)
+            if next(one.result for one in findings if one.check == CONTROL).outcome is Outcome.NOT_PERMITTED:
+                on_check("looking for a prefix where the user may write")
+                writable_prefix = await _find_writable_prefix(ground, f"{nonce}-{version}", but=prefix)
         finally:
             on_check("cleaning up")
             left.append(await _clean_up(ground))
         named = next(one.result for one in findings if one.check == SERVER_VERSION)
         server = server or (named.seen if named.outcome is Outcome.PASSED else "")
-        reports.append(VersionReport(version, (_connected(ground), *findings)))
+        reports.append(VersionReport(version, (_connected(ground), *findings), writable_prefix))
     if len(refusals) == len(versions):
         cause = refusals[0].__context__
         if tls_failure is not None and isinstance(cause, ssl.SSLError | ConnectionResetError):
@@ -116,7 +134,7 @@ async def _test(ground: Ground, deadline: float, on_check: Callable[[str], None]
             result = hindrance
         results[check.name] = result
         meaning = check.passed if result.outcome is Outcome.PASSED else check.otherwise
-        findings.append(Finding(check.name, result, "" if result.outcome is Outcome.NOT_TESTED else meaning))
+        findings.append(Finding(check.name, result, meaning if result.outcome.was_tested else ""))
     return findings
 
 
@@ -132,14 +150,38 @@ async def _make(check: Check, ground: Ground, deadline: float) -> Result:
         return failed(_told(error))
 
 
+async def _find_writable_prefix(ground: Ground, name: str, *, but: str) -> str | None:
+    """Return a prefix below which a message of the user comes back to it; None when there is none.
+
+    Args:
+        ground: Of a version in which it does not come back below the prefix of the probe.
+        name: Last level of the topics that are tried, which no application reads.
+        but: The prefix of the probe.
+    """
+    username = ground.target.username or ""
+    candidates = [_CONTROL_TOPIC]
+    if username and not username.startswith("$") and not set(username) & set("+#\0"):
+        candidates.append(username)  # many brokers give each user a branch of its name
+    for candidate in candidates:
+        if candidate == but:
+            continue
+        try:
+            async with asyncio.timeout(_CANDIDATE_S):
+                if (await retained.try_control_topic(ground, f"{candidate}/{name}")).outcome is Outcome.PASSED:
+                    return candidate
+        except (TimeoutError, aiomqtt.MqttError):
+            continue
+    return None
+
+
 def _hindrance(check: Check, results: dict[str, Result]) -> Result | None:
     """Return the result of a check whose needs did not pass; None when they did."""
     for name in check.needs:
         outcome = results[name].outcome
-        if outcome in (Outcome.NOT_PERMITTED, Outcome.NOT_TESTED):
+        if not outcome.was_tested:
             return Result(outcome, f"it needs: {name}")
         if outcome is not Outcome.PASSED:
-            return not_available(f"it needs: {name}")
+            return Result(Outcome.NOTHING_TO_TEST, f"it needs: {name}")
     return None
 
 

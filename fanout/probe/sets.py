@@ -13,7 +13,7 @@ from typing import Final
 from aiomqtt import MqttError
 
 from fanout.probe.ground import PATIENCE_S, Ground
-from fanout.probe.results import Outcome, Result, failed, not_available, not_permitted, passed
+from fanout.probe.results import Outcome, Result, failed, not_available, not_permitted, nothing_to_test, passed
 from fanout.probe.retained_set import RetainedSet
 
 __all__ = [
@@ -50,7 +50,7 @@ async def check_read_set(ground: Ground) -> Result:
     second = await _read(ground, ground.read_filter, qos=0, inside="", expected=None, marker=False)
     seen = f"{len(first.topics):,} topics, PINGRESP {second.describe('PINGRESP')}"
     if not first.topics:
-        return not_available("it brings no retained message")
+        return nothing_to_test("it brings no retained message")
     if first.topics != second.topics:
         return failed(f"{len(first.topics):,} topics, then {len(second.topics):,} others or fewer")
     return passed(seen) if first.is_behind("PINGRESP") and second.is_behind("PINGRESP") else failed(seen)
@@ -67,7 +67,9 @@ async def check_server_fence(ground: Ground) -> Result:
     if came is not None:
         ground.fence = SERVER_FENCE
         return passed(bytes(came.payload).decode(errors="replace")[:_IDENTITY_TEXT_MAX])
-    return not_available(f"no {SERVER_FENCE}" + (f" (SUBACK 0x{code:02X})" if code >= _FAILURE else ""))
+    if code >= _FAILURE:
+        return not_permitted(f"SUBACK refuses {SERVER_FENCE} (0x{code:02X})")
+    return not_available(f"no {SERVER_FENCE}")
 
 
 async def check_large_set(ground: Ground) -> Result:
@@ -92,7 +94,7 @@ async def check_large_set_qos_1(ground: Ground) -> Result:
 async def check_suback(ground: Ground) -> Result:
     """Check the place of SUBACK."""
     if not ground.rounds:
-        return not_available("the large set could not be read")
+        return nothing_to_test("the large set could not be read")
     worst = max(ground.rounds, key=lambda one: one.places.get("SUBACK", 0))
     before = worst.places.get("SUBACK")
     if before is None:
@@ -117,7 +119,7 @@ async def check_marker(ground: Ground) -> Result:
 
 def _place(ground: Ground, what: str, *, note: str = "") -> Result:
     if not ground.rounds:
-        return not_available("the large set could not be read")
+        return nothing_to_test("the large set could not be read")
     wrong = [one for one in ground.rounds if not one.is_behind(what)]
     if not wrong:
         return passed(ground.rounds[0].describe(what) + note)

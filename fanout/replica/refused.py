@@ -79,6 +79,18 @@ class RefusedTopics:
         limits = {one.limit for one in self._topics.values()} | {limit for _, limit in self._beyond.values()}
         return tuple(sorted(limits))
 
+    def limit_of(self, topic: bytes, *, index: int) -> str | None:
+        """Return the key of the limit that keeps a topic out, or may do so; None for none.
+
+        Args:
+            topic: The topic.
+            index: Position of its selector: beyond the bound of names only the limit is known for each selector.
+        """
+        one = self._topics.get(topic)
+        if one is not None:
+            return one.limit
+        return self._beyond[index][1] if index in self._beyond else None
+
     def knows(self, update: Update) -> bool:
         """Tell whether exactly this content is kept out of its topic."""
         one = self._topics.get(update[TOPIC])

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys, RefusedTopics
-from fanout.replica.topic_tree import TopicTree
+from fanout.replica.topic_tree import TopicSearch, TopicTree
+from fanout.replica.unconfirmed import UnconfirmedTopics
 from fanout.replica.update import (
     DIGEST,
     EXPIRES_NS,
@@ -71,6 +72,7 @@ class Replica:
         refused_total: Retained values that a limit kept out, since the replica was created.
         refused_by: The same by the key of the limit.
         refused: Topics that a limit keeps out at the moment.
+        unconfirmed: Topics that the newest comparison with the primary did not bring.
         counts_down: Whether the primary is known to count a Message Expiry Interval down in the copies that it sends.
     """
 
@@ -105,6 +107,7 @@ class Replica:
         self.refused_total = 0
         self.refused_by = dict.fromkeys(limit_keys.all(), 0)
         self.refused = RefusedTopics()
+        self.unconfirmed = UnconfirmedTopics()
         self._elsewhere = 0
         """Number of topics whose value is not in `values`."""
         self._tree = TopicTree()
@@ -140,6 +143,11 @@ class Replica:
     def view(self) -> Mapping[bytes, Update]:
         """Read-only mapping of all topics to updates. Not for the hot path: a look-up may cost a statement."""
         return self.values
+
+    @property
+    def topics(self) -> TopicSearch:
+        """Set of all topics, in the order of their bytes; read only."""
+        return self._tree
 
     @property
     def topics_version(self) -> int:
@@ -264,6 +272,8 @@ class Replica:
         self._tree.add_new(added)
         if self._seen is not None and of_pass:
             self._note_pass(updates, kinds, copies=copies)
+        if self.unconfirmed:
+            self.unconfirmed.settle(update[0] for update in updates if update[3])
         dispatch = updates
         if refusals or self.refused:
             dispatch = self._note_refusals(updates, kinds, refusals, copies=copies)
@@ -306,7 +316,7 @@ class Replica:
                     dispatch.append(self._removal(update[TOPIC], qos=update[QOS], now_ns=update[RECEIVED_NS]))
                 if not (copies and refused.knows(update)):
                     dispatch.append((*update[:3], False, *update[4:]))
-                refused.add(update, limit=limit, index=self._index(update[TOPIC]))
+                refused.add(update, limit=limit, index=self.index_of(update[TOPIC]))
                 continue
             if update[RETAIN]:
                 refused.discard(update[TOPIC])
@@ -388,6 +398,7 @@ class Replica:
         self._cleared = set()
         self._pass_index = selector_index
         self._pass_closed = False
+        self.unconfirmed.begin_pass(selector_index)
         self.refused.begin_pass(goes_on=seen != ())
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
@@ -406,7 +417,7 @@ class Replica:
         for update in updates:
             topic = update[0]
             phase = Phase.LIVE
-            if seen is not None and update[3] and update[1] and self._index(topic) == self._pass_index:
+            if seen is not None and update[3] and update[1] and self.index_of(topic) == self._pass_index:
                 if topic in self._live_first:
                     self._live_first.discard(topic)
                     held = self.values.get(topic)
@@ -488,9 +499,9 @@ class Replica:
         meanwhile, but no other pass may begin.
         """
         index = self._pass_index
-        pieces = self._unseen_below(self._root_of(index))
+        pieces = self._unseen_below(self.root_of(index))
         while self.unseen_count and (topics := next(pieces, None)) is not None:
-            yield self._values_of([topic for topic in topics if self._index(topic) == index])
+            yield self._values_of([topic for topic in topics if self.index_of(topic) == index])
 
     @property
     def changed_count(self) -> int:
@@ -537,6 +548,7 @@ class Replica:
             The removals of each piece, as zero-length updates.
         """
         self.drop_pass()
+        self.unconfirmed.clear()
         while self.values:
             yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
         self._expiries.clear()
@@ -595,6 +607,8 @@ class Replica:
             self.topic_bytes -= len(topic)
             self._digest = (self._digest - held[7]) & _DIGEST_MASK
             self._drop(topic, held, indexed=indexed)
+        if self.unconfirmed:
+            self.unconfirmed.settle(removal[TOPIC] for removal in removals)
         # Not LIVE: no message caused it, and reports count live updates as messages.
         return Changes(removals, bytearray([_REMOVED]) * len(removals), removals, Phase.AUDIT)
 
@@ -628,7 +642,7 @@ class Replica:
     def _values_of(self, topics: list[bytes]) -> list[Update]:
         return [self.values[topic] for topic in topics]
 
-    def _root_of(self, index: int) -> bytes:
+    def root_of(self, index: int) -> bytes:
         """Return the common beginning of all local topics of a selector."""
         if not self.selectors:
             return b""
@@ -636,7 +650,7 @@ class Replica:
         literal = next((at for at, level in enumerate(levels) if level in _WILDCARDS), len(levels))
         return "/".join(levels[:literal]).encode()
 
-    def _index(self, topic: bytes) -> int:
+    def index_of(self, topic: bytes) -> int:
         """Return the position of the selector that covers a local topic; -1 when none does."""
         if len(self.selectors) <= 1:
             return 0
@@ -656,7 +670,7 @@ class Replica:
     def _topic_at_primary(self, topic: bytes) -> bytes:
         if not self.selectors:
             return topic
-        index = self._index(topic)
+        index = self.index_of(topic)
         return topic[len(self.selectors[index].prefix.encode()) :] if index >= 0 else topic
 
     def _change_expiry(self, topic: bytes, before_ns: int, expires_ns: int) -> None:
@@ -682,7 +696,7 @@ class Replica:
         assert seen is not None
         for update, kind in zip(updates, kinds, strict=True):
             topic = update[0]
-            if (kind == _MESSAGE and not update[3]) or self._index(topic) != self._pass_index:
+            if (kind == _MESSAGE and not update[3]) or self.index_of(topic) != self._pass_index:
                 continue
             if kind in (_REMOVED, _REFUSED, _MESSAGE):
                 seen.discard(topic)

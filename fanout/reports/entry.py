@@ -83,6 +83,7 @@ def run_completeness(
     until: datetime | None = None,
     master: str = LOCAL_MASTER,
     fail_under: float | None = None,
+    accept_union: bool = False,
     json_path: Path | None = None,
     html_path: Path | None = None,
     parquet: str | None = None,
@@ -105,7 +106,9 @@ def run_completeness(
         since: Updates that were published before this are in no figure; None for no such bound.
         until: Those that were published at this time or later neither.
         master: The Spark master's URL.
-        fail_under: In per cent; the result has not passed when any selector has a lower share.
+        fail_under: In per cent; the result has not passed when any selector has a lower share, nor when secondaries
+            could be compared with one another only.
+        accept_union: Whether it may pass then.
         json_path: Where to write the JSON; None for nowhere.
         html_path: Where to write the page; None for nowhere.
         parquet: The directory or URI for the tables as Parquet; None writes none.
@@ -136,6 +139,7 @@ def run_completeness(
             settle_s=settle_s,
             depth=depth,
             fail_under_percent=fail_under,
+            accept_union=accept_union,
             list_limit=LIST_LIMIT,
             behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=behind_max_s),
             since=since,

@@ -1,1 +1,1 @@
-"""Services of a process: the clock, logging, garbage collection, delays of retries."""
+"""Services of a process: the clock, logging, garbage collection, delays of retries, WebSocket."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
-from fanout.replica.topic_tree import TopicTree
+from fanout.replica.topic_tree import TopicSearch, TopicTree
 from fanout.replica.update import EXPIRES_NS, TOPIC, ChangeKind, Changes, Phase, Update
 from fanout.selection import Selector
 from fanout.storage.table import RetainedTable
@@ -125,6 +125,7 @@ class DiscReplica(Replica):
         self.selector_of.clear()
         self.payload_bytes = self.topic_bytes = self._elsewhere = self._digest = 0
         self._forget_refused()
+        self.unconfirmed.clear()
         self._counts = [0] * len(self._counts)
         self._digests = [0] * len(self._digests)
         self._next_expiry = None
@@ -135,6 +136,11 @@ class DiscReplica(Replica):
         self.refused.clear()
 
     # --- queries ---
+
+    @property
+    def topics(self) -> TopicSearch:
+        """Set of all topics in the file; see `Replica.topics`."""
+        return self._table
 
     @property
     def view(self) -> Mapping[bytes, Update]:
@@ -197,6 +203,7 @@ class DiscReplica(Replica):
     def tear_down(self, piece: int = _PIECE, *, now_ns: int) -> Iterator[Changes]:
         """Remove everything, a piece with each step; see `Replica.tear_down`."""
         self.drop_pass()
+        self.unconfirmed.clear()
         while topics := self._table.topics(b"", None, piece):
             yield self._remove(topics, now_ns=now_ns)
 

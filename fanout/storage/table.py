@@ -55,6 +55,18 @@ _UNMARK: Final = f"DELETE FROM scratch.mark WHERE pass = ?1 AND topic IN (SELECT
 _EXPIRING: Final = "INSERT OR IGNORE INTO scratch.expiring VALUES (?, ?, ?)"
 _NOT_EXPIRING: Final = "DELETE FROM scratch.expiring WHERE store = ? AND expires = ? AND topic = ?"
 _TOPICS: Final = "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
+_LAST_TOPIC: Final = (
+    "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic DESC LIMIT 1"
+)
+_NTH_TOPIC: Final = (
+    "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT 1 OFFSET ?4"
+)
+_STEP_MAX: Final = 1_000
+"""Largest number of topics that `spread` steps over: some 0.1 ms."""
+_ROOTS_MAX: Final = 1_000
+"""Number of stretches for which `spread` remembers where it was."""
+_KEY_BYTES: Final = 8
+"""Number of bytes of a topic, behind what all topics of a stretch have in common, that place it in the stretch."""
 _UNMARKED: Final = (
     "SELECT topic, NOT EXISTS"
     " (SELECT 1 FROM scratch.mark WHERE pass = ?5 AND mark.topic = retained.topic AND flags & 1)"
@@ -92,7 +104,7 @@ class Rows(Protocol):
 class RetainedTable(TopicSearch):
     """The rows of one store."""
 
-    __slots__ = ("_rows", "_store", "name")
+    __slots__ = ("_rows", "_store", "_went_to", "name")
 
     def __init__(self, rows: Rows, name: str) -> None:
         """Prepare; the file may still be closed.
@@ -104,6 +116,8 @@ class RetainedTable(TopicSearch):
         self.name = name
         self._rows = rows
         self._store: int | None = None
+        self._went_to: dict[bytes, bytes] = {}
+        """Beginning of each stretch to where `spread` goes on in it."""
 
     def __contains__(self, topic: bytes) -> bool:
         """Say whether a topic has a value."""
@@ -145,6 +159,58 @@ class RetainedTable(TopicSearch):
         bounds = self.store, low, _ABOVE_ALL if high is None else high, count
         with self._rows.reading():
             return [row[0] for row in self._rows.database.execute(_TOPICS, bounds)]
+
+    def first(self, low: bytes, high: bytes | None) -> bytes | None:
+        """Return the first topic from `low` on and below `high`; None when there is none."""
+        return next(iter(self.topics(low, high, 1)), None)
+
+    def spread(self, root: bytes, fractions: Sequence[float]) -> list[bytes]:
+        """Return topics at fractions of a stretch; see `TopicSearch.spread`.
+
+        The file does not number its rows. So every second place is a fraction of the way between the bytes of the first
+        topic and those of the last one, which neglects topics that are close together; the others continue in order
+        where the last call ended, by up to a thousand topics.
+        """
+        high = root + _ABOVE_ALL
+        first = self.first(root, high)
+        if first is None:
+            return []
+        last = self._last(root, high)
+        common = first[
+            : next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+        ]
+        low, end = (int.from_bytes(each[len(common) :][:_KEY_BYTES].ljust(_KEY_BYTES, b"\0")) for each in (first, last))
+        found: list[bytes] = []
+        for number, fraction in enumerate(fractions):
+            if number % 2:
+                found.append(self._go_on(root, high, int(fraction * _STEP_MAX)) or first)
+            else:
+                place = common + (low + int(fraction * (end - low))).to_bytes(_KEY_BYTES)
+                found.append(self.first(place.rstrip(b"\0"), high) or last)
+        return found
+
+    def _last(self, low: bytes, high: bytes) -> bytes:
+        """Return the last topic from `low` on and below `high`; there must be one."""
+        with self._rows.reading():
+            (last,) = self._rows.database.execute(_LAST_TOPIC, (self.store, low, high)).fetchone()
+        topic: bytes = last
+        return topic
+
+    def _go_on(self, root: bytes, high: bytes, step: int) -> bytes | None:
+        """Return the topic that is `step` topics, or fewer at the end, behind the last one below `root`."""
+        low = self._went_to.pop(root, root)
+        while True:
+            with self._rows.reading():
+                row = self._rows.database.execute(_NTH_TOPIC, (self.store, low, high, step)).fetchone()
+            if row is not None:
+                topic: bytes = row[0]
+                self._went_to[root] = topic + b"\0"
+                if len(self._went_to) > _ROOTS_MAX:
+                    del self._went_to[next(iter(self._went_to))]
+                return topic
+            if not step:
+                return None
+            step //= 4
 
     def write(self, values: Mapping[bytes, Update | None]) -> None:
         """Put in and remove values."""

@@ -3,6 +3,8 @@
 Owns the connections before their CONNECT, and the handover of connections between workers. The server of the receiving
 worker processes the bytes again, from the first one.
 
+While a worker is silent the others serve its new clients, and the hub takes the connections out of its queue.
+
 A plain connection is handed over by its descriptor. The state of TLS and WebSocket is in this process, so these
 connections stay here and are relayed over a pair of sockets.
 """
@@ -10,9 +12,10 @@ connections stay here and are relayed over a pair of sockets.
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import socket
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -26,16 +29,18 @@ from fanout.server.base.deadlines import Deadline
 from fanout.server.client.connack import encode_refusal
 from fanout.server.client.connection import LINGER_S, ClientConnection
 from fanout.server.client.server import Server
-from fanout.workers.ownership import owner_of
+from fanout.workers.ownership import serving_worker_of
 from fanout.workers.relay import Relay, begin_relay
 
-__all__ = ["ClientRouter", "new_handover_sockets"]
+__all__ = ["ClientRouter", "new_handover_sockets", "redirect_handovers"]
 
 _INLINE_BYTES_MAX: Final = 32 * 1024
 """Limit of read bytes that are sent with the descriptor; with more, the connection is relayed."""
 _MESSAGE_BYTES_MAX: Final = 64 * 1024
 _HANDOVERS_MAX: Final = 64
 """Limit of connections received in one turn of the event loop."""
+_REDIRECTED_MAX: Final = 256
+"""Limit of connections that the hub takes out of the queue of a silent worker in one turn."""
 _QUEUE_BYTES: Final = 1024 * 1024
 """Requested size of the handover queue, which the system may reduce."""
 
@@ -55,10 +60,41 @@ class _Handover:
 
     peer: Peer
     read: bytes
+    client_id: str
+
+
+def redirect_handovers(taking: socket.socket, others: Sequence[socket.socket], *, silent: Set[int]) -> int:
+    """Send connections that wait for a silent worker to the workers that serve its clients; return their number.
+
+    Args:
+        taking: Socket from which the silent worker receives them.
+        others: As in `ClientRouter`.
+        silent: Workers that say nothing, not all of them.
+    """
+    redirected = 0
+    for _ in range(_REDIRECTED_MAX):
+        try:
+            data, descriptors, _, _ = socket.recv_fds(taking, _MESSAGE_BYTES_MAX, 1)
+        except OSError:  # nothing waits, or no descriptors are left
+            break
+        client_id = pickle.loads(data).client_id
+        try:
+            socket.send_fds(others[serving_worker_of(client_id, len(others), silent=silent)], [data], descriptors)
+            redirected += 1
+        except OSError:  # that queue is full: the client connects again
+            pass
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+    return redirected
 
 
 class ClientRouter:
-    """The connection router of one worker (`fanout.server.accept.routing_stream.ConnectionRouter`)."""
+    """The connection router of one worker (`fanout.server.accept.routing_stream.ConnectionRouter`).
+
+    Attributes:
+        silent: Other workers that say nothing, whose new clients are served elsewhere.
+    """
 
     server: Server
     """The worker's server, set before `open`."""
@@ -71,6 +107,7 @@ class ClientRouter:
             handovers: Socket from which this worker receives connections that others have accepted.
             others: For each worker the socket to which its connections are sent.
         """
+        self.silent: Set[int] = frozenset()
         self._number = number
         self._handovers = handovers
         self._others = others
@@ -110,11 +147,12 @@ class ClientRouter:
 
     def serves(self, client_id: str) -> bool:
         """Return whether this worker serves a client."""
-        return not client_id or owner_of(client_id, len(self._others)) == self._number
+        return not client_id or self._serving_worker_of(client_id) == self._number
 
     def hand_over(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
         """Hand a plain connection over to the worker of its client; return False when that fails."""
-        if not self._send(client_id, _Handover(peer, read), transport.get_extra_info("socket").fileno()):
+        handover = _Handover(peer, read, client_id)
+        if not self._send(handover, transport.get_extra_info("socket").fileno()):
             return False
         transport.abort()  # closes this process's descriptor only
         return True
@@ -126,7 +164,7 @@ class ClientRouter:
         except OSError:  # no descriptors are left
             return False
         with far:
-            if not self._send(client_id, _Handover(peer, b""), far.fileno()):
+            if not self._send(_Handover(peer, b"", client_id), far.fileno()):
                 near.close()
                 return False
         if not transport.is_closing():
@@ -150,8 +188,11 @@ class ClientRouter:
         finally:
             del self._relays[relay]
 
-    def _send(self, client_id: str, handover: _Handover, descriptor: int) -> bool:
-        other = self._others[owner_of(client_id, len(self._others))]
+    def _serving_worker_of(self, client_id: str) -> int:
+        return serving_worker_of(client_id, len(self._others), silent=self.silent)
+
+    def _send(self, handover: _Handover, descriptor: int) -> bool:
+        other = self._others[self._serving_worker_of(handover.client_id)]
         try:
             socket.send_fds(other, [pickle.dumps(handover)], [descriptor])
         except OSError:  # the queue of that worker is full, or no descriptors are left in the system

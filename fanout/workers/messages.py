@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
@@ -16,14 +17,19 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.counters import ServerStats
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 
 __all__ = [
+    "Alive",
     "Answer",
+    "AnswerValue",
+    "AskClients",
     "AskSubscribed",
     "ChannelMessage",
     "Complete",
     "Corrected",
     "FeedBatch",
+    "Kick",
     "PublishVerdicts",
     "Published",
     "Reload",
@@ -31,10 +37,14 @@ __all__ = [
     "Report",
     "SendAway",
     "SetUp",
+    "SilentWorkers",
     "Stop",
     "Subscribed",
     "WorkerReady",
 ]
+
+AnswerValue: TypeAlias = int | ClientPage | Kicked | None
+"""What an `Answer` may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,38 @@ class AskSubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class AskClients:
+    """Hub: the `Answer` is a `ClientPage`."""
+
+    request: int
+    """Request number, repeated by the `Answer`."""
+    query: ClientQuery
+    """The clients that are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kick:
+    """Hub: send a client away; the `Answer` is as of `Server.kick`."""
+
+    request: int
+    """Request number, repeated by the `Answer`."""
+    client_id: str
+    """Its Client Identifier."""
+    clean: bool
+    """True to end its session too."""
+    reason_code: ReasonCode
+    """Reason Code of the DISCONNECT."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilentWorkers:
+    """Hub: the workers whose new clients the others serve, because they say nothing; it replaces the former set."""
+
+    numbers: frozenset[int]
+    """Numbers of the workers, from 0; the receiver's own means nothing to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hub: disconnect the clients, and end."""
 
@@ -132,13 +174,18 @@ class WorkerReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """Worker: its event loop runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """Worker: the answer to a `SendAway` or `AskSubscribed`."""
+    """Worker: the answer to a question of the hub."""
 
     request: int
     """Request number."""
-    value: int
-    """The answer."""
+    value: AnswerValue
+    """The answer, as the question says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +233,13 @@ ChannelMessage = (
     | Reload
     | ReloadCertificates
     | SendAway
+    | AskClients
     | AskSubscribed
+    | Kick
+    | SilentWorkers
     | Stop
     | WorkerReady
+    | Alive
     | Answer
     | Subscribed
     | Published

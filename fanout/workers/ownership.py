@@ -1,24 +1,41 @@
 """Ownership of clients by workers, and each worker's share of the node's limits (core).
 
 The Client Identifier decides which worker serves a client, whichever worker accepted the connection. So a session is in
-one worker, where the next connection of the client finds it.
+one worker, where the next connection of the client finds it. While that worker is silent another one serves its new
+clients, again by their Client Identifiers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from xxhash import xxh3_64_intdigest
 
 from fanout.config import NodeConfig
 
-__all__ = ["new_client_id", "owner_of", "share_of"]
+__all__ = ["new_client_id", "owner_of", "serving_worker_of", "share_of"]
 
 
 def owner_of(client_id: str, workers: int) -> int:
     """Return the number of the worker that serves a client."""
     return xxh3_64_intdigest(client_id.encode()) % workers
+
+
+def serving_worker_of(client_id: str, workers: int, *, silent: Set[int]) -> int:
+    """Return the number of the worker that serves a new connection of a client now.
+
+    Args:
+        client_id: The Client Identifier.
+        workers: Number of workers.
+        silent: Workers that say nothing; while all are, each serves its own clients.
+    """
+    owner = owner_of(client_id, workers)
+    if owner not in silent or len(silent) == workers:
+        return owner
+    # The highest of a digest for each worker: when a further one falls silent or returns, no other clients move.
+    others = (number for number in range(workers) if number not in silent)
+    return max(others, key=lambda number: xxh3_64_intdigest(client_id.encode(), seed=number))
 
 
 def new_client_id(make: Callable[[], str], *, number: int, workers: int) -> str:

@@ -3,8 +3,8 @@
 Owns the listening sockets and the workers' processes, and feeds them: each batch is encoded once and written to every
 worker.
 
-A worker that reads too slowly applies backpressure to links and to publishers at other workers. A worker that is silent
-for too long is killed. A worker that ends is started again.
+A worker that reads too slowly applies backpressure to links and to publishers at other workers. While a worker is
+silent the others serve its new clients; one that is silent for too long is killed. A worker that ends is started again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from structlog.typing import FilteringBoundLogger
@@ -28,8 +29,9 @@ from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, join
 from fanout.workers.channel import encode
-from fanout.workers.client_router import new_handover_sockets
+from fanout.workers.client_router import new_handover_sockets, redirect_handovers
 from fanout.workers.figures import add_up
 from fanout.workers.messages import (
     ChannelMessage,
@@ -39,14 +41,15 @@ from fanout.workers.messages import (
     PublishVerdicts,
     Reload,
     ReloadCertificates,
+    SetUp,
+    SilentWorkers,
     Stop,
 )
 from fanout.workers.ownership import share_of
-from fanout.workers.worker_process import WorkerProcess, WorkerState
+from fanout.workers.worker_process import TICK_S, WorkerProcess, WorkerState
 
 __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
 
-_TICK_S: Final = 1.0
 _STOP_MARGIN_S: Final = 5.0
 """Time that a worker has to end, beyond the time of its clients."""
 _AGAIN_S: Final = 0.1
@@ -106,15 +109,12 @@ class WorkerPool:
         others = tuple(sending.fileno() for _, sending in self._handovers)
         self._workers = [
             WorkerProcess(
-                self._node_config,
-                number=number,
-                sockets=sockets,
-                handovers=taking.fileno(),
-                others=others,
+                SetUp(self._node_config, number, sockets, taking.fileno(), others),
                 replicas=self._replicas,
                 on_published=self._publish,
                 on_subscribed=self._subscribed,
                 on_backpressure=self._balance,
+                on_silence=self._tell_silent,
                 logger=self._logger,
             )
             for number, (taking, _) in enumerate(self._handovers)
@@ -174,9 +174,15 @@ class WorkerPool:
     def reasons(self) -> tuple[str, ...]:
         """Return the reasons why the node cannot serve clients; empty when it can.
 
-        A worker that restarts is no reason while another one serves: only its own clients wait or are refused.
+        A worker that restarts is no reason while another one serves: only its own clients wait or are refused. One that
+        is silent is, because its clients do not know that they get nothing.
         """
         reasons = [f"worker {worker.number + 1} is starting" for worker in self._workers if not worker.served_once]
+        reasons += [
+            f"worker {worker.number + 1} says nothing, and its clients get nothing"
+            for worker in self._workers
+            if worker.state is WorkerState.SILENT
+        ]
         if not reasons and not any(worker.state is WorkerState.SERVING for worker in self._workers):
             reasons.append("no worker serves clients")
         return tuple(reasons)
@@ -191,7 +197,7 @@ class WorkerPool:
         """Apply `[access]` of a new configuration in every worker, also in those that start later."""
         self._node_config = config
         for worker in self._workers:
-            worker.config = config
+            worker.set_up = replace(worker.set_up, config=config)
         self._send(encode(Reload(share_of(config).access)))
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> None:
@@ -217,6 +223,30 @@ class WorkerPool:
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether a client of a worker has a subscription, not shared, to exactly this Topic Filter."""
         return any(await asyncio.gather(*(worker.is_subscribed(topic_filter) for worker in self._workers)))
+
+    async def clients(self, query: ClientQuery) -> ClientPage:
+        """Return the figures of single clients of all workers; workers that do not answer are named."""
+        pages = await asyncio.gather(*(worker.clients(query) for worker in self._workers))
+        silent = tuple(number for number, page in enumerate(pages, 1) if page is None)
+        return join(query, (page for page in pages if page is not None), silent=silent)
+
+    async def kick(
+        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    ) -> Kicked | None:
+        """Send a client away, whichever worker has it; see `Server.kick`.
+
+        Raises:
+            TimeoutError: No worker has the client, but for one that does not answer in time.
+        """
+        asked = (worker.kick(client_id, clean=clean, reason_code=reason_code) for worker in self._workers)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for kicked in answers:
+            if isinstance(kicked, Kicked):
+                return kicked
+        for failure in answers:
+            if isinstance(failure, BaseException):
+                raise failure
+        return None
 
     @property
     def conflated_topics_max(self) -> int:
@@ -275,8 +305,20 @@ class WorkerPool:
             self._is_paused = paused
             self._pause(paused)
 
+    @property
+    def _silent(self) -> frozenset[int]:
+        return frozenset(worker.number for worker in self._workers if worker.needs_stand_in)
+
+    def _tell_silent(self) -> None:
+        """Tell all workers whose new clients they serve."""
+        self._send(encode(SilentWorkers(self._silent)))
+
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(TICK_S)
             for worker in self._workers:
                 worker.tick()
+            silent = self._silent
+            for number in silent if len(silent) < len(self._workers) else ():
+                taking, _ = self._handovers[number]
+                redirect_handovers(taking, [sending for _, sending in self._handovers], silent=silent)

@@ -31,18 +31,22 @@ from fanout.workers.channel import Channel, open_channel
 from fanout.workers.client_router import ClientRouter
 from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
 from fanout.workers.messages import (
+    Alive,
     Answer,
+    AskClients,
     AskSubscribed,
     ChannelMessage,
     Complete,
     Corrected,
     FeedBatch,
+    Kick,
     PublishVerdicts,
     Reload,
     ReloadCertificates,
     Report,
     SendAway,
     SetUp,
+    SilentWorkers,
     Stop,
     Subscribed,
     WorkerReady,
@@ -50,12 +54,14 @@ from fanout.workers.messages import (
 from fanout.workers.ownership import new_client_id, share_of
 from fanout.workers.remote_ingress import RemoteIngress
 
-__all__ = ["REPORT_S", "run_worker"]
+__all__ = ["ALIVE_S", "REPORT_S", "run_worker"]
 
+ALIVE_S: Final = 1.0
+"""Pause between messages that show the hub that the event loop runs."""
 REPORT_S: Final = 1.0
 """Pause between reports to the hub."""
 _REPORT_SHARE: Final = 20
-"""The pause is at least this many times the duration of a report, which takes time with many sessions."""
+"""The pause is at least this many times the processor time of a report, which takes some with many sessions."""
 _FAILED: Final = 70
 
 
@@ -95,6 +101,10 @@ class _Worker:
         self._complete = False
         self._reload: AccessConfig | None = None
         self._send_away: deque[SendAway] = deque()
+        self._questions: deque[AskClients | Kick] = deque()
+        self._silent: frozenset[int] = frozenset()
+        """Other workers that say nothing, as the hub last told."""
+        self._alive: asyncio.TimerHandle | None = None
         self._stop: Stop | None = None
         self._backlog = FeedBacklog()
         self._replica = Replica()  # values that the hub does not keep come without RETAIN
@@ -151,34 +161,55 @@ class _Worker:
             await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])
             connection_router.open()
             self.channel.send(WorkerReady())
+            self._say_alive()
             self._logger.info("worker serves", topics=len(self._replica))
-            await self._serve(server, gate)
+            await self._serve(server, gate, connection_router)
             connection_router.close()
             deadline_s = self._stop.deadline_s if self._stop is not None else 0.0
             await server.stop(deadline_s=deadline_s)
             self._report(server, gate)
             await connection_router.end()
+        if self._alive is not None:
+            self._alive.cancel()
         await gate.close()
 
-    async def _serve(self, server: Server, gate: Gate) -> None:
+    async def _serve(self, server: Server, gate: Gate, connection_router: ClientRouter) -> None:
         """Report, and carry out the hub's requests, until the hub stops the worker or ends."""
         long_lived, long_waiting = LongLived(), LongLived()
         while True:
-            began = self._clock.monotonic()
+            began_s = time.thread_time()  # not of the clock, which goes on while this process is stopped
             long_lived.note(len(self._replica))
             long_waiting.note(server.conflated_topics_max)
             self._report(server, gate)
-            now = self._clock.monotonic()
-            report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
-            while await self._wait(lambda: self._reload is not None or bool(self._send_away), until=report_at):
+            report_at = self._clock.monotonic() + max(REPORT_S, _REPORT_SHARE * (time.thread_time() - began_s))
+            while await self._wait(
+                lambda: (
+                    bool(self._reload or self._send_away or self._questions) or self._silent != connection_router.silent
+                ),
+                until=report_at,
+            ):
+                if self._silent != connection_router.silent:
+                    was_silent, connection_router.silent = connection_router.silent, self._silent
+                    if was_silent - self._silent:
+                        ended = await server.end_clients(lambda client_id: not connection_router.serves(client_id))
+                        self._logger.info("clients go back to their own worker", clients=ended)
                 access, self._reload = self._reload, None
                 if access is not None:
                     await self._replace(access, server, gate)
+                while self._questions:
+                    await self._answer(self._questions.popleft(), server)
                 while self._send_away:
                     message = self._send_away.popleft()
                     self.channel.send(Answer(message.request, await server.send_away(message.concerns)))
             if self._is_ending:
                 return
+
+    async def _answer(self, question: AskClients | Kick, server: Server) -> None:
+        if isinstance(question, AskClients):
+            self.channel.send(Answer(question.request, await server.clients(question.query)))
+            return
+        kicked = await server.kick(question.client_id, clean=question.clean, reason_code=question.reason_code)
+        self.channel.send(Answer(question.request, kicked))
 
     @property
     def _is_ending(self) -> bool:
@@ -209,6 +240,10 @@ class _Worker:
         self.channel.send(
             Report(server=server.stats(), access=gate.stats(), topics=len(self._replica), cpu_s=time.process_time())
         )
+
+    def _say_alive(self) -> None:
+        self.channel.send(Alive())
+        self._alive = asyncio.get_running_loop().call_later(ALIVE_S, self._say_alive)
 
     def _tell_subscribed(self, topic_filters: Sequence[bytes]) -> None:
         self.channel.send(Subscribed(tuple(topic_filters)))
@@ -255,6 +290,8 @@ class _Worker:
             case PublishVerdicts():
                 self._ingress.answer(message)
                 return
+            case AskClients() | Kick():
+                self._questions.append(message)
             case AskSubscribed(request, topic_filter):
                 index = self._server.registry.index if self._server is not None else None
                 self.channel.send(Answer(request, index is not None and index.has(topic_filter)))
@@ -270,6 +307,8 @@ class _Worker:
                     self._server.reload_certificates()
             case SendAway():
                 self._send_away.append(message)
+            case SilentWorkers(numbers):
+                self._silent = numbers - {-1 if self._set_up is None else self._set_up.number}
             case Stop():
                 self._stop = message
             case _:

@@ -20,19 +20,24 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
-from fanout.config import NodeConfig
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
 from fanout.runtime.backoff import Backoff
 from fanout.server.base.counters import ServerStats
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
+    Alive,
     Answer,
+    AnswerValue,
+    AskClients,
     AskSubscribed,
     ChannelMessage,
     Complete,
     FeedBatch,
+    Kick,
     Published,
     Report,
     SendAway,
@@ -42,7 +47,10 @@ from fanout.workers.messages import (
     WorkerReady,
 )
 
-__all__ = ["WorkerProcess", "WorkerState"]
+__all__ = ["TICK_S", "WorkerProcess", "WorkerState"]
+
+TICK_S: Final = 0.5
+"""Pause between calls of `WorkerProcess.tick`."""
 
 _PIECE: Final = 1_000
 """Limit of values sent in one step: about a millisecond."""
@@ -51,16 +59,20 @@ _PIECE_BYTES: Final = 1024 * 1024
 _RESTART_MIN_S: Final = 0.1
 _RESTART_MAX_S: Final = 10.0
 _SETTLED_S: Final = 30.0
-"""The restart delay starts again from its minimum after a worker has served for this time."""
-_SILENT_TICKS_MAX: Final = 30
-"""Ticks without a message after which a serving worker is killed; it reports at each tick."""
-_SILENT_FULL_TICKS_MAX: Final = 10
-"""The same while it applies backpressure: less than the time a link waits for its heartbeats."""
-_STARTING_TICKS_MAX: Final = 300
-"""The same until it serves."""
+"""The restart delay starts again from its minimum after a worker has served for this time at least."""
+_SILENT_TICKS: Final = 5
+"""Ticks without a message after which a serving worker is silent: 2.5 s; it says each second that it runs."""
+_SILENT_TICKS_MAX: Final = 60
+"""Ticks without a message after which a worker that served is killed: 30 s."""
+_SILENT_FULL_TICKS_MAX: Final = 20
+"""The same while it applies backpressure, 10 s: less than the time a link waits for its heartbeats."""
+_STARTING_TICKS_MAX: Final = 600
+"""The same until it serves: 5 minutes."""
 _LAST_WORDS_S: Final = 1.0
 _SUBSCRIBED_S: Final = 5.0
 """Limit for a worker's answer about a subscription."""
+_CLIENTS_S: Final = 2.0
+"""Limit for a worker's answer about its clients: less than the time that commands wait for a node."""
 _SEND_AWAY_S: Final = 5.0
 """Limit for a worker to disconnect clients in a tear-down, so that a hanging worker does not delay it."""
 
@@ -74,6 +86,8 @@ class WorkerState(enum.Enum):
     """It starts, or receives the values."""
     SERVING = "serving"
     """It serves clients."""
+    SILENT = "silent"
+    """It served clients and says nothing: it was stopped, or hangs."""
 
 
 class WorkerProcess:
@@ -81,9 +95,10 @@ class WorkerProcess:
 
     Attributes:
         number: Number of the worker, from 0.
-        config: Configuration for the next start.
+        set_up: First message at the next start.
         state: Its state.
         served_once: True once it has served clients.
+        needs_stand_in: True from when it is silent until it serves again: other workers serve its new clients.
         is_full: True while it applies backpressure, because too many bytes to it are unread.
         pid: Process ID; None without a process.
         restarts_total: Number of restarts.
@@ -93,57 +108,51 @@ class WorkerProcess:
 
     def __init__(
         self,
-        config: NodeConfig,
+        set_up: SetUp,
         *,
-        number: int,
-        sockets: tuple[tuple[int, ...], ...],
-        handovers: int,
-        others: tuple[int, ...],
         replicas: Sequence[Replica],
         on_published: Callable[[Published, Callable[[ChannelMessage], None]], None],
         on_subscribed: Callable[[tuple[bytes, ...]], None],
         on_backpressure: Callable[[], None],
+        on_silence: Callable[[], None],
         logger: FilteringBoundLogger,
     ) -> None:
         """Make a worker that is down; `run` starts it.
 
         Args:
-            config: Configuration of the node.
-            number: Number of the worker, from 0.
-            sockets: For each listener the descriptors of its listening sockets.
-            handovers: As in `SetUp`.
-            others: As in `SetUp`.
+            set_up: Its first message at each start.
             replicas: The values that it starts with.
             on_published: Called with messages of its clients, and a function that sends the answer.
             on_subscribed: Called with the Topic Filters of new subscriptions.
             on_backpressure: Called when `is_full` has changed.
+            on_silence: Called when `needs_stand_in` has changed, and when the worker serves.
             logger: The log.
         """
-        self.config = config
-        self.number = number
+        self.set_up = set_up
+        self.number = set_up.number
         self.state = WorkerState.DOWN
         self.served_once = False
+        self.needs_stand_in = False
         self.is_full = False
         self.pid: int | None = None
         self.restarts_total = 0
         self.late_total = 0
         self.last_report: Report | None = None
-        self._sockets = sockets
-        self._handovers = handovers
-        self._others = others
         self._replicas = replicas
         self._on_published = on_published
         self._on_subscribed = on_subscribed
         self._on_backpressure = on_backpressure
+        self._on_silence = on_silence
         self._last_request = 0
-        self._requests: dict[int, asyncio.Future[int]] = {}
-        self._logger = logger.bind(worker=number + 1)
+        self._requests: dict[int, asyncio.Future[AnswerValue]] = {}
+        self._logger = logger.bind(worker=set_up.number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._stopping = False
         self._ended = asyncio.Event()
         self._ended.set()
         self._silent_ticks = 0
+        self._heard_s = 0.0
         self._reads = True
         self._served_since = 0.0
         self._backoff = Backoff(min_s=_RESTART_MIN_S, max_s=_RESTART_MAX_S)
@@ -158,11 +167,9 @@ class WorkerProcess:
                 code: int | str = await self._run_process()
             except OSError as error:
                 code = str(error)
-            if (
-                self.state is WorkerState.SERVING
-                and asyncio.get_running_loop().time() - self._served_since >= _SETTLED_S
-            ):
-                self._backoff.reset()
+            served_s = asyncio.get_running_loop().time() - self._served_since
+            if self._has_started and served_s >= _SETTLED_S:
+                self._backoff.note_success(lasted_s=served_s)
             self.state = WorkerState.DOWN
             await self._pause(code)
 
@@ -189,11 +196,12 @@ class WorkerProcess:
             The number; 0 when the worker ends before, or does not answer in time (it still disconnects them later).
         """
         try:
-            return await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
+            sent = await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
         except TimeoutError:
             self.late_total += 1
             self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
             return 0
+        return sent if isinstance(sent, int) else 0
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether one of its clients has a subscription to exactly this Topic Filter; True without an answer."""
@@ -202,16 +210,33 @@ class WorkerProcess:
         except TimeoutError:
             return True
 
-    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> int:
+    async def clients(self, query: ClientQuery) -> ClientPage | None:
+        """Return the figures of its clients; None when it does not serve, or does not answer in time."""
+        try:
+            answer = await self._ask(lambda request: AskClients(request, query), timeout_s=_CLIENTS_S)
+        except TimeoutError:
+            return None
+        return answer if isinstance(answer, ClientPage) else None
+
+    async def kick(self, client_id: str, *, clean: bool, reason_code: ReasonCode) -> Kicked | None:
+        """Send a client away; return None when the worker does not serve, or does not have it.
+
+        Raises:
+            TimeoutError: The worker does not answer in time; it may still send the client away.
+        """
+        answer = await self._ask(lambda request: Kick(request, client_id, clean, reason_code), timeout_s=_CLIENTS_S)
+        return answer if isinstance(answer, Kicked) else None
+
+    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> AnswerValue:
         """Send a request and return its answer; 0 when the worker does not serve, or ends before.
 
         Raises:
             TimeoutError: The worker does not answer in time.
         """
-        if self._channel is None or self.state is not WorkerState.SERVING:
+        if self._channel is None or not self._has_started:
             return 0
         self._last_request = request = self._last_request + 1
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[AnswerValue] = asyncio.get_running_loop().create_future()
         self._requests[request] = answer
         self._channel.send(message(request))
         try:
@@ -220,7 +245,7 @@ class WorkerProcess:
         finally:
             del self._requests[request]
 
-    def _answer(self, request: int, value: int) -> None:
+    def _answer(self, request: int, value: AnswerValue) -> None:
         answer = self._requests.get(request)
         if answer is not None and not answer.done():
             answer.set_result(value)
@@ -237,17 +262,36 @@ class WorkerProcess:
             self._channel.read(wanted)
 
     def tick(self) -> None:
-        """Count a tick without a message, and kill the worker after too many."""
+        """Count a tick without a message: note that the worker is silent, and kill it after too many.
+
+        Ticks are counted, and not seconds: while this process does not run either, nothing is missing.
+        """
         if self._process is None or not self._reads or self._stopping:
             return
         self._silent_ticks += 1
-        limit = _SILENT_TICKS_MAX if self.state is WorkerState.SERVING else _STARTING_TICKS_MAX
+        if self._silent_ticks >= _SILENT_TICKS and self.state is WorkerState.SERVING:
+            self.state = WorkerState.SILENT
+            self.needs_stand_in = True
+            self._logger.warning(
+                "worker says nothing, others serve its new clients",
+                pid=self.pid,
+                silent_s=round(asyncio.get_running_loop().time() - self._heard_s, 1),
+                hint="Find out whether it was stopped (SIGSTOP, a debugger), or waits for memory or a disk;"
+                f" it is killed after {_SILENT_TICKS_MAX * TICK_S:.0f} s",
+            )
+            self._on_silence()
+        limit = _SILENT_TICKS_MAX if self._has_started else _STARTING_TICKS_MAX
         if self.is_full:
             limit = _SILENT_FULL_TICKS_MAX
         if self._silent_ticks > limit:
             self._silent_ticks = 0
             self._logger.error("the worker says nothing, it is killed", state=self.state.value)
             _kill(self._process)
+
+    @property
+    def _has_started(self) -> bool:
+        """Whether its process has served clients."""
+        return self.state in (WorkerState.SERVING, WorkerState.SILENT)
 
     @property
     def unread_bytes(self) -> int:
@@ -279,7 +323,9 @@ class WorkerProcess:
         """Run one process until it ends, and return its exit code."""
         near, far = socket.socketpair()
         with near, far:
-            inherited = {far.fileno(), self._handovers, *self._others, *(one for each in self._sockets for one in each)}
+            to_worker = self.set_up
+            listening = (one for each in to_worker.sockets for one in each)
+            inherited = {far.fileno(), to_worker.handovers, *to_worker.others, *listening}
             command = [sys.executable, "-m", "fanout", "worker", "--feed", str(far.fileno())]
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=tuple(inherited)
@@ -295,7 +341,7 @@ class WorkerProcess:
                 self._ended.clear()
                 self._silent_ticks = 0
                 channel.read(self._reads)  # publishers may be paused now
-                channel.send(SetUp(self.config, self.number, self._sockets, self._handovers, self._others))
+                channel.send(self.set_up)
                 feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
                 near.close()
                 code = await self._wait_ended(process, feeding)
@@ -365,7 +411,7 @@ class WorkerProcess:
             self._on_backpressure()
 
     def _receive(self, messages: list[ChannelMessage]) -> None:
-        self._silent_ticks = 0
+        self._note_heard()
         channel = self._channel
         assert channel is not None
         for message in messages:
@@ -381,9 +427,24 @@ class WorkerProcess:
                 case WorkerReady():
                     self.state = WorkerState.SERVING
                     self.served_once = True
-                    self._served_since = asyncio.get_running_loop().time()
+                    self._served_since = self._heard_s
+                    self.needs_stand_in = False
+                    self._on_silence()
+                case Alive():
+                    pass
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for the hub")
+
+    def _note_heard(self) -> None:
+        """Note a message: a silent worker runs again."""
+        silent_s = asyncio.get_running_loop().time() - self._heard_s
+        self._heard_s += silent_s
+        self._silent_ticks = 0
+        if self.state is WorkerState.SILENT:
+            self.state = WorkerState.SERVING
+            self.needs_stand_in = False
+            self._logger.warning("worker runs again", silent_s=round(silent_s, 1))
+            self._on_silence()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -16,6 +16,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
 from tests.support.haproxy import HAProxy, find_haproxy
 from tests.support.mosquitto import Mosquitto, find_mosquitto, free_port, load_retained, publish_all, publisher
@@ -306,3 +307,96 @@ def test_the_weight_follows_the_connections_that_are_free(mosquitto: Mosquitto, 
             clients.enter_context(publisher(haproxy.port, client_id=f"client-{taken}"))
         wait_until_blocking(partial(has_weight, haproxy, node, 0), 30, what="no weight")
         assert haproxy.clients_sent(node.name) == before + 4
+
+
+def test_a_node_that_is_held_gets_no_clients_and_keeps_those_it_has(
+    mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path
+) -> None:
+    """`fanout drain --hold` and `fanout undrain`: HAProxy drains the node and takes it back, and cuts nobody off."""
+    agent_port = free_port()
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK), http=f'agent_listen = "127.0.0.1:{agent_port}"\n'
+    )
+    node.start()
+    node.wait_until_ready()
+    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
+        wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node in the pool")
+        before = haproxy.clients_sent(node.name)
+        with subscriber(haproxy.port, "plant/#") as client:
+            assert run_fanout("drain", "--hold", node.url).returncode == 0
+            wait_until_blocking(
+                lambda: haproxy.status(node.name).startswith(("DRAIN", "NOLB")), 30, what="the node out of the pool"
+            )
+            load_retained(mosquitto.port, [("plant/while-held", b"1")])
+            wait_until_blocking(lambda: client.payloads("plant/while-held"), 30, what="an update at the client")
+            assert run_fanout("undrain", node.url).returncode == 0
+            wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node back in the pool")
+            load_retained(mosquitto.port, [("plant/afterwards", b"1")])
+            wait_until_blocking(lambda: client.payloads("plant/afterwards"), 30, what="an update at the same client")
+            assert haproxy.clients_sent(node.name) == before + 1
+
+
+def is_out(haproxy: HAProxy, node: LiveNode) -> bool:
+    """Return whether HAProxy sends no new clients to a node, and leaves it those that it has."""
+    return haproxy.status(node.name).partition(" ")[0] in ("NOLB", "DRAIN")
+
+
+def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
+    mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path
+) -> None:
+    """All nodes leave the pool together, and are the last resort; clients see how old the values are."""
+    load_retained(mosquitto.port, [(topic, b"before") for topic in TOPICS])
+    settings = QUICK + "heartbeat_s = 0.2\n" + 'on_stall = "serve_stale"\n'
+    pool = []
+    for number in (1, 2):
+        agent_port = free_port()
+        node = nodes.secondary(
+            link(mosquitto.port, selector("plant/#"), settings=settings),
+            name=f"edge-{number}",
+            settings="sys_interval_s = 0.2\n",
+            http=f'agent_listen = "127.0.0.1:{agent_port}"\n',
+        )
+        pool.append((node, agent_port))
+        node.start()
+    for node, _ in pool:
+        node.wait_until_ready()
+    assert mosquitto.process is not None
+    with HAProxy(tmp_path, EXAMPLE.read_text(), pool, check_s=CHECK_S) as haproxy:
+        residents = [Resident(haproxy.port, f"resident-{number}") for number in range(4)]
+        try:
+            wait_until_blocking(
+                lambda: all(len(one.newest) == len(TOPICS) for one in residents), 30, what="the residents' values"
+            )
+            mosquitto.process.send_signal(signal.SIGSTOP)
+            try:
+                wait_until_blocking(
+                    lambda: all(is_out(haproxy, node) for node, _ in pool), 30, what="the pool leaving together"
+                )
+                for number in range(4):
+                    with RawReader(haproxy.port, client_id=f"new-{number}") as reader:
+                        reader.subscribe("plant/#")
+                        assert len(reader.values) == len(TOPICS)
+                sent = haproxy.servers(backend="stale")
+                assert sum(int(one["stot"]) for one in sent.values()) == 4
+                with subscriber(haproxy.port, "$SYS/fanout/primary/stale_s") as watcher:
+                    ages = partial(watcher.payloads, "$SYS/fanout/primary/stale_s")
+                    wait_until_blocking(lambda: len(set(ages())) >= 3, 30, what="values growing older")
+                    assert sorted(map(int, ages())) == [int(age) for age in ages()]
+                answer = pool[0][0].get("/readyz?stale=ok")
+                assert (answer.status_code, answer.json()["ready"]) == (200, False)
+                assert int(answer.headers["Fanout-Stale-Seconds"]) >= 1
+                assert pool[0][0].get("/readyz").status_code == 503
+            finally:
+                mosquitto.process.send_signal(signal.SIGCONT)
+            wait_until_blocking(
+                lambda: all(haproxy.is_up(node.name) for node, _ in pool), 60, what="the pool coming back"
+            )
+            with publisher(mosquitto.port) as source:
+                publish_all(source, [(TOPICS[0], b"after")])
+            wait_until_blocking(
+                lambda: all(one.newest[TOPICS[0]] == b"after" for one in residents), 30, what="the residents' update"
+            )
+            assert [one.connections for one in residents] == [1, 1, 1, 1]
+        finally:
+            for one in residents:
+                one.end()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from fanout.access.passwords import update_password_file
 from fanout.mqtt.packets import Ack, Connack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
+from tests.access.pieces import cheap_hash
+from tests.cli.processes import run_fanout
 from tests.support.clients import mosquitto_sub, publish_properties, subscriber
 from tests.support.mosquitto import publish_all, publisher
-from tests.support.nodes import LiveNode
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient, ServerClosed
+from tests.support.waiting import wait_until_blocking
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -149,3 +155,23 @@ def test_primary_is_ready_as_soon_as_it_listens(hub: LiveNode) -> None:
     """A node without links has nothing to wait for; `/readyz` says so."""
     status, document = hub.probe()
     assert (status, document["ready"], document["role"], document["links"]) == (200, True, "primary", [])
+
+
+def test_rules_that_check_prints_are_enough_for_a_link(nodes: Nodes, tmp_path: Path) -> None:
+    """With `fanout check --acl --for fanout` alone a node below is ready by manifest, with heartbeats."""
+    users, secret = tmp_path / "users", tmp_path / "secret"
+    update_password_file(users, lambda none: none.with_user("edge", cheap_hash(b"secret")))
+    secret.write_text("secret\n")
+    below = tmp_path / "below.toml"
+    keys = f'{QUICK}heartbeat_s = 0.2\nusername = "edge"\npassword_file = "{secret}"\n'
+
+    def link_to(port: int) -> str:
+        return link(port, selector("plant/#"), settings=keys)
+
+    below.write_text(f'[node]\nid = "edge-1"\n[server]\n{link_to(1883)}')
+    rules = run_fanout("check", str(below), "--acl", "--for", "fanout").stdout
+    assert rules
+    hub = nodes.primary(settings=f'\n[access]\npassword_file = "{users}"\n{rules}').started()
+    edge = nodes.secondary(link_to(hub.port)).started()
+    assert edge.link_status()["selectors"][0]["evidence"] == "manifest"
+    wait_until_blocking(lambda: edge.document("/v1/lag")["links"][0]["lag_seconds"] is not None, what="a heartbeat")

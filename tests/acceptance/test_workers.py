@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as websocket_connect
@@ -44,6 +46,8 @@ from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
 
 WORKERS = "workers = 2\n"
+BUSY_S = 2.0
+"""Time that a busy machine takes to see in a test what a node has done."""
 DEADLINE_S = 60.0
 """A worker that is started takes seconds on a busy machine."""
 DURABLE = Properties(session_expiry_interval=600)
@@ -116,6 +120,16 @@ async def test_every_worker_serves_and_each_client_gets_everything_in_order(node
         assert metric(node, 'fanout_worker_serving{worker="1"}') == 1
 
 
+async def test_delivery_to_a_client_is_explained_whichever_worker_serves_it(node: LiveNode) -> None:
+    """The hub asks the worker of the Client Identifier; one without a session has none in any."""
+    for name in ids_of(0, count=1, stem="asked") + ids_of(1, count=1, stem="asked"):
+        async with await RawClient.connect(node.port, name) as client:
+            await client.subscribe(b"e/+")
+            facts = node.document(f"/v1/explain?topic=e/1&client={name}")["facts"]["client"]
+            assert (facts["connected"], facts["filters"], facts["unknown"]) == (True, ["e/+"], None)
+        assert not node.document(f"/v1/explain?topic=e/1&client=no-{name}")["facts"]["client"]["session"]
+
+
 async def test_a_client_identifier_is_taken_over_and_its_session_resumed(node: LiveNode) -> None:
     """Whichever worker accepts: there is one session for a Client Identifier."""
     for name in ids_of(0, count=2, stem="same") + ids_of(1, count=2, stem="same"):
@@ -161,6 +175,34 @@ async def test_no_local_and_wills_hold_across_workers(node: LiveNode) -> None:
         await third.close()
         assert [one.payload for one in [await writer.expect(Publish)]] == [b"gone"]
         assert await take(reader, 2) == [b"mine", b"gone"]
+
+
+async def test_clients_of_all_workers_are_shown_and_kicked(node: LiveNode) -> None:
+    """In one list, in pages; whichever worker has it, a client is told 0x98 and can resume its session."""
+    names = sorted([*ids_of(0, count=2, stem="shown"), *ids_of(1, count=2, stem="shown")])
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(await RawClient.connect(node.port, n, properties=DURABLE)) for n in names
+        ]
+        for name, client in zip(names, clients, strict=True):
+            await client.subscribe(f"of/{name}".encode())
+        found: list[dict[str, Any]] = []
+        after: str | None = "shown"
+        while after is not None:
+            page = await asyncio.to_thread(node.get, f"/v1/clients?limit=3&after={after}")
+            document = page.json()
+            assert document["missing_workers"] == []
+            found += [one for one in document["clients"] if one["client_id"].startswith("shown-")]
+            after = document["next"]
+        assert [one["client_id"] for one in found] == names
+        assert [one["filters"] for one in found] == [[f"of/{name}"] for name in names]
+        assert all(one["address"].startswith("127.0.0.1:") for one in found)
+        for name, client in zip(names, clients, strict=True):
+            answer = await asyncio.to_thread(
+                httpx.post, f"{node.url}/v1/clients/kick", json={"client_id": name}, timeout=DEADLINE_S
+            )
+            assert answer.json()["session"] == "kept"
+            await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
 
 
 async def test_a_long_connect_goes_to_its_worker_too(node: LiveNode) -> None:
@@ -227,6 +269,56 @@ async def test_a_killed_worker_is_started_again_and_nobody_else_notices(nodes: N
         await wait_until(
             lambda: metric(node, "fanout_server_deliveries_total") >= deliveries + 102, what="totals that only grow"
         )
+
+
+async def test_a_stopped_worker_is_noticed_and_its_new_clients_are_served_elsewhere(nodes: Nodes) -> None:
+    """Within 3 s, in readiness, status and log; its come-back too, and then its clients are its own again."""
+    node = nodes.primary(settings=WORKERS)
+    await asyncio.to_thread(node.start)
+    await node.until_ready(deadline_s=DEADLINE_S)
+    early, late = ids_of(0, count=2, stem="s")
+    (other,) = ids_of(1, count=1, stem="s")
+    will = Will(b"s/will", b"gone", 0, False)
+    async with await RawClient.connect(node.port, other) as writer:
+        await writer.subscribe(b"s/#")
+        stopped = workers_of(node)[0]["pid"]
+        stopped_at = time.monotonic()
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            waiting = await RawClient.open(node.port, deadline_s=DEADLINE_S)  # it waits in the queue of that worker
+            waiting.send(Connect(early, will=will))
+            await wait_until(lambda: not node.ready, 30, what="the stopped worker being noticed")
+            assert time.monotonic() - stopped_at < 3 + BUSY_S
+            assert "worker 1 says nothing, and its clients get nothing" in node.probe()[1]["reasons"]
+            assert [one["state"] for one in workers_of(node)] == ["silent", "serving"]
+            assert metric(node, 'fanout_worker_serving{worker="1"}') == 0
+            assert (await waiting.expect(Connack)).reason_code == ReasonCode.SUCCESS
+            second = await RawClient.connect(node.port, late, properties=DURABLE)
+            for client in (waiting, second):
+                await client.subscribe(b"s/#")
+            writer.publish(b"s/1", b"meanwhile")
+            assert [await take(client, 1) for client in (waiting, second)] == [[b"meanwhile"]] * 2
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        await node.until_ready(deadline_s=DEADLINE_S)
+        for client in (waiting, second):
+            assert (await client.expect(Disconnect)).reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+            await client.close()
+        async with await connect_again(node.port, late) as back:
+            await wait_until(
+                lambda: workers_of(node)[0]["sessions"] == 1,
+                what=lambda: f"its own worker serving it {workers_of(node)}",
+            )
+            await back.subscribe(b"s/#")
+            writer.publish(b"s/2", b"after")
+            assert await take(back, 1) == [b"after"]
+        # Its own message that was published in between, and no Will Message: the clients only moved.
+        assert await take(writer, 2) == [b"meanwhile", b"after"]
+    assert [one["restarts_total"] for one in workers_of(node)] == [0, 0]
+    (noticed,) = (line for line in node.log_text().splitlines() if "worker says nothing" in line)
+    assert f"pid={stopped}" in noticed
+    (returned,) = (line for line in node.log_text().splitlines() if "worker runs again" in line)
+    assert "silent_s=" in returned
 
 
 async def connect_again(port: int, client_id: str) -> RawClient:

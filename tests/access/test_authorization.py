@@ -13,7 +13,7 @@ from fanout.access.authorization import Access
 from fanout.access.gate import Gate
 from fanout.access.identity import Identity, Means
 from fanout.access.rules import Denied
-from fanout.access.settings import AccessConfig, HookAction, HookConfig, RuleSection
+from fanout.config.access import AccessConfig, HookAction, HookConfig, RuleSection
 from fanout.errors import ProtocolError
 from tests.access.pieces import ManualClock, as_logger
 from tests.access.service import Service, open_service

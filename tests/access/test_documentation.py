@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from fanout.access.http_hook import Question, _content, _read_answer
 from fanout.access.identity import Identity
 from fanout.access.rules import RuleSet
-from fanout.access.settings import AccessConfig, find_access_faults, rules_of
 from fanout.chain.readiness_notice import READINESS_TOPIC
+from fanout.config.access import AccessConfig, find_access_faults, rules_of
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.snapshot.capability_check import RETAINED_COUNT, SERVER_FENCE
 

@@ -16,7 +16,7 @@ from fanout.access.gate import Gate, is_loopback
 from fanout.access.identity import Credentials, Identity, Means
 from fanout.access.password_checks import PasswordOutcome
 from fanout.access.passwords import PasswordFile
-from fanout.access.settings import AccessConfig, AnonymousPolicy, HookConfig, RuleSection
+from fanout.config.access import AccessConfig, AnonymousPolicy, HookConfig, RuleSection
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.access.pieces import ManualClock, as_logger, cheap_hash, credentials, seen
 from tests.access.service import Service, open_service

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from fanout.access.http_hook import Answer, HttpHook, Question, _trusted_by_the_system
-from fanout.access.settings import HookConfig
+from fanout.config.access import HookConfig
 from tests.access.pieces import ManualClock, as_logger, seen
 from tests.access.service import Service, open_service
 from tests.support.waiting import wait_until

@@ -15,8 +15,14 @@ from fanout.api.models import (
     AccessStatus,
     ArchiveStatus,
     AuditDetail,
+    BranchCount,
+    ClientDetail,
+    ClientsDocument,
     Draining,
+    Held,
     HttpStatus,
+    KickRequest,
+    KickResult,
     LagDocument,
     LinkDetail,
     LinkLag,
@@ -27,12 +33,18 @@ from fanout.api.models import (
     Readiness,
     RetainedStatus,
     Role,
+    SamplingDetail,
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    UnconfirmedDocument,
     WorkerStatus,
 )
-from fanout.errors import AuditRefused
+from fanout.api.node_view import ClientOrder
+from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
+from fanout.api.topic_verdict import explain
+from fanout.errors import AuditRefused, RequestRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
@@ -48,6 +60,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         since=SINCE,
         epoch=1_763_712_000_250_000,
         topics=topics,
+        stale_seconds=0.0,
         evidence="marker",
         selectors=(
             SelectorDetail(
@@ -61,13 +74,19 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         ),
         primary="mqtt://127.0.0.1:1883",
         last_error=last_error,
+        last_error_at=None if last_error is None else SINCE,
+        audit_completed=SINCE + timedelta(minutes=5),
+        stalls_total=4,
         hint=None if last_error is None else "Start the primary",
         payload_bytes=64 * topics,
         refused_total=0,
         received_total=topics + 1234,
         outside_total=7,
         overtaken_total=9,
+        unconfirmed=0,
+        counted_outside=53,
         heartbeats_lost_total=5,
+        sampling=SamplingDetail(samples_total=30, topics_total=480, missing_total=3, changed_total=4, newest=SINCE),
         epochs_total=2,
         reconnects_total=3,
         truncated_total=1,
@@ -110,6 +129,13 @@ class StandInNode:
         self.role: Role = role
         self.links = links
         self.reasons: tuple[str, ...] = ()
+        self.unconfirmed_topics = 5
+        self.digest = "00000000000000aa"
+        self.answer: PrimaryAnswer | None = None
+        self.may_explain = asyncio.Event()
+        self.may_explain.set()
+        self.explaining = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
         self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
         self.server: ServerStatus | None = ServerStatus(
             connections=12,
@@ -195,6 +221,46 @@ class StandInNode:
         )
         self.error: Exception | None = None
         self.draining = False
+        self.held_since: datetime | None = None
+        self.reasons_after: tuple[str, ...] = ()
+        self.sent_away = False
+        self.asked_clients: list[tuple[ClientOrder, str, int, str | None]] = []
+        self.missing_workers: tuple[int, ...] = ()
+        self.client_details: tuple[ClientDetail, ...] = (
+            ClientDetail(
+                client_id="app-1",
+                address="192.0.2.7:50123",
+                connected_since=SINCE,
+                user="dashboard",
+                version="5",
+                queued_messages=4,
+                queued_bytes=2_048,
+                conflated_topics=1_234,
+                in_flight_messages=2,
+                unsent_bytes=1_024,
+                slow_since=SINCE + timedelta(seconds=60),
+                bytes_per_second=5_120.4,
+                subscriptions=2,
+                filters=("plant/#", "office/+/state"),
+            ),
+            ClientDetail(
+                client_id="app-2",
+                address=None,
+                connected_since=None,
+                user=None,
+                version="3.1.1",
+                queued_messages=0,
+                queued_bytes=0,
+                conflated_topics=0,
+                in_flight_messages=0,
+                unsent_bytes=0,
+                slow_since=None,
+                bytes_per_second=None,
+                subscriptions=0,
+                filters=(),
+            ),
+        )
+        self.stale_seconds: float | None = None
 
     @property
     def state(self) -> NodeState:
@@ -206,6 +272,51 @@ class StandInNode:
         self.draining, self.reasons = True, ("the node is draining",)
         return Draining(node=self.node, state="draining", left_seconds=2.5)
 
+    def hold(self, *, disconnect: bool) -> Held:
+        if self.draining:
+            raise RequestRefused("the node is draining: holding it would change nothing", hint="Start it again")
+        changed, self.held_since, self.sent_away = self.held_since is None, SINCE, disconnect
+        self.reasons = ("held by operator since 2025-11-21 08:00:00 UTC",)
+        return self._held(changed=changed)
+
+    def undrain(self) -> Held:
+        changed, self.held_since, self.reasons = self.held_since is not None, None, self.reasons_after
+        return self._held(changed=changed)
+
+    def _held(self, *, changed: bool) -> Held:
+        return Held(
+            node=self.node,
+            state=self.state,
+            reasons=self.reasons,
+            held_since=self.held_since,
+            changed=changed,
+            connections=12,
+        )
+
+    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+        self.asked_clients.append((order, after, limit, client_id))
+        found = [one for one in self.client_details if client_id in (None, one.client_id)]
+        if client_id is not None and not found:
+            raise RequestRefused(f"no client {client_id!r} has a session at {self.node}", hint="See fanout clients")
+        return ClientsDocument(
+            node=self.node,
+            at=SINCE + timedelta(seconds=90),
+            sessions=14,
+            clients=tuple(found[:limit]),
+            next=found[limit - 1].client_id if len(found) > limit else None,
+            missing_workers=self.missing_workers,
+        )
+
+    async def kick(self, request: KickRequest) -> KickResult:
+        if all(one.client_id != request.client_id for one in self.client_details):
+            raise RequestRefused(f"no client {request.client_id!r} has a session at {self.node}", hint="See clients")
+        return KickResult(
+            node=self.node,
+            client_id=request.client_id,
+            was_connected=True,
+            session="ended" if request.clean else "kept",
+        )
+
     def readiness(self) -> Readiness:
         if self.error is not None:
             raise self.error
@@ -213,8 +324,10 @@ class StandInNode:
             ready=not self.reasons,
             state=self.state,
             reasons=self.reasons,
+            stale_seconds=self.stale_seconds,
             node=self.node,
             role=self.role,
+            held_since=self.held_since,
             links=tuple(
                 LinkReadiness(
                     name=link.name,
@@ -224,10 +337,15 @@ class StandInNode:
                     since=link.since,
                     epoch=link.epoch,
                     topics=link.topics,
+                    stale_seconds=link.stale_seconds,
                     evidence=link.evidence,
                     selectors=tuple(
                         SelectorReadiness(
-                            filter=one.filter, topics=one.topics, complete=one.complete, evidence=one.evidence
+                            filter=one.filter,
+                            topics=one.topics,
+                            complete=one.complete,
+                            evidence=one.evidence,
+                            maybe_unreadable=one.maybe_unreadable,
                         )
                         for one in link.selectors
                     ),
@@ -279,13 +397,28 @@ class StandInNode:
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        topics = tuple(f"plant/cell-{number}/temp" for number in range(5))
+        shown = [topic for topic in topics if topic > after][:2]
+        return UnconfirmedDocument(
+            link=link,
+            unconfirmed=self.unconfirmed_topics,
+            unnamed=0,
+            causes="deleted there, no longer readable by user edge, or expired there",
+            branches=() if after or not self.unconfirmed_topics else (BranchCount(branch="plant/\x1b[2J", topics=5),),
+            topics=tuple(shown) if self.unconfirmed_topics else (),
+            next=shown[-1] if self.unconfirmed_topics and shown[-1] != topics[-1] else None,
+        )
+
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         found = next(one for one in self.links if one.name == link)
         if found.state != "live":
             raise AuditRefused(f"the link is {found.state}", hint="Try again later")
+        if confirmed not in {None, 70_000}:
+            raise AuditRefused(f"70000 topics are unconfirmed now, not {confirmed}", hint="See: fanout audit --list")
         return AuditDetail(
             ended=SINCE,
-            confirmed=confirmed,
+            confirmed=confirmed is not None,
             checked_topics=found.topics,
             changed_topics=3,
             removed_topics=70_000 if confirmed else 0,
@@ -293,6 +426,35 @@ class StandInNode:
             took_seconds=1.5,
             failure=None,
         )
+
+    def release(self) -> None:
+        """Let questions that wait for `may_explain` go on, from another thread."""
+        self._loop.call_soon_threadsafe(self.may_explain.set)
+
+    async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
+        self.explaining.set()
+        self._loop = asyncio.get_running_loop()
+        await self.may_explain.wait()
+        value = TopicValue(digest=self.digest, payload_bytes=12, received=SINCE)
+        facts = TopicFacts(
+            node="edge-1",
+            topic=topic,
+            at=SINCE + timedelta(seconds=90),
+            link=TopicLink(
+                name="plant",
+                selector="plant/#",
+                topic=topic,
+                primary="mqtt://broker:1883",
+                username="edge",
+                state="live",
+                since=SINCE,
+                reason=None,
+            ),
+            value=value,
+            primary=self.answer or PrimaryAnswer(outcome="value", value=value),
+            client=None if client_id is None else TopicClient(client_id=client_id, session=False),
+        )
+        return explain(facts)
 
     @staticmethod
     def _lag_of(link: LinkDetail, seconds: float | None, age: float | None, interval: float) -> LinkLag:
@@ -321,14 +483,14 @@ def syncing_node() -> StandInNode:
 
 
 @contextlib.contextmanager
-def serving(node: StandInNode) -> Iterator[str]:
+def serving(node: StandInNode, *, access: OperatorAccess = LOOPBACK) -> Iterator[str]:
     """Serve `node` from a thread of its own, for commands that block; yield the URL."""
     started = threading.Event()
     urls: list[str] = []
     stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
-        server = HttpServer(lambda: create_app(node), host="127.0.0.1", port=0)
+        server = HttpServer(lambda: create_app(node, access=access), host="127.0.0.1", port=0)
         stop = asyncio.Event()
         await server.start()
         urls.append(server.url)

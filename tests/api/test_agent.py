@@ -53,6 +53,22 @@ def test_node_that_drains_keeps_its_clients() -> None:
     assert line(node) == "drain #the node is draining\n"
 
 
+def test_node_that_is_held_keeps_its_clients() -> None:
+    """As one that drains, and it is taken back with `ready` once it is held no more."""
+    node = ready_node()
+    node.hold(disconnect=False)
+    assert line(node) == "drain #held by operator since 2025-11-21 08:00:00 UTC\n"
+    node.undrain()
+    assert line(node) == "ready up 100%\n"
+
+
+def test_node_that_offers_stale_values_keeps_its_clients() -> None:
+    """They would find no better node while the primary is frozen; new ones are sent elsewhere if there is one."""
+    node = ready_node()
+    node.reasons, node.stale_seconds = ("link plant is stalled, waits for a heartbeat",), 41.7
+    assert line(node) == "drain #link plant is stalled, waits for a heartbeat\n"
+
+
 @pytest.fixture
 async def listener() -> AsyncIterator[AgentListener]:
     """Give a listener that says what number its answer has."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import httpx
 import pytest
 
 from fanout.api.app import ACTIONS, ENDPOINTS, create_app
+from fanout.api.operator_access import OperatorAccess
 from tests.api.stand_in import StandInNode, ready_node, snapshot_link
 
 
@@ -26,6 +28,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
         "ready": True,
         "state": "ready",
         "reasons": [],
+        "stale_seconds": None,
         "node": "edge-1",
         "role": "secondary",
         "links": [
@@ -37,10 +40,20 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "since": "2025-11-21T08:00:00.250000Z",
                 "epoch": 1_763_712_000_250_000,
                 "topics": 200_000,
+                "stale_seconds": 0.0,
                 "evidence": "marker",
-                "selectors": [{"filter": "plant/#", "topics": 200_000, "complete": True, "evidence": "marker"}],
+                "selectors": [
+                    {
+                        "filter": "plant/#",
+                        "topics": 200_000,
+                        "complete": True,
+                        "evidence": "marker",
+                        "maybe_unreadable": False,
+                    }
+                ],
             }
         ],
+        "held_since": None,
     }
 
 
@@ -85,6 +98,27 @@ async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: h
             "error": "draining must be 404 or 503",
             "hint": "/openapi.json says what may be asked",
         }
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("", 503), ("?stale=503", 503), ("?stale=ok", 200), ("?stale=404", 404), ("?stale=ok&draining=404", 200)],
+)
+async def test_readyz_offers_stale_values_where_they_are_asked_for(
+    node: StandInNode, http: httpx.AsyncClient, query: str, code: int
+) -> None:
+    """With their age in the document and in a header; what is not stale but incomplete is a 503 whatever is asked."""
+    node.reasons, node.stale_seconds = ("link plant is stalled, waits for a heartbeat",), 41.7
+    answer = await http.get(f"/readyz{query}")
+    assert (answer.status_code, answer.headers["Fanout-Stale-Seconds"]) == (code, "42")
+    assert (answer.json()["ready"], answer.json()["stale_seconds"]) == (False, 41.7)
+    node.stale_seconds = None
+    answer = await http.get(f"/readyz{query}")
+    assert answer.status_code == 503
+    assert "Fanout-Stale-Seconds" not in answer.headers
+    node.reasons = ()
+    assert (await http.get(f"/readyz{query}")).status_code == 200
+    assert (await http.get("/readyz?stale=yes")).status_code == 422
 
 
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -184,8 +218,24 @@ async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.Async
         0,
         70_000,
     )
-    answer = await http.post("/v1/links/plant/audit", json={"confirmed": True})
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": 70_000})
     assert (answer.json()["removed_topics"], answer.json()["kept_topics"]) == (70_000, 0)
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": 3})
+    assert (answer.status_code, answer.json()["error"]) == (409, "70000 topics are unconfirmed now, not 3")
+
+
+async def test_unconfirmed_topics_come_in_pages(http: httpx.AsyncClient) -> None:
+    """Each names the topic behind which the next one begins; the branches come with the first."""
+    pages = []
+    after: str | None = ""
+    while after is not None:
+        answer = await http.get("/v1/links/plant/unconfirmed", params={"after": after})
+        assert answer.status_code == 200
+        pages.append(answer.json())
+        after = pages[-1]["next"]
+    assert [len(page["topics"]) for page in pages] == [2, 2, 1]
+    assert [len(page["branches"]) for page in pages] == [1, 0, 0]
+    assert (await http.get("/v1/links/planet/unconfirmed")).status_code == 404
 
 
 async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -204,10 +254,13 @@ async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: ht
     assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
 
 
+_NUMBER = "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ('{"confirmed": "maybe"}', "confirmed must be true or false"),
+        *((f'{{"confirmed": {value}}}', _NUMBER) for value in ("true", "false", "-1", '"maybe"', "1.5")),
         ('{"confrimed": true}', "there is no confrimed to be said"),
         ("{confirmed", "the body is not JSON"),
         ("[]", "the body must be a JSON object"),
@@ -256,7 +309,47 @@ async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
 async def test_every_endpoint_answers(http: httpx.AsyncClient) -> None:
     """The list that a 404 shows is true."""
     for path in ENDPOINTS:
-        assert (await http.get(path)).status_code == 200, path
+        query = "?topic=plant/1" if path == "/v1/explain" else ""
+        assert (await http.get(path.replace("{link}", "plant") + query)).status_code == 200, path
+
+
+async def test_explain_answers_a_verdict_and_the_facts(http: httpx.AsyncClient) -> None:
+    """What the node found of a topic; a client is part of the question only if it is named."""
+    document = (await http.get("/v1/explain", params={"topic": "plant/1"})).raise_for_status().json()
+    assert document["verdict"]["kind"] == "equal"
+    assert (document["facts"]["topic"], document["facts"]["client"], document["also"]) == ("plant/1", None, [])
+    document = (await http.get("/v1/explain", params={"topic": "plant/1", "client": "panel"})).json()
+    assert (document["verdict"]["kind"], document["facts"]["client"]["client_id"]) == ("client", "panel")
+
+
+async def test_one_topic_is_explained_at_a_time(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Each costs a connection to the primary, so a second request is refused until the first has its answer."""
+    node.may_explain.clear()
+    first = asyncio.create_task(http.get("/v1/explain?topic=plant/1"))
+    await asyncio.wait_for(node.explaining.wait(), 10)
+    answer = await http.get("/v1/explain?topic=plant/2")
+    assert answer.json() == {"error": "another topic is being explained", "hint": "Ask again in some seconds"}
+    assert answer.status_code == 429
+    node.may_explain.set()
+    assert (await first).status_code == 200
+    assert (await http.get("/v1/explain?topic=plant/2")).status_code == 200
+
+
+async def test_explain_refuses_what_is_no_topic_name_and_pages_of_other_sites(http: httpx.AsyncClient) -> None:
+    """A page could make the node connect to its primary again and again."""
+    faults = {
+        "": "topic must be said",
+        "?topic=": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/%23": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/%2B/1": "topic must be a name without wildcards, and not empty",
+        "?topic=plant/1&at_primary=maybe": "at_primary must be true or false",
+    }
+    for query, error in faults.items():
+        answer = await http.get(f"/v1/explain{query}")
+        assert (answer.status_code, answer.json()["error"]) == (422, error)
+    for header in ({"Origin": "https://page.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await http.get("/v1/explain?topic=plant/1", headers=header)).status_code == 403
+    assert (await http.get("/v1/explain?topic=plant/1", headers={"Sec-Fetch-Site": "none"})).status_code == 200
 
 
 async def test_bug_in_the_node_is_logged_not_told(
@@ -281,3 +374,82 @@ def test_openapi_describes_every_document() -> None:
     [body] = schema["paths"]["/v1/links/{link}/audit"]["post"]["requestBody"]["content"].values()
     assert set(body["schema"]["properties"]) == {"confirmed"}
     assert "HTTPValidationError" not in schema["components"]["schemas"], "every 422 is a Fault"
+
+
+async def test_hold_takes_the_node_out_of_its_pool_for_a_while(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Not ready, 404 for HAProxy's `disable-on-404`, and ready again after `undrain`; both can be asked for twice."""
+    answer = await http.post("/v1/hold")
+    assert (answer.status_code, answer.json()["changed"], node.sent_away) == (200, True, False)
+    assert not (await http.post("/v1/hold", json={"disconnect": True})).json()["changed"]
+    assert node.sent_away
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.json()["held_since"]) == (503, "2025-11-21T08:00:00.250000Z")
+    assert (await http.get("/readyz?draining=404")).status_code == 404
+    assert (await http.post("/v1/undrain")).json()["changed"]
+    assert not (await http.post("/v1/undrain")).json()["changed"]
+    assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_node_that_drains_cannot_be_held(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """409, with the reason."""
+    node.drain()
+    answer = await http.post("/v1/hold")
+    assert (answer.status_code, answer.json()["error"].startswith("the node is draining")) == (409, True)
+
+
+@pytest.mark.parametrize("path", ["/v1/hold", "/v1/undrain", "/v1/clients/kick"])
+async def test_actions_are_not_for_pages_in_a_browser(http: httpx.AsyncClient, path: str) -> None:
+    """As for `/v1/drain`."""
+    assert (await http.post(path, headers={"Origin": "https://example.com"})).status_code == 403
+
+
+async def test_clients_in_pages(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Order, begin and length go to the node; its document is the answer."""
+    answer = await http.get("/v1/clients", params={"order": "slowest", "limit": 1})
+    assert answer.status_code == 200
+    assert (answer.json()["clients"][0]["client_id"], answer.json()["next"]) == ("app-1", "app-1")
+    assert (await http.get("/v1/clients", params={"after": "app-1", "client_id": "app-2"})).status_code == 200
+    assert node.asked_clients == [("slowest", "", 1, None), ("id", "app-1", 100, "app-2")]
+    assert (await http.get("/v1/clients", params={"client_id": "nobody"})).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("order=loudest", "order must be id or slowest"),
+        ("limit=0", "limit must be a whole number from 1 to 1000"),
+        ("limit=1001", "limit must be a whole number from 1 to 1000"),
+        ("limit=many", "limit must be a whole number from 1 to 1000"),
+    ],
+)
+async def test_wrong_questions_about_clients(http: httpx.AsyncClient, query: str, error: str) -> None:
+    """422 in plain words."""
+    answer = await http.get(f"/v1/clients?{query}")
+    assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_kick(http: httpx.AsyncClient) -> None:
+    """The client is named in the body, since an identifier may have any character."""
+    answer = await http.post("/v1/clients/kick", json={"client_id": "app-1", "clean": True})
+    assert (answer.status_code, answer.json()["session"]) == (200, "ended")
+    assert (await http.post("/v1/clients/kick", json={"client_id": "no/body"})).status_code == 409
+    for body, error in (
+        ({}, "client_id must be said"),
+        ({"client_id": 5}, "client_id must be a text"),
+        ({"client_id": "app-1", "now": True}, "there is no now to be said"),
+        ({"client_id": "app-1", "clean": "yes"}, "clean must be true or false"),
+    ):
+        answer = await http.post("/v1/clients/kick", json=body)
+        assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_single_clients_are_behind_the_token(node: StandInNode) -> None:
+    """Those who have it see them; `/v1/status` and holding need none."""
+    app = create_app(node, access=OperatorAccess(token="a-token-of-24-characters"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as http:
+        refused = await http.get("/v1/clients")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await http.post("/v1/clients/kick", json={"client_id": "app-1"})).status_code == 401
+        right = {"Authorization": "Bearer a-token-of-24-characters"}
+        assert (await http.get("/v1/clients", headers=right)).status_code == 200
+        assert (await http.get("/v1/status")).status_code == 200

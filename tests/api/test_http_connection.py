@@ -155,7 +155,7 @@ async def test_the_largest_body_is_taken() -> None:
     """One byte more is refused, declared or not; the connection goes on where the body was read."""
     async with attacked() as http:
         client = await http.connect()
-        body = b'{"confirmed": true}'.ljust(BODY_BYTES_MAX)
+        body = b'{"confirmed": 70000}'.ljust(BODY_BYTES_MAX)
         for text, status in ((body, 200), (body + b" ", 413), (body, 200)):
             assert await client.ask(AUDIT + b"Content-Length: %d\r\n\r\n%b" % (len(text), text)) == status
             framing = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(text), text)
@@ -285,7 +285,7 @@ class AuditingNode(StandInNode):
         super().__init__(live_link())
         self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Wait, and answer."""
         self.asked.set()
         await self.go.wait()

@@ -43,6 +43,8 @@ def test_values_come_from_the_documents() -> None:
     assert samples["fanout_link_received_total"] == {("plant",): 201_234}
     assert samples["fanout_link_lag_seconds"] == {("plant",): 0.0041}
     assert samples["fanout_link_state_start_time_seconds"] == {("plant",): 1_763_712_000.25}
+    assert samples["fanout_link_stalls_total"] == {("plant",): 4}
+    assert samples["fanout_link_audit_end_time_seconds"] == {("plant",): 1_763_712_300.25}
     assert samples["fanout_selector_unfit_total"] == {("plant", "content", "plant/#"): 21}
     assert samples["fanout_selector_complete"] == {("marker", "plant", "plant/#"): 1}
     assert samples["fanout_server_dropped_total"] == {("queue_full",): 4, ("expired",): 1}

@@ -73,7 +73,20 @@ def test_numbers_carry_their_unit() -> None:
     """Every number says its unit in its name, or is a count of what its name says."""
     counted = {"topics", "connections", "sessions", "subscriptions", "audiences", "limits", "epoch", "hops"}
     counted |= {"pid", "number", "rules", "users", "decisions", "password_waiting", "hook_waiting", "updates"}
-    counted |= {"items_behind", "missing_pending", "expected", "applied", "missing", "unknown", "pending"}
+    counted |= {
+        "items_behind",
+        "missing_pending",
+        "unconfirmed",
+        "unnamed",
+        "confirmed",
+        "counted_outside",
+        "expected",
+        "applied",
+        "missing",
+        "unknown",
+        "pending",
+        "missing_workers",
+    }
     units = (
         "_seconds",
         "_bytes",
@@ -83,6 +96,7 @@ def test_numbers_carry_their_unit() -> None:
         "_rows",
         "_segments",
         "_files",
+        "_per_second",
         "_at_least",
         "_at_most",
     )

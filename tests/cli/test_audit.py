@@ -16,7 +16,9 @@ AUDIT = """\
 LINK   CHECKED  CHANGED  REMOVED  LEFT IN PLACE   TOOK
 plant  200,000        3        0         70,000  1.5 s
 
-plant: if these topics are gone at the primary: fanout audit plant --confirm
+plant: 70,000 topics did not come from the primary and stay, unconfirmed
+  see them: fanout audit plant --list
+  only if they are deleted there: fanout audit plant --confirm 70000
 """
 
 
@@ -28,9 +30,11 @@ def test_audit_shows_what_it_found() -> None:
 
 
 def test_confirmed_audit_leaves_nothing() -> None:
-    """With --confirm everything is removed that the primary does not have; JSON is the node's document."""
+    """With --confirm and their number unconfirmed topics are removed; JSON is the node's document."""
     with serving(ready_node()) as url:
-        answer = run_fanout("audit", "plant", "--confirm", "--json", "--url", url)
+        answer = run_fanout("audit", "plant", "--confirm", "70000", "--json", "--url", url)
+        wrong = run_fanout("audit", "plant", "--confirm", "3", "--url", url)
+    assert (wrong.returncode, "70000 topics are unconfirmed now, not 3" in wrong.stderr) == (ExitCode.FAILED, True)
     assert answer.returncode == ExitCode.OK
     document = json.loads(answer.stdout)["plant"]
     assert (document["confirmed"], document["removed_topics"], document["kept_topics"]) == (True, 70_000, 0)
@@ -48,13 +52,15 @@ def test_audit_of_all_links_shows_what_it_found_beside_one_that_cannot_begin(run
     """The others are audited, whatever their order; the exit code tells of the one that was not."""
     with serving(StandInNode(snapshot_link("city"), live_link("plant"))) as url:
         answer = runner.invoke(app, ["audit", "--url", url])
-        document = runner.invoke(app, ["audit", "--confirm", "--json", "--url", url])
+        document = runner.invoke(app, ["audit", "--json", "--url", url])
+        unnamed = runner.invoke(app, ["audit", "--confirm", "70000", "--url", url])
+    assert (unnamed.exit_code, "name one of the links: city, plant" in unnamed.stderr) == (ExitCode.USAGE, True)
     assert (answer.exit_code, answer.stdout) == (ExitCode.FAILED, AUDIT)
     assert "error: " in answer.stderr
     assert "the link is snapshot" in answer.stderr
     assert document.exit_code == ExitCode.FAILED
     links = json.loads(document.stdout)
-    assert links["plant"]["kept_topics"] == 0
+    assert links["plant"]["kept_topics"] == 70_000
     assert "the link is snapshot" in links["city"]["error"]
 
 
@@ -62,7 +68,7 @@ def test_audit_of_a_node_that_goes_away_shows_what_it_had_found(runner: CliRunne
     """The first link's result is not lost with the second's."""
 
     class GoesAway(StandInNode):
-        async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+        async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
             if link == "city":
                 raise RuntimeError("gone")
             return await super().audit(link, confirmed=confirmed)
@@ -82,6 +88,26 @@ def test_audit_of_a_link_that_is_not_there_names_those_that_are() -> None:
             assert answer.stderr == (
                 f"error: edge-1 has no link {name}\n  Its links are plant; the address of a node goes with --url\n"
             )
+
+
+def test_unconfirmed_topics_are_listed_by_branch(runner: CliRunner) -> None:
+    """Text has branches with counts, made printable, and the causes; JSON has every topic. No audit is made."""
+    node = ready_node()
+    with serving(node) as url:
+        answer = runner.invoke(app, ["audit", "--list", "--url", url])
+        document = json.loads(runner.invoke(app, ["audit", "--list", "--json", "--url", url]).stdout)["plant"]
+        both = runner.invoke(app, ["audit", "plant", "--list", "--confirm", "5", "--url", url])
+        node.unconfirmed_topics = 0
+        none = runner.invoke(app, ["audit", "--list", "--url", url])
+    assert (answer.exit_code, answer.stdout) == (
+        ExitCode.NO,
+        "plant: 5 topics did not come from the primary:"
+        " deleted there, no longer readable by user edge, or expired there\n"
+        "\nTOPICS  BELOW\n     5  plant/\\x1b[2J\n",
+    )
+    assert document["topics"] == [f"plant/cell-{number}/temp" for number in range(5)]
+    assert both.exit_code == ExitCode.USAGE
+    assert (none.exit_code, none.stdout) == (ExitCode.OK, "plant: no topic is unconfirmed\n")
 
 
 def test_node_without_links_has_nothing_to_audit() -> None:

@@ -120,6 +120,40 @@ def test_overlap_shows_its_witness(runner: CliRunner, config: Path) -> None:
     assert "plant/" in answer.stderr
 
 
+def test_acl_prints_the_rules_of_each_link_and_nothing_else(runner: CliRunner, config: Path) -> None:
+    """To be pasted into a file; in Mosquitto's syntax unless another is asked for, a blank line between links."""
+    other = '[[link]]\nname = "labs"\nprimary = "mqtt://127.0.0.3"\n[[link.selector]]\nfilter = "labs/#"\n'
+    config.write_text(SECONDARY + other)
+    answer = runner.invoke(app, ["check", str(config), "--acl"])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    first, second = answer.stdout.split("\n\n")
+    assert first.startswith("# link plant of node edge-1\nuser edge\n")
+    assert "\ntopic write office/+/state\n" in first
+    assert second.startswith("# link labs of node edge-1\n")
+    answer = runner.invoke(app, ["check", str(config), "--acl", "--for", "emqx"])
+    assert '\n{allow, {username, "edge"}, publish, ["office/+/state"]}.\n' in answer.stdout
+
+
+def test_acl_that_cannot_be_written_is_a_fault(runner: CliRunner, config: Path) -> None:
+    """No part of it is printed: a file with half of the rights would be believed. Every link is named at once."""
+    spoilt = SECONDARY.replace('username = "edge"', 'username = "edge "')
+    other = spoilt[spoilt.index("[[link]]") :].replace('"plant"', '"labs"').replace("plant/", "labs/")
+    config.write_text(spoilt + other.replace("office", "home").replace("hq/", "h2/"))
+    answer = runner.invoke(app, ["check", str(config), "--acl"])
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert 'link[0]: "edge " cannot be written there' in answer.stderr
+    assert "link[1]: " in answer.stderr
+    assert "--for list" in answer.stderr
+
+
+def test_acl_of_a_node_without_links(runner: CliRunner, config: Path) -> None:
+    """A primary needs no rights anywhere."""
+    config.write_text(SECONDARY[: SECONDARY.index("[[link]]")])
+    answer = runner.invoke(app, ["check", str(config), "--acl"])
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert "A node without links needs no rights" in answer.stderr
+
+
 def test_missing_file(runner: CliRunner, tmp_path: Path) -> None:
     """A file that is not there is a fault like any other."""
     answer = runner.invoke(app, ["check", str(tmp_path / "none.toml")])

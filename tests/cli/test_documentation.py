@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = "\n".join((REFERENCE / name).read_text() for name in ("cli.md", "probe.md"))
 
 
 def commands() -> list[list[str]]:
@@ -24,6 +25,8 @@ def commands() -> list[list[str]]:
             if command.hidden:
                 continue
             if hasattr(command, "commands"):
+                if command.invoke_without_command:
+                    found.append([*words, name])
                 groups.append(([*words, name], command))
             else:
                 found.append([*words, name])

@@ -83,3 +83,53 @@ def test_waiting_ends_with_the_time() -> None:
     assert not ended
     assert waited_s == pytest.approx(0.6)
     assert client.asked == 4
+
+
+def test_hold_and_undrain(runner: CliRunner) -> None:
+    """Each says what holds now, and whether that is new."""
+    node = ready_node()
+    with serving(node) as url:
+        held = [runner.invoke(app, ["drain", "--hold", *more, url]) for more in ([], ["--disconnect"])]
+        freed = [runner.invoke(app, ["undrain", url]) for _ in range(2)]
+        as_json = runner.invoke(app, ["drain", "--hold", "--json", url])
+    assert [answer.exit_code for answer in (*held, *freed, as_json)] == [0] * 5
+    assert held[0].stdout == (
+        "edge-1 is held since 2025-11-21 08:00:00 UTC: not ready, until fanout undrain\n"
+        "12 clients may stay; new ones that come all the same are served\n"
+    )
+    assert held[1].stdout.startswith("edge-1 is held already, since 2025-11-21 08:00:00 UTC: not ready")
+    assert "12 clients are being sent away;" in held[1].stdout
+    assert [answer.stdout for answer in freed] == [
+        "edge-1 is held no more, and ready\n",
+        "edge-1 is not held, and ready\n",
+    ]
+    assert json.loads(as_json.stdout)["held_since"] == "2025-11-21T08:00:00.250000Z"
+    assert not node.draining
+
+
+def test_undrain_tells_what_else_keeps_the_node_from_being_ready(runner: CliRunner) -> None:
+    """The hold is not always the only reason."""
+    node = ready_node()
+    node.hold(disconnect=False)
+    node.reasons_after = ("link plant is down",)
+    with serving(node) as url:
+        answer = runner.invoke(app, ["undrain", "--json", url])
+        text = runner.invoke(app, ["undrain", url])
+    assert json.loads(answer.stdout)["reasons"] == ["link plant is down"]
+    assert text.stdout == "edge-1 is not held, and not ready: link plant is down\n"
+
+
+def test_node_that_drains_cannot_be_held(runner: CliRunner) -> None:
+    """Exit 5, with the reason."""
+    node = ready_node()
+    node.drain()
+    with serving(node) as url:
+        answer = runner.invoke(app, ["drain", "--hold", url])
+    assert (answer.exit_code, answer.stdout) == (5, "")
+    assert "the node is draining: holding it would change nothing" in answer.stderr
+
+
+def test_options_that_do_not_go_together(runner: CliRunner) -> None:
+    """A node that is held does not end, and one that ends disconnects anyway."""
+    for options in (["--hold", "--wait", "1"], ["--disconnect"]):
+        assert runner.invoke(app, ["drain", *options, "127.0.0.1:1"]).exit_code == 2

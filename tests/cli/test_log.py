@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -168,3 +171,55 @@ def test_show_reads_what_a_killed_node_left(tmp_path: Path) -> None:
     answer = run_fanout("log", "show", "--events", "--json", str(tmp_path))
     assert [json.loads(line)["event"] for line in answer.stdout.splitlines()] == ["start"]
     writer.close()
+
+
+def test_show_events_of_some_kinds(runner: CliRunner, log: Path) -> None:
+    """`--kind` chooses events, and says which there are when one is none."""
+    answer = runner.invoke(app, ["log", "show", "--kind", "state, complete", "--json", str(log)])
+    shown = [(row["event"], row["state"]) for row in map(json.loads, answer.stdout.splitlines())]
+    assert shown == [("state", "connecting"), ("state", "snapshot"), ("complete", ""), ("state", "live")]
+    refused = runner.invoke(app, ["log", "show", "--kind", "alarms", str(log)])
+    assert refused.exit_code == 2
+    assert "'alarms' is no event; events are start, stop, state," in refused.stderr
+    assert runner.invoke(app, ["log", "show", "--kind", "state", "--topic", "a", str(log)]).exit_code == 2
+
+
+def test_show_since_a_time(runner: CliRunner, log: Path) -> None:
+    """Older rows are left out, of both tables; more than 20 rows are shown then."""
+    since = ["--since", "2025-11-21T08:00:05"]
+    events = runner.invoke(app, ["log", "show", "--kind", "heartbeat,stop,start", *since, "--json", str(log)])
+    assert [json.loads(line)["event"] for line in events.stdout.splitlines()] == [
+        "heartbeat",
+        "heartbeat",
+        "stop",
+        "stop",
+    ]
+    updates = runner.invoke(app, ["log", "show", *since, str(log)])
+    assert updates.stdout == f"{log} holds no such rows\n"
+    assert runner.invoke(app, ["log", "show", "--since", "soon", str(log)]).exit_code == 2
+
+
+def test_show_since_shows_more_rows(runner: CliRunner, tmp_path: Path) -> None:
+    """Of a stretch of time all are wanted, up to a bound."""
+    write_primary_log(tmp_path, updates=30)
+    plain = runner.invoke(app, ["log", "show", "--json", str(tmp_path)])
+    since = runner.invoke(app, ["log", "show", "--since", "2025-11-21", "--json", str(tmp_path)])
+    few = runner.invoke(app, ["log", "show", "--since", "2025-11-21", "--last", "3", "--json", str(tmp_path)])
+    assert [len(answer.stdout.splitlines()) for answer in (plain, since, few)] == [20, 30, 3]
+
+
+def test_show_since_reads_no_file_that_ended_before(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file says of its rows is enough, so that a log of months is not read for ten minutes."""
+    read: list[int] = []
+    real = pq.ParquetFile.read_row_group
+
+    def noted(file: pq.ParquetFile, group: int, **options: Any) -> pa.Table:
+        read.append(group)
+        return real(file, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    late = datetime(2025, 11, 22, tzinfo=UTC)
+    assert newest_rows(log, "events", count=9, since=late) == []
+    assert read == []
+    assert len(newest_rows(log, "events", count=99, since=datetime(2025, 11, 20, tzinfo=UTC))) == 10
+    assert len(read) == 2

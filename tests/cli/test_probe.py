@@ -33,6 +33,8 @@ def test_probe_prints_the_checks_and_a_configuration(mosquitto: Mosquitto, tmp_p
     (marker,) = (line for line in lines if line.startswith("marker "))
     assert [part.strip() for part in marker.split("  ") if part][:3] == ["marker", "passed", "behind all 20"]
     assert "yes: a link can replicate from it over MQTT 5, with the evidence marker" in lines
+    assert "\nrights that the user of this link needs there\n\n# link primary of node edge-1\n" in answer.stdout
+    assert "\ntopic read #\n" in answer.stdout
     config = tmp_path / "edge.toml"
     config.write_text(answer.stdout[answer.stdout.index("[node]") :])
     checked = run_fanout("check", str(config), "--role", "secondary")
@@ -53,8 +55,11 @@ def test_probe_as_a_user_gives_json(mosquitto: Mosquitto, tmp_path: Path) -> Non
     assert (answer.returncode, answer.stderr) == (ExitCode.NO, "")
     document = json.loads(answer.stdout)
     (control,) = (one for one in document["mqtt"]["5"] if one["check"] == "control message")
-    assert control["result"] == "not permitted"
+    assert (control["result"], control["meaning"]) == ("not tested", "")
+    assert control["seen"].startswith("not permitted: ")
     assert not document["can_replicate"]
+    # It may not read what server this is.
+    assert document["rights"].startswith("link primary of node edge-1, the user reader\nread  #  (")
     assert tomllib.loads(document["configuration"])["link"][0]["username"] == "reader"
 
 
@@ -162,3 +167,4 @@ def test_probe_over_tls(tmp_path: Path) -> None:
             answer = run_fanout("probe", address, *QUICK, *more)
             assert (answer.returncode, answer.stdout) == (ExitCode.UNREACHABLE, "")
             assert told in answer.stderr
+            assert "of the link" not in answer.stderr

@@ -93,7 +93,15 @@ def test_completeness_stages_the_logs_and_passes_every_option(
     """All options reach the job, which finds the staged files; afterwards the temporary ones are gone."""
     arguments = [
         *("--reference", "hub", "--settle", "2.5", "--depth", "2", "--master", "local[1]"),
-        *("--fail-under", "99.5", "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")),
+        *(
+            "--fail-under",
+            "99.5",
+            "--accept-union",
+            "--json",
+            str(tmp_path / "r.json"),
+            "--html",
+            str(tmp_path / "r.html"),
+        ),
         *("--parquet", "s3a://bucket/tables", "--behind-max", "7"),
         *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
     ]
@@ -109,6 +117,7 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         "until": datetime(2026, 2, 2, 15, tzinfo=UTC),
         "master": "local[1]",
         "fail_under": 99.5,
+        "accept_union": True,
         "json_path": tmp_path / "r.json",
         "html_path": tmp_path / "r.html",
         "parquet": "s3a://bucket/tables",
@@ -133,6 +142,7 @@ def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: 
         "until": None,
         "master": LOCAL_MASTER,
         "fail_under": None,
+        "accept_union": False,
         "json_path": None,
         "html_path": None,
         "parquet": None,

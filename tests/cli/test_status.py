@@ -7,6 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fanout.api.models import SamplingDetail
 from fanout.cli.app import app
 from tests.api.stand_in import StandInNode, live_link, ready_node, serving, syncing_node
 from tests.cli.processes import run_fanout, run_on_terminal
@@ -28,11 +29,13 @@ plant   12,040  no        -         0000000000000001  plant/#
 link      office
 primary   mqtt://127.0.0.1:1883
 snapshot  321 topics in 1.9 s
+samples   480 topics asked by name, 7 differed
 left out  of office/#: content 21
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 link      plant
 primary   mqtt://127.0.0.1:1883
+samples   480 topics asked by name, 7 differed
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 clients    12 connected, 14 sessions
@@ -91,7 +94,37 @@ def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
     """What went wrong, and what to do, below the link."""
     with serving(StandInNode(live_link(last_error="Connection refused by mqtt://127.0.0.1:1883"))) as url:
         answer = runner.invoke(app, ["status", url])
-    assert "error     Connection refused by mqtt://127.0.0.1:1883\n          Start the primary\n" in answer.stdout
+    assert (
+        "error     Connection refused by mqtt://127.0.0.1:1883\n          at 2025-11-21 08:00:00 UTC\n"
+        "          Start the primary\n"
+    ) in answer.stdout
+
+
+def test_status_says_that_an_error_is_over(runner: CliRunner) -> None:
+    """Its hint would send a person to something that works again."""
+    link = live_link(last_error="the connection was lost").model_copy(update={"last_error_over": True, "hint": None})
+    with serving(StandInNode(link)) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert (
+        "error     the connection was lost\n          at 2025-11-21 08:00:00 UTC; over, the link has been live since\n"
+    ) in answer.stdout
+
+
+def test_an_empty_selector_says_what_else_it_may_mean(runner: CliRunner) -> None:
+    """In `status` and in `ready`."""
+    link = live_link(topics=0)
+    selectors = tuple(one.model_copy(update={"maybe_unreadable": True}) for one in link.selectors)
+    with serving(StandInNode(link.model_copy(update={"selectors": selectors}))) as url:
+        for command in ("status", "ready"):
+            assert "0 (empty or not readable)" in runner.invoke(app, [command, url]).stdout
+
+
+def test_status_says_why_no_samples_are_taken(runner: CliRunner) -> None:
+    """Behind what they have found."""
+    off = SamplingDetail(off="sample_topics is 0")
+    with serving(StandInNode(live_link().model_copy(update={"sampling": off}))) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert "samples   0 topics asked by name, 0 differed; off: sample_topics is 0\n" in answer.stdout
 
 
 def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:
@@ -131,6 +164,15 @@ def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
     with serving(node) as url:
         answer = runner.invoke(app, ["status", url])
     assert "alarm    database or disk is full\n" in answer.stdout
+
+
+def test_status_shows_how_old_stale_values_are(runner: CliRunner) -> None:
+    """While they are current there is no such line."""
+    for age_s, shown in ((41.7, True), (0.0, False), (None, False)):
+        with serving(StandInNode(live_link().model_copy(update={"stale_seconds": age_s}))) as url:
+            answer = runner.invoke(app, ["status", url])
+        assert ("last known to be current" in answer.stdout) is shown
+        assert ("values    last known to be current 41.7 s ago\n" in answer.stdout) is shown
 
 
 def test_status_shows_how_the_primarys_count_differs(runner: CliRunner) -> None:

@@ -55,15 +55,15 @@ def check_output(output: str) -> str:
 
 
 def check_run(*arguments: str, exit_code: int | None = None, shown: str = "[bold red]:smile:") -> str:
-    """Run a command in pipes and on a terminal; return what it printed in pipes, both outputs together.
+    """Run a command on a terminal, and in this process as in pipes; return both outputs of the latter together.
 
     Args:
         arguments: Of the command.
         exit_code: With what it ends.
         shown: What of the hostile text is seen unchanged.
     """
-    answer = run_fanout(*arguments, PYTHONUTF8="1")
-    assert answer.returncode == exit_code, answer
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == exit_code, answer.output
     piped = check_output(answer.stdout + answer.stderr)
     on_terminal = run_on_terminal(*arguments, columns=4000)
     assert on_terminal.exit_code == exit_code

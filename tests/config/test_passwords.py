@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanout.config.address import Address
-from fanout.config.passwords import PASSWORD_BYTES_MAX, read_count_key, read_password
+from fanout.config.passwords import PASSWORD_BYTES_MAX, read_count_key, read_password, read_token
 from fanout.config.settings import LinkConfig
 from fanout.errors import ConfigError
 
@@ -125,3 +125,33 @@ def test_a_count_key_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     """With the path."""
     with pytest.raises(ConfigError, match=r"none: cannot be read: no such file or directory\. Correct count_key_file"):
         read_count_key(tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["a-token-of-24-characters\n", "QUJDREVGR0hJSktMTU5PUA==", "  ABCDEFGHIJKLMNOP  "])
+def test_token_of_the_http_interface(tmp_path: Path, text: str) -> None:
+    """One line, with or without its end."""
+    file = tmp_path / "token"
+    file.write_text(text)
+    assert read_token(file) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fifteen-letters", "two tokens of one line", "a-token-of-24-chäracters", "x" * 9000]
+)
+def test_file_without_a_token(tmp_path: Path, text: str) -> None:
+    """The error says what a token is, and does not repeat the text; a file without end is not read to its end."""
+    file = tmp_path / "token"
+    file.write_text(text if len(text) < 9000 else f"{text} x")
+    if len(text) == 9000:
+        assert len(read_token(file)) == 4096
+        return
+    with pytest.raises(ConfigError) as caught:
+        read_token(file)
+    assert "has no token: 16 characters or more" in str(caught.value)
+    assert "openssl rand -base64 32" in str(caught.value)
+
+
+def test_token_file_that_is_not_there(tmp_path: Path) -> None:
+    """The key is named."""
+    with pytest.raises(ConfigError, match=r"cannot be read: no such file or directory. Correct http.token_file"):
+        read_token(tmp_path / "token")

@@ -257,6 +257,24 @@ class TestLinks:
         [fault] = faults_of(NODE + SERVER + link("one", '"a"', more=more.format("emqx/list")))
         assert fault[0] == "link[0].count_url"
 
+    def test_a_password_of_the_other_user_needs_that_user(self) -> None:
+        """Alone it would do nothing."""
+        key = 'audit_password_file = "secrets/auditor"\n'
+        problem = ("link[0].audit_password_file", "it is for audit_username, which is missing")
+        assert faults_of(NODE + SERVER + link("one", '"a"', more=key)) == [
+            (*problem, "Add audit_username, or remove the line.")
+        ]
+        assert faults_of(NODE + SERVER + link("one", '"a"', more=key + 'audit_username = "auditor"\n')) == []
+
+    def test_the_other_user_is_another_one(self) -> None:
+        """The link's own user sees no more than the link."""
+        users = 'username = "edge"\naudit_username = "edge"\n'
+        [fault] = faults_of(NODE + SERVER + link("one", '"a"', more=users))
+        assert fault[:2] == (
+            "link[0].audit_username",
+            "it is the username of the link, which sees no more than the link",
+        )
+
     def test_keys_of_tls_need_an_address_with_tls(self) -> None:
         """One address of several is enough; each key that would do nothing is told."""
         keys = (

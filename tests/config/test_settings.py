@@ -176,8 +176,8 @@ def test_the_optional_lines_of_full_are_right() -> None:
         key, text = line.partition(" = ")[0], FULL.replace(f"# {line}", line)
         if key == "deny":
             text = text.replace("\nallow = ", "\n# allow = ")
-        if key == "count_key_file":  # it is of no use alone
-            text = text.replace("\n# count_url = ", "\ncount_url = ")
+        if key in {"count_key_file", "audit_password_file"}:  # they are of no use alone
+            text = re.sub(r"\n# (count_url|audit_username) = ", r"\n\1 = ", text)
         if key in ("client_certificate_file", "client_key_file"):  # nor are these
             text = re.sub(r"\n# (client_(?:certificate|key)_file = \"tls/edge)", r"\n\1", text)
         config = parse_config(text, path="full.toml", role="secondary")
@@ -213,7 +213,7 @@ def test_a_selector_has_the_defaults_of_the_core() -> None:
 def test_a_loaded_selector_is_what_the_file_says() -> None:
     """Every key of the section reaches the selector."""
     text = 'exclude = ["plant/a/+", "plant/b"]\nqos = 2\nprefix = "p/"\nwrites = "forward"\n'
-    text += 'content = ["json", "text"]\nretained_only = true\nmax_payload = 512\n'
+    text += 'content = ["json", "text"]\nretained_only = true\nmax_payload = 512\nmin_topics = 3\n'
     config = parse_config(NODE + SERVER + LINK + SELECTOR + text, path="edge.toml")
     assert config.links[0].selectors == (
         Selector(
@@ -225,6 +225,7 @@ def test_a_loaded_selector_is_what_the_file_says() -> None:
             content=("json", "text"),
             retained_only=True,
             max_payload=512,
+            min_topics=3,
         ),
     )
 

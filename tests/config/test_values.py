@@ -218,6 +218,14 @@ def test_retained_only_and_live_only_leave_nothing() -> None:
     )
 
 
+def test_what_holds_no_values_has_no_fewest() -> None:
+    """With live_only the node would never be ready."""
+    assert faults_of(selector_with("min_topics = 5")) == []
+    [(key, problem, _)] = faults_of(selector_with("live_only = true\nmin_topics = 5"))
+    assert key == "link[0].selector[0].min_topics"
+    assert "the node would never be ready" in problem
+
+
 @pytest.mark.parametrize(
     "uri", ["s3://b", "s3://b/p?region=x&endpoint_override=h:1", "gs://b/p", "hdfs://h:1/p", "file:///p"]
 )

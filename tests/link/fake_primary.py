@@ -13,6 +13,7 @@ from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearD
 from fanout.link.model.states import LinkState
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import TOPICS_MAX
+from fanout.link.snapshot.capability_check import RETAINED_COUNT
 from fanout.link.snapshot.context import LinkContext
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
@@ -41,6 +42,7 @@ from tests.oracle.streams import ClientStream
 __all__ = ["FakePrimary", "Pair", "make_config", "make_context"]
 
 T = TypeVar("T")
+UPTIME = b"$SYS/broker/uptime"
 
 
 def make_config(*selectors: Selector, **changes: Any) -> LinkConfig:
@@ -74,6 +76,10 @@ class FakePrimary:
     """Whether `$SYS/broker/version` exists."""
     version_text: bytes = b"mosquitto version 2.0.11"
     """What it says."""
+    counts: bool = True
+    """Whether it tells how many retained messages it has, at once to who asks for its uptime too."""
+    hidden: set[bytes] = field(default_factory=set)
+    """Topics that the client may not read: no copies of them come, nor updates."""
     asynchronous: bool = False
     """Whether retained messages leave behind everything that is asked for meanwhile."""
     burst: int | None = None
@@ -188,7 +194,7 @@ class FakePrimary:
             if not payload:
                 del self.retained[topic]
         for topic_filter, subscription in self.subscriptions.items():
-            if matches(topic_filter, topic):
+            if matches(topic_filter, topic) and topic not in self.hidden:
                 self.deliver(
                     topic,
                     payload,
@@ -295,6 +301,8 @@ class FakePrimary:
             for topic, payload in list(self.retained.items()):
                 if not (matches(topic_filter, topic) if self.wildcards else topic_filter == topic):
                     continue
+                if topic in self.hidden:
+                    continue
                 total.add(topic, payload)
                 left -= 1
                 if left >= 0 and not self.lose(number, topic):
@@ -305,6 +313,14 @@ class FakePrimary:
             if self.asynchronous:
                 self._late += self._out[before:]
                 del self._out[before:]
+        if self.counts and any(each.topic_filter == UPTIME for each in packet.subscriptions):
+            self.deliver(UPTIME, b"1 seconds", retain=True)
+            self.tell_count()
+
+    def tell_count(self) -> None:
+        """Tell the uptime, and behind it the number of retained messages, 50 own ones among them."""
+        self.deliver(UPTIME, b"2 seconds", retain=True)
+        self.deliver(RETAINED_COUNT, b"%d" % (len(self.retained) + 50), retain=True)
 
     def _on_publish(self, topic: bytes, payload: bytes, flags: int, packet_id: int) -> None:
         self.published.append((topic, payload, flags))

@@ -12,11 +12,12 @@ __all__ = ["FakeServer"]
 
 
 class FakeServer:
-    """Serves one client at a time on a free port of 127.0.0.1."""
+    """Serves one client at a time on a free port of 127.0.0.1, and beside it short connections that ask by name."""
 
-    def __init__(self, primary: FakePrimary) -> None:
-        """Serve with `primary`."""
+    def __init__(self, primary: FakePrimary, *, beside: FakePrimary | None = None) -> None:
+        """Serve with `primary`, and short connections that ask by name with `beside`; None serves them alike."""
         self.primary = primary
+        self.beside = beside or primary
         self.port = 0
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -41,10 +42,7 @@ class FakeServer:
 
     def push(self) -> None:
         """Write what the primary has to say."""
-        data = self.primary.take()
-        if data:
-            self.primary.stream.note(data)
-            self._writers[-1].write(data)
+        self._write(self.primary, self._writers[-1])
 
     def cut(self) -> None:
         """Abort every connection."""
@@ -53,15 +51,24 @@ class FakeServer:
         self._writers.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
-        self.primary.accept()
         try:
-            while data := await reader.read(1 << 16):
-                self.primary.receive(data)
-                self.push()
-                if self.primary.is_closed:
+            data = await reader.read(1 << 16)
+            primary = self.beside if b"-names" in data else self.primary
+            if primary is self.primary:
+                self._writers.append(writer)
+            primary.accept()
+            while data:
+                primary.receive(data)
+                self._write(primary, writer)
+                if primary.is_closed:
                     break
+                data = await reader.read(1 << 16)
         except ConnectionError:
             pass
         finally:
             writer.close()
+
+    def _write(self, primary: FakePrimary, writer: asyncio.StreamWriter) -> None:
+        while data := primary.take():
+            primary.stream.note(data)
+            writer.write(data)

@@ -179,6 +179,7 @@ def config_for(port: int, *selectors: Selector, **changes: Any) -> LinkConfig:
         snapshot_quiet_s=1.0,
         heartbeat_s=0.2,
         connect_timeout_s=5.0,
+        sample_topics=0,
     )
     return replace(config, **changes)
 

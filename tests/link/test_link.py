@@ -8,11 +8,14 @@ import json
 import sys
 import time
 from fcntl import ioctl
+from itertools import pairwise
+from pathlib import Path
 from termios import FIONREAD
 from typing import Any, Literal
 
 import pytest
 
+from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
 from fanout.config import Address
 from fanout.errors import AuditRefused
 from fanout.link.link import Link
@@ -21,6 +24,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
+from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -190,6 +194,51 @@ async def test_a_missing_password_is_told() -> None:
         assert link.status.state is LinkState.DOWN
 
 
+async def test_a_changed_password_is_used_without_the_pause(tmp_path: Path) -> None:
+    """Each attempt reads the file again; `retry` does not wait for the next one."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"old\n")
+    primary = FakePrimary(connack=Connack(False, ReasonCode.NOT_AUTHORIZED))
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, username="edge", password_file=secret, retry_min_s=600.0, retry_max_s=600.0)
+        async with running(config) as link:
+            await link.wait(lambda: link.status.last_error_hint is not None)
+            assert "which is read again at each attempt" in (link.status.last_error_hint or "")
+            link.link.retry()
+            await link.wait(lambda: len(primary.connects) == 2)
+            secret.write_bytes(b"new\n")
+            primary.connack = Connack(False, 0)
+            await link.wait(lambda: link.status.state is LinkState.DOWN)
+            link.link.retry()
+            await link.wait_state(LinkState.LIVE)
+            assert [one.password for one in primary.connects] == [b"old", b"old", b"new"]
+            link.link.retry()  # changes nothing while there is a connection
+            server.cut()
+            await link.wait(lambda: link.sink.states()[-1] == "down")
+            assert len(primary.connects) == 3
+
+
+async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that did not run for long answers a probe before its link has cleaned up; the answer is no."""
+    may_close = asyncio.Event()
+    close = LinkConnection.close
+
+    async def wait_and_close(connection: LinkConnection) -> None:
+        await may_close.wait()
+        await close(connection)
+
+    monkeypatch.setattr(LinkConnection, "close", wait_and_close)
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0}
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, **settings)) as link:
+        await link.wait(lambda: link.status.ready)
+        server.cut()
+        await link.wait(lambda: not link.status.ready)
+        assert (link.status.state, link.status.withheld) == (LinkState.LIVE, "its connection is lost")
+        assert link.status.serves_stale, "not even for a moment is it out, where stale values are offered"
+        may_close.set()
+        await link.wait(lambda: link.status.ready)
+
+
 async def test_the_session_is_lost_while_the_connection_stays() -> None:
     """Session Present 0: the tear-down happens with the connection open, then the snapshot follows on it."""
     primary = FakePrimary(retained=dict(VALUES))
@@ -303,6 +352,19 @@ async def test_addresses_take_turns_until_one_becomes_live() -> None:
             server.cut()
             await link.wait(lambda: link.status.reconnects_total == 1)
             assert link.status.primary == str(addresses[1])
+
+
+async def test_a_primary_that_resets_each_live_connection_is_tried_less_and_less_often() -> None:
+    """Each connection costs it a whole snapshot, so becoming live is not enough to forget the pauses."""
+    times: list[float] = []
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, retry_max_s=0.4)) as link:
+        for _ in range(5):
+            await link.wait_state(LinkState.LIVE)
+            times.append(time.monotonic())
+            server.cut()
+            await link.wait(lambda: link.status.state is not LinkState.LIVE)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert [gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.4), strict=True)] == [True] * 4
 
 
 def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
@@ -545,15 +607,30 @@ async def test_an_audit_is_asked_for_and_told() -> None:
             del primary.retained[b"plant/%d" % number]
         report = await link.link.audit()
         assert (report.checked, report.kept, report.removed) == (10, 5, 0)
-        assert "5 of 10 topics" in (link.status.alarm or "")
-        assert link.status.ready
-        report = await link.link.audit(confirmed=True)
+        assert "5 topics did not come" in (link.status.alarm or "")
+        assert not link.status.ready
+        assert "topics are unconfirmed" in (link.status.withheld or "")
+        with pytest.raises(AuditRefused, match="5 topics are unconfirmed now, not 4"):
+            await link.link.audit(confirmed=4)
+        report = await link.link.audit(confirmed=5)
         assert report.removed == 5
         assert link.status.alarm is None
+        assert link.status.withheld is None
         assert link.values().keys() == {topic.decode() for topic in primary.retained}
         totals = link.status.audits
         assert (totals.ended_total, totals.failed_total, totals.removed_total, totals.last) == (2, 0, 5, report)
         assert [json.loads(event["detail"])["removed"] for event in link.sink.named("audit")] == [0, 5]
+
+
+async def test_a_link_that_serves_in_doubt_stays_ready() -> None:
+    """The alarm stands all the same."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(10)})
+    async with FakeServer(primary) as server, running(config_for(server.port, on_doubt="serve")) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.hidden = {b"plant/0"}
+        assert (await link.link.audit()).kept == 1
+        assert link.status.ready
+        assert link.status.alarm is not None
 
 
 async def test_an_audit_that_is_cut_short_takes_readiness_away() -> None:
@@ -605,6 +682,33 @@ async def test_evidence_weaker_than_wanted_is_not_ready(
         assert len(told) == (0 if ready else 1)
 
 
+async def test_a_stall_is_an_error_with_its_time_until_it_is_over() -> None:
+    """It stands in the place of an older error, which is over since the link was live; stalls are counted."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        server.cut()
+        await link.wait(lambda: link.status.last_error is not None)
+        await link.wait_state(LinkState.LIVE)
+        first = link.status
+        assert (first.last_error_over, first.stalls_total) == (True, 0)
+        primary.silent_control = True
+        await link.wait_state(LinkState.STALLED)
+        stalled = link.status
+        assert (stalled.last_error, stalled.last_error_over, stalled.stalls_total) == (
+            "heartbeats do not come back",
+            False,
+            1,
+        )
+        assert stalled.last_error_ns is not None
+        assert first.last_error_ns is not None
+        assert stalled.last_error_ns > first.last_error_ns
+        assert stalled.last_error_hint
+        primary.silent_control = False
+        await link.wait_state(LinkState.LIVE)
+        assert (link.status.last_error_over, link.status.stalls_total) == (True, 1)
+
+
 async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
     """Once each, however many are refused, and the status says why lag is not known."""
     lines: list[dict[str, object]] = []
@@ -621,6 +725,47 @@ async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
         assert (link.status.heartbeat_refusal, link.status.ready) == ("", True)
     told = [line["event"] for line in lines if "heartbeats" in str(line["event"])]
     assert told == ["no heartbeats, lag is unknown and a stall is not noticed", "heartbeats come back"]
+
+
+async def test_a_stalled_link_offers_its_complete_values_as_stale() -> None:
+    """With `on_stall`: from the stall on, over the lost connection; not with fewer topics than were wanted."""
+    primary = FakePrimary(retained=dict(VALUES))
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0, "connect_timeout_s": 0.3}
+    async with FakeServer(primary) as server, running(config_for(server.port, **settings)) as link:
+        assert (link.status.stale_s, link.status.serves_stale) == (None, False)
+        await link.wait_state(LinkState.LIVE)
+        assert (link.status.stale_s, link.status.serves_stale) == (0.0, False)
+        primary.silent_control = True
+        primary.swallow = (Connack,)
+        await link.wait_state(LinkState.STALLED)
+        assert link.status.serves_stale
+        assert link.status.stale_s is not None
+        assert link.status.stale_s >= 0.6
+        await link.wait_state(LinkState.CONNECTING)
+        assert link.status.serves_stale
+        primary.silent_control, primary.swallow = False, ()
+        await link.wait(lambda: link.status.ready)
+        assert (link.status.stale_s, link.status.serves_stale) == (0.0, False)
+    few = Selector("plant/#", min_topics=len(VALUES) + 1)
+    async with FakeServer(primary) as server, running(config_for(server.port, few, **settings)) as link:
+        await link.wait_state(LinkState.LIVE)
+        server.cut()
+        await link.wait(lambda: link.status.state is not LinkState.LIVE)
+        assert not link.status.serves_stale
+
+
+async def test_values_below_a_primary_that_is_not_ready_are_stale() -> None:
+    """A fanout node above that stalls withholds readiness here, too: the values are complete, and may be behind."""
+    primary = FakePrimary(connack=Connack(False, 0, STAMPING), retained=dict(VALUES))
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0}
+    async with FakeServer(primary) as server, running(config_for(server.port, **settings)) as link:
+        await link.wait_state(LinkState.LIVE)
+        for reason, stale in (("link x is stalled", True), ("", False)):
+            notice = ReadinessNotice(reason, (("root",),))
+            primary.deliver(READINESS_TOPIC, encode_readiness_notice(notice), qos=1, retain=True)
+            server.push()
+            await link.wait(lambda stale=stale: link.status.serves_stale is stale)
+            assert link.status.ready is not stale
 
 
 async def test_heartbeats_that_the_primary_dropped_are_told() -> None:

@@ -15,7 +15,7 @@ from fanout.link.model.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import ChangeKind, Phase, content_digest
 from fanout.selection import Selector
-from tests.link.harness import config_for, running
+from tests.link.harness import config_for, logging_to, running
 from tests.support.mosquitto import Mosquitto, free_port, load_retained, publish_all, publisher
 from tests.support.network import Proxy
 
@@ -475,5 +475,36 @@ async def test_forwarding_against_an_acl_is_refused(tmp_path: Path) -> None:
             verdict = link.link.forward((b"plant/0", b"x", 3, 1, b"", None, 0), prefix=b"")
             assert isinstance(verdict, asyncio.Future)
             assert await asyncio.wait_for(verdict, 30) is ReasonCode.NOT_AUTHORIZED
+    finally:
+        server.stop()
+
+
+async def test_a_selector_that_the_access_rules_hide_is_shown_as_empty_or_not_readable(tmp_path: Path) -> None:
+    """Mosquitto grants the SUBSCRIBE and sends nothing: told once per epoch, and not ready where topics are due."""
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite fanout/#\ntopic read $SYS/#\ntopic write plant/#\ntopic readwrite office/#\n")
+    server = Mosquitto(tmp_path, settings=[f"acl_file {acl}"])
+    server.start()
+    lines: list[dict[str, object]] = []
+    try:
+        await load(server, {**{f"plant/{number}": b"x" for number in range(5)}, "office/1": b"x"})
+        selectors = (Selector("plant/#"), Selector("office/#"))
+        async with running(config_for(server.port, *selectors), logger=logging_to(lines)) as link:
+            await link.wait_state(LinkState.LIVE)
+            assert [(one.topics, one.maybe_unreadable) for one in link.status.selectors] == [(0, True), (1, False)]
+            assert link.status.ready
+            (told,) = (line for line in lines if line["event"] == "retained set is empty, or not readable")
+            assert told["selector"] == "plant/#"
+            await load(server, {"office/1": b""})
+            await link.wait(lambda: not link.values())
+            assert not link.status.selectors[1].maybe_unreadable
+        expecting = (Selector("plant/#", min_topics=5), Selector("office/#"))
+        async with running(config_for(server.port, *expecting, client_id="expecting")) as link:
+            await link.wait_state(LinkState.LIVE)
+            assert not link.status.ready
+            assert link.status.withheld == (
+                "plant/# has no topics, and min_topics = 5: let anonymous clients read all of it in the primary's"
+                " access rules, or lower min_topics"
+            )
     finally:
         server.stop()

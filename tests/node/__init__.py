@@ -1,1 +1,1 @@
-"""The joints of a node: ingress, joined store, documents, order of start and stop."""
+"""The joints of a node: ingress, combined store, documents, order of start and stop."""

@@ -16,8 +16,8 @@ from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats, Gate
-from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
+from fanout.api.models import utc_from_ns
 from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.config import (
     Address,
@@ -30,14 +30,16 @@ from fanout.config import (
     ServerConfig,
     ShipConfig,
 )
+from fanout.config.access import AccessConfig, HookConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
+from fanout.node.node import Node
 from fanout.node.readiness import WAITS_FOR
-from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats
@@ -172,7 +174,7 @@ class PartsOfNode(SimpleNamespace):
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             storage=None,
             http=None,
-            drain=SimpleNamespace(phase=NodePhase.SERVING),
+            drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
         )
 
     @property
@@ -245,7 +247,7 @@ def test_newest_audit_is_in_the_status() -> None:
     """Its figures, the totals, and the alarm while topics were left in place."""
     report = AuditReport(False, checked=10, changed=1, removed=0, kept=4, seconds=0.5)
     totals = AuditTotals().with_report(report, now_ns=NOW_NS)
-    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=totals)).documents.status().links
+    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=totals, unconfirmed=4, user="edge")).documents.status().links
     assert link.audit is not None
     assert link.audit.model_dump(mode="json") == {
         "ended": "2023-11-14T22:13:20Z",
@@ -256,6 +258,7 @@ def test_newest_audit_is_in_the_status() -> None:
         "kept_topics": 4,
         "took_seconds": 0.5,
         "failure": None,
+        "reason": "",
     }
     assert (link.audits_total, link.audits_failed_total, link.audit_changed_total, link.audit_removed_total) == (
         1,
@@ -264,7 +267,9 @@ def test_newest_audit_is_in_the_status() -> None:
         0,
     )
     assert link.alarm is not None
-    assert "fanout audit plant --confirm" in link.alarm
+    assert "no longer readable by user edge" in link.alarm
+    assert "fanout audit plant --confirm 4" in link.alarm
+    assert link.unconfirmed == 4
 
 
 def test_all_reasons_are_given() -> None:
@@ -301,8 +306,11 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "since": "2023-11-14T22:13:15Z",
         "epoch": 1_699_999_990_000_000,
         "topics": 2,
+        "stale_seconds": None,
         "evidence": "marker",
-        "selectors": [{"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker"}],
+        "selectors": [
+            {"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker", "maybe_unreadable": False}
+        ],
     }
 
 
@@ -354,6 +362,7 @@ def test_status_has_every_part() -> None:
         "last_error_hint": "look",
         "count_difference": "counts 3, and 2 are here",
         "client_certificate_expires_s": 86_400,
+        "sampling": SamplingTotals(1, 2, 3, 4, 5, 6, 7_000_000_000, "sample_topics is 0"),
     }
     status = PartsOfNode(dataclasses.replace(LIVE, **changes)).documents.status()  # type: ignore[arg-type]
     assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
@@ -376,6 +385,16 @@ def test_status_has_every_part() -> None:
         "snapshot_topics",
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
+    assert link.sampling.model_dump(mode="json") == {
+        "samples_total": 1,
+        "topics_total": 2,
+        "missing_total": 3,
+        "changed_total": 4,
+        "failed_total": 5,
+        "audits_total": 6,
+        "newest": "1970-01-01T00:00:07Z",
+        "off": "sample_topics is 0",
+    }
     assert link.count_difference == "counts 3, and 2 are here"
     assert link.client_certificate_expires == datetime(1970, 1, 2, tzinfo=UTC)
     assert link.primary_certificate_expires is None
@@ -560,3 +579,30 @@ def test_agent_check_adds_nothing_up() -> None:
     node = PartsOfNode(LIVE)
     node.server = SimpleNamespace(connection_count=30, config=SimpleNamespace(connections_max=40))
     assert node.documents.agent_line() == "ready up 25%\n"
+
+
+def test_error_that_is_over_has_no_hint_and_is_no_reason() -> None:
+    """It is shown with its time; a stall, an error of its own, is a reason with its length."""
+    past = dataclasses.replace(
+        LIVE, last_error="connection refused", last_error_hint="Start it", last_error_ns=NOW_NS, last_error_over=True
+    )
+    (link,) = PartsOfNode(past).documents.status().links
+    assert (link.last_error, link.hint, link.last_error_over) == ("connection refused", None, True)
+    assert link.last_error_at == utc_from_ns(NOW_NS)
+    down = dataclasses.replace(past, state=LinkState.SNAPSHOT)
+    assert reasons(down) == ("link plant is snapshot, waits for the retained set",)
+    stalled = dataclasses.replace(
+        past, state=LinkState.STALLED, last_error="the node itself did not run for 12.3 s", last_error_over=False
+    )
+    assert reasons(stalled) == ("link plant is stalled, waits for a heartbeat: the node itself did not run for 12.3 s",)
+
+
+def test_time_of_the_newest_audit_that_did_not_fail() -> None:
+    """An audit that failed proves nothing, and leaves the time of the one before."""
+    completed = AuditTotals().with_report(AuditReport(False, checked=1), now_ns=NOW_NS)
+    failed = completed.with_report(AuditReport(False, failure="cut off"), now_ns=NOW_NS + 1_000_000_000)
+    assert (failed.completed_ns, failed.last_ended_ns) == (NOW_NS, NOW_NS + 1_000_000_000)
+    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=failed)).documents.status().links
+    assert link.audit_completed == utc_from_ns(NOW_NS)
+    (link,) = PartsOfNode(LIVE).documents.status().links
+    assert link.audit_completed is None

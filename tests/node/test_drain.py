@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from fanout.errors import RequestRefused
 from fanout.node.drain import Drain, NodePhase
 
 
@@ -72,3 +74,34 @@ async def test_without_time_there_is_no_draining() -> None:
     drain = drain_of(0)
     drain.begin()
     assert (drain.phase, await over(drain)) == (NodePhase.STOPPING, True)
+
+
+def test_hold_and_release() -> None:
+    """Each may be asked for again; the first time counts, and the log says how long it was."""
+    drain = drain_of(3600)
+    assert not drain.release(now_ns=0)
+    with capture_logs() as lines:
+        assert drain.hold(now_ns=1_000_000_000)
+        assert not drain.hold(now_ns=2_000_000_000)
+        assert (drain.phase, drain.held_since_ns) == (NodePhase.HELD, 1_000_000_000)
+        assert drain.release(now_ns=61_500_000_000)
+    assert (drain.phase, drain.held_since_ns) == (NodePhase.SERVING, None)
+    assert [line.get("held_s") for line in lines] == [None, 60.5]
+
+
+async def test_a_node_that_is_held_can_drain() -> None:
+    """Then it is held no more, and neither hold nor release is taken."""
+    drain = drain_of(3600)
+    drain.hold(now_ns=1)
+    drain.begin()
+    assert (drain.phase, drain.held_since_ns) == (NodePhase.DRAINING, None)
+    for phase in ("draining", "stopping"):
+        with pytest.raises(RequestRefused, match=f"the node is {phase}: holding it would change nothing"):
+            drain.hold(now_ns=2)
+        with pytest.raises(RequestRefused, match=f"the node is {phase}: there is no way back"):
+            drain.release(now_ns=2)
+        drain.end()
+    held = drain_of(3600)
+    held.hold(now_ns=1)
+    held.end()
+    assert (held.phase, held.held_since_ns, await over(held)) == (NodePhase.STOPPING, None, True)

@@ -58,6 +58,19 @@ def test_stale_link_says_so_whatever_it_does() -> None:
         assert reason_against(status) == f"stale (the session expired), {doing}"
 
 
+def test_a_node_offers_stale_values_only_where_every_link_holds_complete_ones() -> None:
+    """Their age is that of the oldest; a node that goes, starts, or lacks something offers nothing."""
+    stalled = dataclasses.replace(LIVE, state=LinkState.STALLED, stale_s=41.7, serves_stale=True)
+    older = dataclasses.replace(stalled, stale_s=60.0)
+    without = dataclasses.replace(stalled, serves_stale=False)
+    assert judge(NodePhase.SERVING, [LIVE, stalled]).stale_s == 41.7
+    assert judge(NodePhase.SERVING, [older, stalled]).stale_s == 60.0
+    assert judge(NodePhase.SERVING, [stalled, without]).stale_s is None
+    assert judge(NodePhase.SERVING, [stalled], unserved=("no worker serves clients",)).stale_s is None
+    assert judge(NodePhase.DRAINING, [stalled]).stale_s is None
+    assert judge(NodePhase.SERVING, [LIVE]).stale_s is None
+
+
 def test_links_that_hold_everything_have_no_reason() -> None:
     """Live, and every selector complete; a limit that kept values out is a reason."""
     assert reason_against(LIVE) is None
@@ -83,3 +96,12 @@ def test_links_that_hold_everything_have_no_reason() -> None:
 def test_reasons_stay_the_same_while_nothing_but_figures_change(status: LinkStatus, later: LinkStatus) -> None:
     """Each other reason is a message to every node below."""
     assert reason_against(status) == reason_against(later) is not None
+
+
+def test_a_node_that_is_held_is_not_ready_and_says_since_when() -> None:
+    """Beside what its links say; it is no step towards the end, so the state is not `draining`."""
+    verdict = judge(NodePhase.HELD, [LIVE, DOWN], held_since_ns=1_700_000_000_000_000_000)
+    assert verdict == NodeReadiness(
+        "not_ready",
+        ("held by operator since 2023-11-14 22:13:20 UTC", "link north is down, waits for a connection to the primary"),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fanout import __version__
-from fanout.node.sys_topics import SysTopics
+from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.server.base.counters import ServerStats
 from tests.server.node_in_memory import NodeInMemory
 
@@ -16,7 +16,7 @@ def stats() -> ServerStats:
 def test_values_are_retained() -> None:
     """Every topic has a retained value: those of the server, and state and readiness of each link."""
     topics = SysTopics()
-    links = {"plant": ("live", True), "office": ("down", False)}
+    links = {"plant": LinkFigures("live", True, 0), "office": LinkFigures("down", False, None)}
     updates = topics.update(stats(), retained_topics=7, links=links, uptime_s=3, now_ns=1)
     values = {topic.decode(): update[1].decode() for topic, update in topics.replica.values.items()}
     assert {update[0].decode() for update in updates} == set(values)
@@ -26,6 +26,20 @@ def test_values_are_retained() -> None:
     assert values["$SYS/broker/retained messages/count"] == "7"
     assert (values["$SYS/fanout/plant/state"], values["$SYS/fanout/plant/ready"]) == ("live", "true")
     assert (values["$SYS/fanout/office/state"], values["$SYS/fanout/office/ready"]) == ("down", "false")
+
+
+def test_clients_see_how_old_the_values_of_a_link_are() -> None:
+    """In whole seconds, 0 while they are current; without values there is no such topic."""
+    topics = SysTopics()
+    name = b"$SYS/fanout/plant/stale_s"
+
+    def told(stale_s: int | None) -> list[bytes]:
+        links = {"plant": LinkFigures("stalled", False, stale_s)}
+        updates = topics.update(stats(), retained_topics=7, links=links, uptime_s=3, now_ns=1)
+        return [update[1] for update in updates if update[0] == name]
+
+    assert [told(None), told(0), told(0), told(12), told(None), told(None)] == [[], [b"0"], [], [b"12"], [b""], []]
+    assert name not in topics.replica.values
 
 
 def test_only_changes_are_dispatched() -> None:

@@ -39,7 +39,7 @@ def test_primary_that_does_everything_gets_the_strongest_evidence() -> None:
     (link,) = link_of(advice).links
     assert advice.can_replicate
     assert (link.version, link.min_evidence, link.selectors[0].filter, link.selectors[0].qos) == (5, "marker", "#", 1)
-    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, 3_600.0)
+    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, None)
 
 
 def test_identity_and_filter_go_into_the_settings() -> None:
@@ -150,6 +150,22 @@ def test_what_a_link_cannot_do_without(findings: dict[str, Result | Outcome], re
     assert link_of(advice).links
 
 
+def test_prefix_that_the_user_may_write_is_named() -> None:
+    """So that nobody has to look it up in the primary's access rules."""
+    report = version(5, control_message=Outcome.NOT_PERMITTED)
+    advice = advice_for(VersionReport(5, report.findings, "fanout/control"))
+    assert not advice.can_replicate
+    assert "give --prefix fanout/control, below which it may, or --filter" in advice.reason
+
+
+def test_wildcards_that_could_not_be_tested_leave_live_messages() -> None:
+    """Without a retained message there is no set for a filter with wildcards either."""
+    advice = advice_for(
+        version(5, retained_message=Outcome.NOT_AVAILABLE, **{"retained_by_#": Outcome.NOTHING_TO_TEST})
+    )
+    assert link_of(advice).links[0].selectors[0].live_only
+
+
 def test_evidence_behind_a_short_set_is_a_warning() -> None:
     """A primary that cuts sets short and answers everything else would make a link ready too early."""
     short, early = Result(Outcome.FAILED, "1,000 of 5,000 came"), Result(Outcome.FAILED, "", 1_000)
@@ -182,7 +198,7 @@ def test_weaker_evidence_and_missing_parts_are_configured() -> None:
     assert (link.min_evidence, link.audit_interval_s, link.session_expiry_s) == ("barrier", 300.0, 60)
     assert (link.snapshot_quiet_s, link.selectors[0].qos) == (13.0, 0)
     (link,) = link_of(advice_for(version(5, set_again=Outcome.FAILED))).links
-    assert link.audit_interval_s == 0
+    assert (link.audit_interval_s, link.sample_topics) == (0, 0)
 
 
 def test_user_that_may_only_read_is_judged_by_its_filter() -> None:

@@ -90,14 +90,14 @@ async def test_server_without_retained_messages(mosquitto: Mosquitto) -> None:
     assert seen(five, "retained message") == (Outcome.NOT_AVAILABLE, "CONNACK: Retain Available 0")
     assert seen(four, "retained message")[0] is Outcome.FAILED
     for report in (five, four):
-        assert seen(report, "marker") == (Outcome.NOT_AVAILABLE, "it needs: retained by #")
+        assert seen(report, "marker") == (Outcome.NOTHING_TO_TEST, "it needs: retained by #")
         assert seen(report, "messages kept")[0] is Outcome.PASSED
 
 
 async def test_user_that_may_not_publish(mosquitto: Mosquitto, tmp_path: Path) -> None:
     """What needs a message of our own is not permitted; the set that is there can still be judged."""
     acl = tmp_path / "acl"
-    acl.write_text("topic read #\ntopic read $SYS/#\n")
+    acl.write_text("topic read #\ntopic read $SYS/#\ntopic readwrite fanout/control/#\n")
     mosquitto.settings = [f"acl_file {acl}"]
     mosquitto.restart()
     five, four = (await probed(mosquitto.port, versions=(5, 4), read_filter="plant/#")).versions
@@ -106,8 +106,24 @@ async def test_user_that_may_not_publish(mosquitto: Mosquitto, tmp_path: Path) -
     assert seen(four, "control message")[1].endswith("does not come back")
     for report in (five, four):
         assert seen(report, "retained message") == (Outcome.NOT_PERMITTED, "it needs: control message")
-        assert seen(report, "set of --filter")[0] is Outcome.NOT_AVAILABLE
+        assert seen(report, "set of --filter") == (
+            Outcome.NOTHING_TO_TEST,
+            "nothing to test: it brings no retained message",
+        )
         assert Outcome.FAILED not in outcomes(report)
+        assert {one.meaning for one in report.findings if not one.result.outcome.was_tested} == {""}
+        assert report.writable_prefix == "fanout/control"
+
+
+async def test_prefix_of_the_user_name_is_proposed(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    """Where each user has a branch of its own; a name that is no topic is not tried."""
+    acl = tmp_path / "acl"
+    acl.write_text("topic read #\npattern readwrite %u/#\n")
+    mosquitto.settings = [f"acl_file {acl}", "allow_anonymous true"]
+    mosquitto.restart()
+    for username, prefix in (("reader", "reader"), ("$no/+/#", None)):
+        (report,) = (await probed(mosquitto.port, username=username)).versions
+        assert report.writable_prefix == prefix
 
 
 async def test_set_that_is_there_is_read_as_it_is(mosquitto: Mosquitto) -> None:

@@ -54,6 +54,8 @@ def test_what_is_not_held_is_delivered_without_retain(make: Make) -> None:
         (b"b", b"1", True),
     ]
     assert set(replica.view) == {b"b"}
+    assert replica.refused.limit_of(b"a", index=0) == "retained.max_payload"
+    assert replica.refused.limit_of(b"b", index=0) is None
 
 
 @pytest.mark.parametrize("way_out", ["value", "removal", "expiry"])
@@ -143,6 +145,8 @@ def test_very_many_topics_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatc
     live(replica, *(value(topic, LARGE) for topic in topics))
     live(replica, *(value(topic) for topic in topics))
     assert replica.refused.limits(NOW) == ("retained.max_payload",), "a third topic is not known by name"
+    assert replica.refused.limit_of(b"0", index=0) == "retained.max_payload", "it may be the third"
+    assert replica.refused.limit_of(b"0", index=1) is None
     replica.begin_pass()
     replica.apply([value(topic, LARGE) for topic in topics], phase=Phase.AUDIT)
     end_pass(replica)

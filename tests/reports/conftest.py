@@ -1,13 +1,15 @@
-"""One Spark session for all tests of the reports."""
+"""One Spark session for all tests of the reports, and nodes that leave logs for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.reports.spark import SMALL_RUN_SETTINGS, session_settings, spark_session
+from tests.support.nodes import Nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +48,11 @@ def compiled(spark: SparkSession) -> Iterator[SparkSession]:
     yield spark
     for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Return where to get nodes; afterwards they are stopped and checked."""
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fanout.reports.values.document import (
     Attempt,
@@ -166,7 +166,12 @@ def lag_figures(least_us: int = 300, most_us: int = 90_000) -> LagFigures:
     )
 
 
-def report(*targets: TargetReport, hostile: bool = False, fail_under: float | None = None) -> Report:
+def report(
+    *targets: TargetReport,
+    hostile: bool = False,
+    fail_under: float | None = None,
+    reference: Literal["primary", "tap", "secondary", "union"] = "primary",
+) -> Report:
     """Return a report over these selectors with something in every section."""
     topic = HOSTILE if hostile else "plant/a"
     name = HOSTILE if hostile else "edge"
@@ -194,7 +199,7 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
         ),
         reference=ReferenceSummary(
             name="hub",
-            kind="primary",
+            kind=reference,
             nodes=("hub",),
             chosen="the only primary in the logs",
             sequences=(ReferenceSequences(primary="hub", epoch=7, first=1, last=100, present=98, absent=2),),

@@ -36,14 +36,6 @@ def s3() -> Iterator[LocalS3]:
         yield server
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    """Return where to get nodes; afterwards they are stopped and checked."""
-    nodes = Nodes(tmp_path)
-    yield nodes
-    nodes.end()
-
-
 def removed_files(node: LiveNode) -> int:
     """Return how many files a node removed."""
     return int(node.document("/v1/status")["log"]["archive"]["removed_files_total"])

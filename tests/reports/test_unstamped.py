@@ -240,7 +240,6 @@ def test_random_logs_without_stamps_give_what_the_oracle_says(
     """
     drawn = draw(kind, asked=asked, wanted=wanted)
     files = LogFiles.in_directories([write(tmp_path, drawn.logs)])
-    window = {"since": when(drawn.since_us), "until": when(drawn.until_us)} if asked else {}
     parameters = Parameters(
         reference=None,
         settle_s=2.5,
@@ -248,7 +247,8 @@ def test_random_logs_without_stamps_give_what_the_oracle_says(
         depth=1,
         fail_under_percent=None,
         list_limit=100_000,
-        **window,
+        since=when(drawn.since_us) if asked else None,
+        until=when(drawn.until_us) if asked else None,
     )
 
     def section(name: ReportName) -> Report:

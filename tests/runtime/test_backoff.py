@@ -22,12 +22,23 @@ def test_jitter_differs() -> None:
 
 
 def test_a_success_begins_anew() -> None:
-    """After a success the first delay is short again."""
+    """After a success that lasted the first delay is short again."""
     backoff = Backoff(min_s=0.5, max_s=10.0)
     for _ in range(8):
         backoff.next_delay_s()
-    backoff.reset()
+    assert backoff.note_success(lasted_s=100.0)
     assert backoff.attempts == 0
+    assert backoff.next_delay_s() <= 1.0
+
+
+def test_a_success_that_does_not_last_begins_nothing_anew() -> None:
+    """Ten times the last delay is enough, a little less is not; what lasted counts once."""
+    backoff = Backoff(min_s=0.5, max_s=10.0)
+    delays = [backoff.next_delay_s() for _ in range(3)]
+    assert not backoff.note_success(lasted_s=9.99 * delays[-1])
+    assert backoff.next_delay_s() >= 4.0
+    assert not backoff.note_success(lasted_s=10 * delays[-1])
+    assert backoff.note_success(lasted_s=45.0)
     assert backoff.next_delay_s() <= 1.0
 
 

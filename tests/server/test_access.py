@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from fanout.access.gate import Gate
 from fanout.access.passwords import PasswordFile
-from fanout.access.settings import AccessConfig
+from fanout.config.access import AccessConfig
 from fanout.mqtt.packets import (
     Ack,
     Connack,

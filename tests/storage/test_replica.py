@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fanout.replica.store import Replica
+from fanout.replica.topic_draw import TopicDraw
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 from fanout.storage.direct import DirectStore
@@ -240,3 +241,21 @@ def test_a_search_bears_changes_between_its_pieces(tmp_path: Path, topic_filter:
         topics = [each[0] for each in found]
         assert sorted(topics) == [b"t/%04d" % number for number in range(2000) if number != 1500]
         assert found[-1][1] == b"new"
+
+
+def test_a_draw_from_the_file_gives_every_topic_and_every_branch_its_turn(tmp_path: Path) -> None:
+    """Those close together, too, whose bytes are a small part of what lies between the first and the last."""
+    topics = [b"plant/%04d" % number for number in range(300)] + [b"plant/a", b"plant/z/1", b"plant/z/2", b"quay/1"]
+    with opened(tmp_path / "file") as store:
+        replica = DiscReplica(store.table("plant"), selectors=(Selector("plant/#"), Selector("quay/+")))
+        replica.apply([value(topic) for topic in topics], phase=Phase.LIVE)
+        draw, left = TopicDraw(b"plant", seed=3), set(topics) - {b"quay/1"}
+        first = draw.draw(replica.topics, 16)
+        assert len(first) >= 6
+        for _ in range(400):
+            drawn = draw.draw(replica.topics, 16)
+            assert drawn <= set(topics) - {b"quay/1"}
+            left -= drawn
+        assert left == set()
+        assert TopicDraw(b"quay", seed=3).draw(replica.topics, 16) == {b"quay/1"}
+        assert TopicDraw(b"none", seed=3).draw(replica.topics, 16) == set()

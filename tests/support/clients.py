@@ -5,6 +5,7 @@ Nothing here uses fanout's own codec: these are independent readers.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.waiting import wait_until_blocking
 
-__all__ = ["Inbox", "Message", "mosquitto_sub", "publish_properties", "subscriber"]
+__all__ = ["Inbox", "Message", "mosquitto_sub", "publish_properties", "slow_reader", "subscriber"]
 
 _DEADLINE_S = 30.0
 
@@ -160,3 +161,22 @@ def mosquitto_sub(port: int, topic_filter: str, *, count: int, options: Sequence
         topic, qos, retain, payload = line.split(b" ", 3)
         messages.append(Message(topic.decode(), payload, int(qos), retain == b"1", {}))
     return messages
+
+
+@contextmanager
+def slow_reader(port: int, topic_filter: bytes, *, qos: int) -> Iterator[None]:
+    """Give a client (MQTT 3.1.1) that subscribes, and reads nothing more."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(_DEADLINE_S)
+        connection.connect(("127.0.0.1", port))
+        connect = b"\x00\x04MQTT\x04\x02\x00\x00" + _prefixed(b"slow-%d" % qos)
+        connection.sendall(b"\x10" + bytes([len(connect)]) + connect)
+        subscribe = b"\x00\x01" + _prefixed(topic_filter) + bytes([qos])
+        connection.sendall(b"\x82" + bytes([len(subscribe)]) + subscribe)
+        assert connection.recv(4) == b"\x20\x02\x00\x00"
+        yield
+
+
+def _prefixed(text: bytes) -> bytes:
+    return len(text).to_bytes(2, "big") + text

@@ -36,15 +36,10 @@ class HAProxy(Server):
         self._path = directory / "haproxy.cfg"
         self._socket = directory / "haproxy.sock"
         super().__init__([binary, "-db", "-f", str(self._path)], log=directory / "haproxy.log", port=free_port())
-        lines = [line for line in example.splitlines() if not line.strip().startswith("server ")]
-        text = "\n".join(lines).replace("/tmp/fanout-haproxy.sock", str(self._socket))
+        text = _with_servers(example, nodes).replace("/tmp/fanout-haproxy.sock", str(self._socket))
         text = text.replace("bind :1883", f"bind 127.0.0.1:{self.port}")
         text = text.replace("500ms", f"{int(check_s * 1000)}ms").replace("check port 8080", "check")
-        text = text.replace("agent-port 8082 ", "")
-        self._text = text + "".join(
-            f"\n    server {node.name} 127.0.0.1:{node.port} port {node.http_port} agent-port {agent_port}"
-            for node, agent_port in nodes
-        )
+        self._text = text.replace("agent-port 8082 ", "")
 
     def _prepare(self) -> None:
         self._path.write_text(self._text + "\n")
@@ -62,16 +57,17 @@ class HAProxy(Server):
                 answer += piece
         return answer.decode()
 
-    def servers(self) -> dict[str, dict[str, str]]:
-        """Return the figures of each server, such as `status`, `weight` and `stot` (connections so far)."""
+    def servers(self, *, backend: str = "secondaries") -> dict[str, dict[str, str]]:
+        """Return the figures of each server of a backend, such as `status`, `weight`, `stot` (connections so far)."""
         head, *rows = self.ask("show stat").removeprefix("# ").strip().splitlines()
         names = head.split(",")
         found = [dict(zip(names, row.split(","), strict=False)) for row in rows if row.strip()]
-        return {row["svname"]: row for row in found if row["svname"] not in ("FRONTEND", "BACKEND")}
+        servers = (row for row in found if row["svname"] not in ("FRONTEND", "BACKEND"))
+        return {row["svname"]: row for row in servers if row["pxname"] == backend}
 
-    def status(self, name: str) -> str:
+    def status(self, name: str, *, backend: str = "secondaries") -> str:
         """Return the status of one server: `UP`, `DOWN`, `NOLB` or `DRAIN`, perhaps with more behind it."""
-        return self.servers()[name]["status"]
+        return self.servers(backend=backend)[name]["status"]
 
     def clients_sent(self, name: str) -> int:
         """Return how many connections it has sent to one server."""
@@ -84,3 +80,22 @@ class HAProxy(Server):
     def is_up(self, name: str) -> bool:
         """Return whether it sends clients to one server."""
         return self.status(name).startswith("UP")
+
+
+def _with_servers(example: str, nodes: Sequence[tuple[Node, int]]) -> str:
+    """Return the example with the nodes in place of the servers of each backend."""
+    lines: list[str] = []
+    is_asked = has_servers = False
+    for line in example.splitlines():
+        word = line.strip().partition(" ")[0]
+        if word == "backend":
+            is_asked = has_servers = False
+        is_asked |= "agent-check" in line and not line.strip().startswith("#")
+        if word != "server":
+            lines.append(line)
+        elif not has_servers:
+            has_servers = True
+            for node, agent_port in nodes:
+                agent = f" agent-port {agent_port}" if is_asked else ""
+                lines.append(f"    server {node.name} 127.0.0.1:{node.port} port {node.http_port}{agent}")
+    return "\n".join(lines)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fanout.access.settings import AccessConfig, HookConfig
 from fanout.config import IdentityConfig, NodeConfig, ServerConfig
-from fanout.workers.ownership import new_client_id, owner_of, share_of
+from fanout.config.access import AccessConfig, HookConfig
+from fanout.workers.ownership import new_client_id, owner_of, serving_worker_of, share_of
 
 
 def test_clients_are_spread_and_stay() -> None:
@@ -16,6 +16,19 @@ def test_clients_are_spread_and_stay() -> None:
     assert set(owners) == {0, 1, 2}
     assert min(owners.values()) > 900
     assert [owner_of(name, 3) for name in names] == [owner_of(name, 3) for name in names]
+
+
+def test_clients_of_silent_workers_are_spread_over_the_others_and_nobody_else_moves() -> None:
+    """Nor do they move themselves when a further worker falls silent; when all are, each has its own clients."""
+    names = [f"client-{index}" for index in range(3000)]
+    before = {name: serving_worker_of(name, 4, silent=frozenset()) for name in names}
+    assert before == {name: owner_of(name, 4) for name in names}
+    one = {name: serving_worker_of(name, 4, silent={2}) for name in names}
+    assert {name for name in names if one[name] != before[name]} == {name for name in names if before[name] == 2}
+    assert {one[name] for name in names if before[name] == 2} == {0, 1, 3}
+    two = {name: serving_worker_of(name, 4, silent={2, 3}) for name in names}
+    assert {name for name in names if two[name] != one[name]} == {name for name in names if one[name] == 3}
+    assert {name: serving_worker_of(name, 4, silent={0, 1, 2, 3}) for name in names} == before
 
 
 def test_assigned_client_identifiers_belong_to_the_worker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
 from fanout.server.base.ports import PublishVerdict
+from fanout.server.client.client_list import ClientQuery
 from fanout.workers.pool import WorkerPool
 from fanout.workers.worker_process import WorkerState
 from tests.support.waiting import wait_until
@@ -262,6 +264,32 @@ async def test_a_worker_that_starts_while_publishers_are_paused_is_not_read(
         await pool.stop(deadline_s=0.1)
 
 
+async def test_workers_that_say_nothing_are_silent_and_in_the_end_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Readiness says so; while all of them are silent nobody can stand in, and the node goes on."""
+    pretend(monkeypatch, tmp_path, f"{TELL_SERVING}\n{READ_ALL}")
+    monkeypatch.setattr("fanout.workers.pool.TICK_S", 0.02)
+    monkeypatch.setattr("fanout.workers.worker_process._SILENT_TICKS_MAX", 60)
+    logger = NoLogger()
+    pool = make_pool(logger)
+    await pool.start()
+    try:
+        await wait_until(lambda: all(worker.state is WorkerState.SILENT for worker in pool.workers), 60)
+        assert pool.reasons()[0] == "worker 1 says nothing, and its clients get nothing"
+        assert all(worker.needs_stand_in for worker in pool.workers)
+        await wait_until(lambda: all(worker.restarts_total for worker in pool.workers), 60)
+    finally:
+        for worker_process in pool.workers:
+            if worker_process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):  # it was killed just now
+                    os.kill(worker_process.pid, signal.SIGKILL)
+        await pool.stop(deadline_s=0.1)
+    told = [call.args[0] for call in logger.calls if call.method_name in ("warning", "error")]
+    assert told[:2] == ["worker says nothing, others serve its new clients"] * 2
+    assert "the worker says nothing, it is killed" in told
+
+
 async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -269,6 +297,7 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     pretend(monkeypatch, tmp_path, f"{TELL_SERVING}\n{READ_ALL}")
     monkeypatch.setattr("fanout.workers.worker_process._SEND_AWAY_S", 0.05)
     monkeypatch.setattr("fanout.workers.worker_process._SUBSCRIBED_S", 0.05)
+    monkeypatch.setattr("fanout.workers.worker_process._CLIENTS_S", 0.05)
     logger = NoLogger()
     pool = make_pool(logger)
     await pool.start()
@@ -276,6 +305,9 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     async with asyncio.timeout(10):
         assert await pool.send_away(Concerned([])) == 0
         assert await pool.is_subscribed(b"plant/x")
+        assert (await pool.clients(ClientQuery())).silent == (1, 2)
+        with pytest.raises(TimeoutError):
+            await pool.kick("app")
     assert [worker.late_total for worker in pool.workers] == [1, 1]
     await wait_until(lambda: all(worker.pid is not None for worker in pool.workers))
     for worker_process in pool.workers:

@@ -12,30 +12,30 @@ from pathlib import Path
 
 from fanout.access.passwords import load_password_file
 from fanout.certificates import EXPIRING_S, file_expiry_s
-from fanout.config import NodeConfig, read_count_key, read_password
+from fanout.config import NodeConfig, read_audit_password, read_count_key, read_password, read_token
 from fanout.errors import ConfigError, ConfigFault
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
 from fanout.server.accept.tls import find_tls_faults
 
-__all__ = ["find_file_cautions", "find_file_faults"]
+__all__ = ["find_file_faults", "find_file_warnings"]
 
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
     """Return the faults of the files that `config` names, relative to the current directory."""
-    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config)]
+    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config), *_token_faults(config)]
 
 
-def find_file_cautions(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
-    """Return cautions about these files, which have no faults.
+def find_file_warnings(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
+    """Return warnings about these files, which have no faults.
 
     Args:
         config: The configuration.
         now_s: Unix time, in seconds.
     """
-    return [*_password_file_cautions(config), *_certificate_cautions(config, now_s=now_s)]
+    return [*_password_file_warnings(config), *_certificate_warnings(config, now_s=now_s)]
 
 
-def _password_file_cautions(config: NodeConfig) -> Iterator[ConfigFault]:
+def _password_file_warnings(config: NodeConfig) -> Iterator[ConfigFault]:
     path = config.access.password_file
     if config.server is None or path is None:
         return
@@ -46,7 +46,7 @@ def _password_file_cautions(config: NodeConfig) -> Iterator[ConfigFault]:
         yield ConfigFault("access.password_file", f"{path}: it has no users", "Add some with fanout passwd.")
 
 
-def _certificate_cautions(config: NodeConfig, *, now_s: float) -> Iterator[ConfigFault]:
+def _certificate_warnings(config: NodeConfig, *, now_s: float) -> Iterator[ConfigFault]:
     files: list[tuple[str, Path | None]] = []
     for index, listener in enumerate(config.server.listener_tables if config.server is not None else ()):
         key = f"server.listener[{index}]"
@@ -95,9 +95,18 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         # The password may be in a variable, which may be set for the node only.
         if link.password_file is not None:
             yield from _faults_of(f"link[{index}].password_file", link.password_file, partial(read_password, link))
+        if link.audit_password_file is not None:
+            key = f"link[{index}].audit_password_file"
+            yield from _faults_of(key, link.audit_password_file, partial(read_audit_password, link))
         if link.count_key_file is not None:
             key = f"link[{index}].count_key_file"
             yield from _faults_of(key, link.count_key_file, partial(read_count_key, link.count_key_file))
+
+
+def _token_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    path = None if config.http is None else config.http.token_file
+    if path is not None:
+        yield from _faults_of("http.token_file", path, partial(read_token, path))
 
 
 def _faults_of(key: str, path: Path, read: Callable[[], object]) -> Iterator[ConfigFault]:

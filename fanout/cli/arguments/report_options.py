@@ -13,6 +13,7 @@ from fanout.cli.arguments.times import parse_time
 __all__ = [
     "LOCAL_MASTER",
     "SETTLE_S",
+    "AcceptUnion",
     "BehindMax",
     "FailUnder",
     "HtmlFile",
@@ -100,6 +101,19 @@ BehindMax: TypeAlias = Annotated[
 ]
 FailUnder: TypeAlias = Annotated[
     float | None,
-    typer.Option(min=0, max=100, metavar="PERCENT", help="Exit 1 when any selector has a lower share."),
+    typer.Option(
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="Exit 1 when any selector has a lower share, and when there is only the union of the secondaries to "
+        "compare with.",
+    ),
+]
+AcceptUnion: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--accept-union",
+        help="With --fail-under: judge by the union of the secondaries too. What none of them got stays unseen.",
+    ),
 ]
 Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["UNKNOWN", "as_bytes", "as_count", "as_duration", "counted"]
+__all__ = ["UNKNOWN", "as_bytes", "as_count", "as_duration", "as_topics", "counted"]
 
 UNKNOWN = "-"
 
@@ -10,6 +10,11 @@ UNKNOWN = "-"
 def as_count(count: float | None) -> str:
     """Return a count with separated thousands: `200,000`."""
     return UNKNOWN if count is None else f"{count:,.0f}"
+
+
+def as_topics(count: int, *, maybe_unreadable: bool) -> str:
+    """Return the number of topics of a selector; of an empty one, also what else it may mean."""
+    return f"{as_count(count)} (empty or not readable)" if maybe_unreadable else as_count(count)
 
 
 def counted(count: int, noun: str) -> str:

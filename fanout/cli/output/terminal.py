@@ -118,7 +118,7 @@ def lines(*texts: str, style: str = "") -> Text:
 
 def state_text(state: str) -> Text:
     """Return the state of a link or a worker, coloured by how far it is from serving."""
-    colours = {"live": "green", "serving": "green", "down": "red", "stalled": "red"}
+    colours = {"live": "green", "serving": "green", "down": "red", "stalled": "red", "silent": "red"}
     return lines(state, style=colours.get(state, "yellow"))
 
 
@@ -155,7 +155,7 @@ def print_error(error: FanoutError) -> None:
 
 
 def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:
-    """Print the cautions of a configuration to standard error."""
+    """Print the warnings of a configuration to standard error."""
     from fanout.cli.output.quantities import counted
 
     if faults:

@@ -20,7 +20,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import ContentKind, Selector
 
-__all__ = ["REASONS", "ContentFilter", "kinds_of"]
+__all__ = ["REASONS", "ContentFilter", "kinds_of", "reason_against_payload"]
 
 REASONS: Final = ("content", "not_retained", "retained", "payload_too_large")
 """Reasons to reject a message."""
@@ -83,13 +83,7 @@ class ContentFilter:
             return "not_retained"
         if selector.live_only and retain and copies:
             return "retained"
-        if not payload:  # an empty payload has no kind; with RETAIN it is a removal
-            return None
-        if selector.max_payload and len(payload) > selector.max_payload:
-            return "payload_too_large"
-        if selector.content and kinds_of(payload, properties).isdisjoint(selector.content):
-            return "content"
-        return None
+        return reason_against_payload(payload, properties, selector)
 
     def _index(self, topic: bytes) -> int:
         if len(self._selectors) == 1:
@@ -98,6 +92,23 @@ class ContentFilter:
         if known is not None:
             return known
         return next(index for index, selector in enumerate(self._selectors) if selector.covers_local(topic))
+
+
+def reason_against_payload(payload: bytes, properties: bytes, selector: Selector) -> str | None:
+    """Return why a selector rejects a payload, one of `REASONS`; None when it does not.
+
+    Args:
+        payload: The payload. An empty one has no kind; with RETAIN it is a removal.
+        properties: The encoded properties of its message, without their length.
+        selector: The selector.
+    """
+    if not payload:
+        return None
+    if selector.max_payload and len(payload) > selector.max_payload:
+        return "payload_too_large"
+    if selector.content and kinds_of(payload, properties).isdisjoint(selector.content):
+        return "content"
+    return None
 
 
 def kinds_of(payload: bytes, properties: bytes) -> frozenset[ContentKind]:

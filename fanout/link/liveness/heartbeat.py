@@ -13,6 +13,7 @@ from fanout.link.protocol.sender import OutgoingMessage, PacketSender
 __all__ = ["Heartbeat"]
 
 _STAYS_AWAY = "heartbeats do not come back"
+_HINT_SLEPT = "The process was stopped or suspended, or its machine had no processor time for it"
 
 
 class Heartbeat:
@@ -39,16 +40,24 @@ class Heartbeat:
             LinkLost: Heartbeats have been missing for too long.
         """
         control = self._control
+        slept_s = control.slept_s(now)
+        reason = f"the node itself did not run for {slept_s:.1f} s" if slept_s else _STAYS_AWAY
         if control.is_stalled(now, intervals=2 * STALL_INTERVALS):
-            raise LinkLost(_STAYS_AWAY)
+            raise LinkLost(reason, hint=_HINT_SLEPT if slept_s else "")
         if live and control.is_stalled(now):
-            return _STAYS_AWAY
+            return reason
         if not control.heartbeat_due(now):
             return ""
         # Stopped, suspended, or starved: the primary may have dropped messages that were not read in time.
-        stall = "the node itself did not run" if live and control.has_slept(now) else ""
-        if self._sender.free:
-            self._sender.publish(OutgoingMessage(control.topic, control.send(now)), now=now)
-        else:
+        stall = reason if live and slept_s else ""
+        if not self.send(now):
             control.skip_heartbeat(now)
         return stall
+
+    def send(self, now: float) -> bool:
+        """Send a heartbeat now, and return whether that was possible."""
+        control = self._control
+        if not (self._sender.free and control.may_send):
+            return False
+        self._sender.publish(OutgoingMessage(control.topic, control.send(now)), now=now)
+        return True

@@ -12,7 +12,7 @@ class AuditReport:
     """Result of one audit."""
 
     confirmed: bool
-    """Whether an operator asked for it and accepts any number of removals."""
+    """Whether an operator confirmed that unconfirmed topics are deleted at the primary."""
     checked: int = 0
     """Topics compared."""
     changed: int = 0
@@ -20,10 +20,12 @@ class AuditReport:
     removed: int = 0
     """Topics removed because the primary did not have them any more."""
     kept: int = 0
-    """Such topics left in place: too many to be removed unconfirmed, or not proved absent."""
+    """Such topics left in place, unconfirmed: nothing shows that they are deleted there, or they are too many."""
     seconds: float = 0.0
     """Duration in seconds."""
     failure: str = ""
     """Why it failed; empty when it did not. Repairs made before the failure stay."""
+    reason: str = ""
+    """What called for it: "sample" for a sample of topics that differed; empty for the schedule or a person."""
     loss: bool = False
     """Whether the failure shows that the primary may have dropped messages, updates among them."""

@@ -18,7 +18,9 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes
 
 __all__ = [
+    "AbsenceAsked",
     "Applied",
+    "AuditCalled",
     "AuditEnded",
     "ControlRefused",
     "CountDiffers",
@@ -35,6 +37,7 @@ __all__ = [
     "StateEntered",
     "SystemTopicsShunned",
     "TearDown",
+    "TopicsMissing",
     "WentStale",
 ]
 
@@ -52,11 +55,40 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class AbsenceAsked:
+    """Evidence about single unconfirmed topics is wanted; `LinkSession.prove_absent` and `end_answers` give it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCalled:
+    """Something may be wrong until an audit that begins from now on has ended."""
+
+    reason: str
+    """Reason for an operator."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEnded:
     """An audit of the live link has ended."""
 
     report: AuditReport
     """Report of the audit."""
+    called: str = ""
+    """Why another audit was called for while this one was under way; empty for no call."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsMissing:
+    """A comparison did not bring topics of a selector; they are unconfirmed, and their values are kept."""
+
+    index: int
+    """Position of the selector."""
+    topics: int
+    """Number of topics."""
+    branch: bytes
+    """Local topic above a branch that is gone as a whole; empty for none, or when it was not looked for."""
+    refusal: str
+    """How the primary refused the selector; empty when it granted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +214,9 @@ class Failed:
 
 
 Event: TypeAlias = (
-    Applied
+    AbsenceAsked
+    | Applied
+    | AuditCalled
     | AuditEnded
     | ControlRefused
     | Forwarded
@@ -197,6 +231,7 @@ Event: TypeAlias = (
     | SessionSeen
     | SystemTopicsShunned
     | TearDown
+    | TopicsMissing
     | WentStale
     | Failed
 )

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypedDict, Unpack
 
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+__all__ = [
+    "STALE",
+    "AuditTotals",
+    "Clock",
+    "EventColumns",
+    "LinkSink",
+    "LinkStatus",
+    "SelectorStatus",
+    "causes_of_absence",
+]
 
 STALE: Final = "stale"
 """State name of a link that serves the replica of a lost session."""
@@ -34,6 +44,8 @@ class SelectorStatus:
     """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
     unfit: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
+    maybe_unreadable: bool = False
+    """Whether it is empty, and may be so because the link's user may not read it at the primary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,8 @@ class AuditTotals:
     """Report of the newest audit that ended; None before the first."""
     last_ended_ns: int = 0
     """When the newest audit ended, Unix time in nanoseconds."""
+    completed_ns: int = 0
+    """When the newest audit that did not fail ended, Unix time in nanoseconds; 0 before one."""
 
     def with_report(self, report: AuditReport, *, now_ns: int) -> AuditTotals:
         """Return the totals with one audit added."""
@@ -62,6 +76,7 @@ class AuditTotals:
             removed_total=self.removed_total + report.removed,
             last=report,
             last_ended_ns=now_ns,
+            completed_ns=self.completed_ns if report.failure else now_ns,
         )
 
 
@@ -128,8 +143,20 @@ class LinkStatus:
     """Why the replica is stale; None while it is not."""
     stale_left_s: float | None = None
     """Seconds until the grace period of a stale replica ends; None while it is not stale."""
+    stale_s: float | None = None
+    """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
+    serves_stale: bool = False
+    """Whether the values are complete and stale, and may be offered as such."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """Totals over its audits."""
+    unconfirmed: int = 0
+    """Topics that the newest comparison did not bring, whose values are kept."""
+    user: str = ""
+    """User Name of the link at the primary; empty for none."""
+    counted_outside: int | None = None
+    """Retained messages that the primary had beyond the replica when both were counted last; None for unknown."""
+    sampling: SamplingTotals = field(default_factory=SamplingTotals)
+    """Totals over its samples of topics."""
     missing_announced_total: int = 0
     """Announcements of missing topics that the primary accepted."""
     missing_suppressed_total: int = 0
@@ -145,6 +172,13 @@ class LinkStatus:
     count_difference: str | None = None
     """How the replica differs from the primary's count or list; None while they agree or are not compared."""
 
+    last_error_ns: int | None = None
+    """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
+    last_error_over: bool = False
+    """Whether the link has been live since that error."""
+    stalls_total: int = 0
+    """Stalls of the live link."""
+
     @property
     def called(self) -> str:
         """State name, as documents and metrics show it."""
@@ -153,12 +187,12 @@ class LinkStatus:
     @property
     def alarm(self) -> str | None:
         """Decision that an operator must make; None for none."""
-        last = self.audits.last
-        if last is None or not last.kept:
+        if not self.unconfirmed:
             return None
         return (
-            f"the last audit left {last.kept} of {last.checked} topics in place that it did not find at the primary;"
-            f" if they are gone there, remove them with: fanout audit {self.name} --confirm"
+            f"{self.unconfirmed} topics did not come from the primary and are kept: {causes_of_absence(self.user)};"
+            f" see them: fanout audit {self.name} --list; only if they are deleted there:"
+            f" fanout audit {self.name} --confirm {self.unconfirmed}"
         )
 
     @property
@@ -166,6 +200,35 @@ class LinkStatus:
         """Whether the link is live with every selector complete, and nothing withholds readiness."""
         proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
         return proved and self.withheld is None
+
+
+def causes_of_absence(user: str) -> str:
+    """Return why topics may not come from a primary, the likeliest first.
+
+    Args:
+        user: User Name of the link at the primary; empty for none.
+    """
+    reader = f"user {user}" if user else "this link"
+    return f"deleted there, no longer readable by {reader}, or expired there"
+
+
+class EventColumns(TypedDict, total=False):
+    """Columns of an event in the replication log that only some events have."""
+
+    state: str
+    """State entered, for "state"."""
+    evidence: str
+    """Evidence, for "complete"."""
+    selector: str
+    """Filter of the selector, for "complete"."""
+    topics: int
+    """Retained values held after the event: of the selector, or of the link."""
+    digest: int
+    """Digest over them."""
+    lag_us: int | None
+    """Round trip in microseconds, for "heartbeat"."""
+    detail: str
+    """Text for an operator."""
 
 
 class LinkSink(Protocol):
@@ -189,31 +252,12 @@ class LinkSink(Protocol):
         This method may wait: it disconnects clients where the configuration asks for that.
         """
 
-    def event(
-        self,
-        link: str,
-        event: str,
-        *,
-        state: str = "",
-        evidence: str = "",
-        selector: str = "",
-        topics: int = 0,
-        digest: int = 0,
-        lag_us: int | None = None,
-        detail: str = "",
-        epoch: int,
-    ) -> None:
+    def event(self, link: str, event: str, *, epoch: int, **columns: Unpack[EventColumns]) -> None:
         """Append an event to the replication log.
 
         Args:
             link: The link's name.
             event: One of `fanout.replog.files.schema.event_names`.
-            state: State entered, for "state".
-            evidence: Evidence, for "complete".
-            selector: Filter of the selector, for "complete".
-            topics: Retained values held after the event: of the selector, or of the link.
-            digest: Digest over them.
-            lag_us: Round trip in microseconds, for "heartbeat".
-            detail: Text for an operator.
             epoch: The link's epoch.
+            columns: Further columns of the log.
         """

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from fanout.replica.update import Stamp
 
-__all__ = ["PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel"]
+__all__ = ["PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel", "link_control_topic"]
 
 PAYLOAD_BYTES_MAX = 40
 """Largest payload: two numbers of 64 bits, and a space."""
@@ -18,6 +18,11 @@ UNDER_WAY_MAX = 8
 STALL_INTERVALS = 3
 """A message missing for so many intervals means a stall; for twice as many, a lost connection."""
 _NEVER = float("inf")
+
+
+def link_control_topic(control_topic: str, *, node_id: str, link: str) -> str:
+    """Return the control topic of one link, for a configured root of control topics."""
+    return f"{control_topic}/{node_id}/{link}"
 
 
 class ControlChannel:
@@ -46,7 +51,7 @@ class ControlChannel:
             heartbeat_s: Seconds between heartbeats; 0 for none, and then lag is unknown.
         """
         self.prefix = f"{control_topic}/".encode()
-        self.topic = f"{control_topic}/{node_id}/{link}".encode()
+        self.topic = link_control_topic(control_topic, node_id=node_id, link=link).encode()
         self.fence_topic = self.topic + b"/fence"
         self.own_filter = self.topic + b"/+"
         self.probe_filter = self.topic + b"/probe"
@@ -132,9 +137,14 @@ class ControlChannel:
         self._returned = (sent, now)
         return round((now - sent) * 1e9)
 
+    @property
+    def may_send(self) -> bool:
+        """Whether fewer messages are under way than may be."""
+        return len(self._under_way) < UNDER_WAY_MAX
+
     def heartbeat_due(self, now: float) -> bool:
         """Say whether a heartbeat is due."""
-        return now >= self._heartbeat_at() and len(self._under_way) < UNDER_WAY_MAX
+        return now >= self._heartbeat_at() and self.may_send
 
     def skip_heartbeat(self, now: float) -> None:
         """Skip a heartbeat because nothing can be published now."""
@@ -152,15 +162,16 @@ class ControlChannel:
         """Note that heartbeats are sent from now on."""
         self._heartbeats_from = now
 
-    def has_slept(self, now: float) -> bool:
-        """Say whether the next heartbeat is overdue by the time of a stall: this node itself did not run."""
-        return now >= max(self._heartbeat_at(), self._heartbeats_from) + STALL_INTERVALS * self._heartbeat_s
+    def slept_s(self, now: float) -> float:
+        """Return for how long this node itself did not run; 0 unless a heartbeat is overdue by the time of a stall."""
+        overdue_s = now - max(self._heartbeat_at(), self._heartbeats_from)
+        return overdue_s if overdue_s >= STALL_INTERVALS * self._heartbeat_s else 0.0
 
     def deadline(self, now: float) -> float:
         """When to ask `heartbeat_due` and `is_stalled` again, monotonic seconds; infinity for never."""
         stalls = (self._stalled_at(STALL_INTERVALS), self._stalled_at(2 * STALL_INTERVALS))
         later = [at for at in stalls if at > now]
-        heartbeat_at = self._heartbeat_at() if len(self._under_way) < UNDER_WAY_MAX else _NEVER
+        heartbeat_at = self._heartbeat_at() if self.may_send else _NEVER
         return min(heartbeat_at, *later, _NEVER)
 
     def _heartbeat_at(self) -> float:
@@ -180,6 +191,10 @@ class ControlChannel:
         sent, came = self._returned
         return round((came - sent) * 1e9)
 
+    def returned_since(self, sent_s: float) -> bool:
+        """Say whether a message came back that was sent at `sent_s`, monotonic seconds, or later."""
+        return self._returned is not None and self._returned[0] >= sent_s
+
     def lag_ns(self, now: float) -> int | None:
         """Return a lower bound of the lag of the replica; None when it is unknown.
 
@@ -190,6 +205,10 @@ class ControlChannel:
             return None
         sent, came = self._returned
         return round(max(came - sent, now - sent - self._heartbeat_s) * 1e9)
+
+    def current_s(self, now: float) -> float:
+        """Return when a live replica was last known to be current: when the newest heartbeat that came back left."""
+        return now if self._returned is None or not (self._heartbeat_s and self.is_open) else self._returned[0]
 
     def is_late(self, now: float) -> bool:
         """Say whether the lag exceeds two intervals or is unknown."""

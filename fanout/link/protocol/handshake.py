@@ -15,6 +15,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.peer_text import clean_text, is_node_name
 
 __all__ = [
+    "AUTHENTICATION_CODES",
     "Handshake",
     "check_cycle",
     "disconnected",
@@ -33,13 +34,15 @@ _RETURN_CODES = {
 }
 """Connect Return Codes of MQTT 3.1.1 (section 3.2.2.3) as Reason Codes."""
 
+AUTHENTICATION_CODES = frozenset((ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED))
+"""Reason Codes of CONNACK for a user name, a password or rights that the primary does not accept."""
+
 _OTHER_SERVER = "A link does not follow to a server that a primary names; if it is the right one, set primary to it"
 
 _HINTS = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "Set version = 4 for the link; the primary may not speak MQTT 5",
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "Set client_id for the link to one that the primary accepts",
-    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "Correct username and password_file (or password_env) of the link",
-    ReasonCode.NOT_AUTHORIZED: "Allow the link's user to connect at the primary, or set username for the link",
+    ReasonCode.NOT_AUTHORIZED: "Allow the link's user at the primary what fanout check --acl prints",
     ReasonCode.SESSION_TAKEN_OVER: "Another client uses the same Client Identifier: give each node its own id",
     ReasonCode.PACKET_TOO_LARGE: "Raise packet_bytes_max of the link",
     ReasonCode.USE_ANOTHER_SERVER: _OTHER_SERVER,
@@ -83,7 +86,7 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         raise PrimaryRefused(
             f"the primary refused the connection: {_told(code, packet.properties)}",
             reason_code=code,
-            hint=unanswered_hint(config) if packet.reason_code == 1 and config.version == 4 else _hint(code),
+            hint=_connack_hint(code, config),
         )
     properties = packet.properties
     told = dict(properties.user_property)
@@ -104,6 +107,29 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         stamped=ASK_FOR_STAMPS in properties.user_property,
         count=decode_count(told.get(COUNT_PROPERTY)),
     )
+
+
+def _connack_hint(code: int, config: LinkConfig) -> str:
+    """Return advice for a CONNACK that refuses the connection."""
+    if code in AUTHENTICATION_CODES:  # brokers do not tell which it was; Mosquitto says 0x87 for a wrong password
+        return _authentication_hint(config)
+    if code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION and config.version == 4:
+        return unanswered_hint(config)
+    return _hint(code)
+
+
+def _authentication_hint(config: LinkConfig) -> str:
+    """Return the possible causes of a refused user, by the keys that the link has."""
+    if config.username is None and config.password_file is None and config.password_env is None:
+        return "The link sends no user name and no password: set username and password_file, or let it connect without"
+    user = "no user name" if config.username is None else f"the user name {clean_text(config.username)}"
+    if config.password_file is not None:
+        password = f"the password in {clean_text(str(config.password_file))}, which is read again at each attempt"
+    elif config.password_env is not None:
+        password = f"the password in the variable {config.password_env}, which only a restart changes"
+    else:
+        password = "no password (password_file)"
+    return f"Check {user}, {password}, and that the primary lets this user connect with this client_id"
 
 
 def unanswered_hint(config: LinkConfig, *, address: Address | None = None) -> str:

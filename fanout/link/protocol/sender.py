@@ -6,7 +6,7 @@ There is at most one PINGREQ under way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fanout.chain.manifest import ASK_FOR_MANIFEST
@@ -258,6 +258,25 @@ class PacketSender:
         self._request(Subscribe(1, (Subscription(fence),)), now)
         return packet_id
 
+    def subscribe_names(self, names: Sequence[bytes], *, fence: bytes | None, now: float) -> int:
+        """Send SUBSCRIBE for retained messages by exact Topic Name, at QoS 0, and return its Packet Identifier.
+
+        Without Retain As Published, so that RETAIN tells them from live messages.
+
+        Args:
+            names: Topic Names.
+            fence: Topic of the fence, requested behind them; None for none.
+            now: Monotonic seconds.
+
+        Raises:
+            PrimaryRefused: It is larger than the primary takes.
+        """
+        return self._request(_subscribe_names(names, fence), now)
+
+    def takes_names(self, names: Sequence[bytes], *, fence: bytes | None) -> bool:
+        """Say whether the primary takes a packet as large as `subscribe_names` would send."""
+        return self._fits(encode(_subscribe_names(names, fence), version=self.version))
+
     def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:
         """Send UNSUBSCRIBE and return its Packet Identifier.
 
@@ -417,3 +436,7 @@ class PacketSender:
     def _send(self, packet: bytes, now: float) -> None:
         self._output.append(packet)
         self.last_sent_s = now
+
+
+def _subscribe_names(names: Sequence[bytes], fence: bytes | None) -> Subscribe:
+    return Subscribe(1, tuple(map(Subscription, names if fence is None else (*names, fence))))

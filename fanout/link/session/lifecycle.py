@@ -11,11 +11,14 @@ that messages were lost; the replica is torn down, and a new session begins.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
 from fanout.link.model.events import (
+    AbsenceAsked,
     Applied,
+    AuditCalled,
     AuditEnded,
     ControlRefused,
     Event,
@@ -28,6 +31,7 @@ from fanout.link.model.events import (
     StateEntered,
     SystemTopicsShunned,
     TearDown,
+    TopicsMissing,
     WentStale,
 )
 from fanout.link.model.evidence import Evidence, Order
@@ -36,10 +40,11 @@ from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.stale_policy import StalePolicy
+from fanout.link.snapshot.absence import EVIDENCE_WAIT_S, AbsenceCheck, Removable, find_whole_branch
 from fanout.link.snapshot.audit import Audit, LiveAudits
 from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
 from fanout.link.snapshot.context import LinkContext
-from fanout.link.snapshot.diff import find_losses, find_vanished
+from fanout.link.snapshot.diff import Losses, find_losses, find_vanished
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.mqtt.reason_codes import ReasonCode
@@ -64,6 +69,7 @@ class SessionLifecycle:
         epochs_total: Number of sessions begun.
         truncated_total: Snapshots and verifications whose retained set was truncated.
         evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
+        first_empty: Positions of selectors whose first proved set of this epoch was empty.
         snapshot_seconds: Duration of the newest complete snapshot; None before the first.
         connected: Whether there is a Network Connection that is not to be closed.
         stage: Stage under way before the link is live, or the pass of an audit; None for none.
@@ -88,6 +94,7 @@ class SessionLifecycle:
         self.epochs_total = 0
         self.truncated_total = 0
         self.evidence: list[Evidence | None] = [None] * len(config.selectors)
+        self.first_empty: frozenset[int] = frozenset()
         self.snapshot_seconds: float | None = None
         self.connected = False
         self.stage: Stage | None = None
@@ -107,7 +114,17 @@ class SessionLifecycle:
         self._piece_topics = piece_topics
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
+        self._removable: dict[int, Removable] = {}
+        """Position of each selector with unconfirmed topics to what may be removed of it."""
+        self._absence: AbsenceCheck | None = None
+        """Evidence that the audit under way awaits behind its pass; None for none."""
+        self._removals: deque[Iterator[None]] = deque()
+        """Steps that remove topics which that evidence shows to be deleted."""
+        self._outside: int | None = None
+        """Retained messages that the primary had beyond the replica when nothing was missing; None for unknown."""
         self._snapshot_topics = 0
+        self._topics_had = [0] * len(config.selectors)
+        """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
         self._events: list[Event] = []
@@ -147,13 +164,24 @@ class SessionLifecycle:
 
     @property
     def auditing(self) -> bool:
-        """Whether an audit of the live link is under way."""
-        return self.audits.current is not None
+        """Whether the pass of an audit of the live link is under way."""
+        return self.audits.current is not None and self._absence is None
+
+    @property
+    def audit_due_s(self) -> float:
+        """When to begin the next audit, monotonic seconds; infinity while none can begin."""
+        idle = self.state is LinkState.LIVE and self.stage is None and self.audits.current is None
+        return self.audits.due_s if idle else _NEVER
+
+    @property
+    def evidence_due_s(self) -> float:
+        """When to call `end_absence_check`, monotonic seconds; infinity for never."""
+        return _NEVER if self._absence is None else self._absence.deadline
 
     @property
     def is_sweeping(self) -> bool:
         """Whether topics that a proved set did not bring are being found and removed: `sweep` does the next step."""
-        return self._proved is not None and self._proved[0] is self.stage
+        return bool(self._removals) or (self._proved is not None and self._proved[0] is self.stage)
 
     @property
     def is_staged(self) -> bool:
@@ -313,26 +341,51 @@ class SessionLifecycle:
 
     def sweep(self) -> None:
         """Do the next step behind a proved set; to be called while `is_sweeping`, and `advance` afterwards."""
+        if self._removals:
+            if next(self._removals[0], True):
+                self._removals.popleft()
+                self._end_check_if_over()
+            return
         assert self._proved is not None
         if next(self._proved[1], True):
             self._proved = None
 
-    def begin_audit(self, *, confirmed: bool) -> str:
+    def begin_audit(self, *, confirmed: int | None, reason: str = "", first: int = 0) -> str:
         """Begin an audit; return why none can begin, or an empty string when one did.
 
         Args:
-            confirmed: Whether any number of topics may be removed.
+            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
+                None for no confirmation.
+            reason: What called for it (`AuditReport`).
+            first: Position of the selector whose set is taken first.
         """
         if self.state is not LinkState.LIVE:
             return f"the link is {self.state.value.replace('_', ' ')}"
-        if self.stage is not None:
+        if self.audits.current is not None:
             return "an audit is under way"
-        self.audits.begin(confirmed=confirmed, now=self.now)
-        self._begin_pass(compare=True)
+        if self.stage is not None:
+            return f"the link is {self.state.value}, and a pass is under way"
+        unconfirmed = len(self._replica.unconfirmed)
+        if confirmed is not None and confirmed != unconfirmed:
+            return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
+        self.audits.begin(confirmed=confirmed, now=self.now, reason=reason)
+        if reason:
+            self.emit(AuditCalled(f"the primary and the replica differ ({reason})"))
+        self._begin_pass(compare=True, first=first)
         return ""
+
+    def call_audit(self, reason: str) -> None:
+        """Have an audit follow soon, and tell that something may be wrong until it has ended.
+
+        Args:
+            reason: Why something may be wrong, for an operator.
+        """
+        self.audits.call(reason, self.now)
+        self.emit(AuditCalled(reason))
 
     def stall(self, reason: str) -> None:
         """Note that heartbeats are overdue."""
+        self._end_audit("the link stalled")
         self._trigger(Trigger.STALL, reason)
 
     def revive(self) -> None:
@@ -347,6 +400,81 @@ class SessionLifecycle:
             self.evidence[index] = Evidence.COUNT
             self.emit(SelectorComplete(index, Evidence.COUNT))
 
+    # --- evidence that missing topics are deleted ---
+
+    def take_count(self) -> None:
+        """Take a comparison with the primary's count: it is the measure for later, or it is evidence now."""
+        check, outside = self._absence, self._count.outside
+        if check is None or not check.awaits_count:
+            if outside is not None and self.audits.current is None and not self._replica.unconfirmed:
+                self._outside = outside
+            return
+        check.awaits_count = False
+        if outside is not None and outside == self._outside:
+            topics = (topic for piece in self._replica.unconfirmed.pieces() for topic in piece)
+            self._removals.append(self._remove_absent(topics, check, exact=False))
+            self.sweep()
+        else:
+            self._end_check_if_over()
+
+    def prove_absent(self, topics: Iterable[bytes]) -> None:
+        """Take exact evidence that topics are deleted at the primary.
+
+        Args:
+            topics: Local topics; those that are not unconfirmed now are ignored.
+        """
+        check = self._absence
+        if check is not None and check.awaits_answers:
+            self._removals.append(self._remove_absent(topics, check, exact=True))
+            self.sweep()
+
+    def end_answers(self) -> None:
+        """Note that no more evidence about single topics comes."""
+        if self._absence is not None:
+            self._absence.awaits_answers = False
+            self._end_check_if_over()
+
+    def end_absence_check(self) -> None:
+        """Do without the evidence that has not come."""
+        if self._absence is not None:
+            self._absence.awaits_count = self._absence.awaits_answers = False
+            self._end_check_if_over()
+
+    def _begin_absence_check(self) -> None:
+        """Ask for evidence about the topics that the audit under way did not find, or end it."""
+        audit, wanted = self.audits.current, set(self._removable.values()) - {Removable.NO}
+        assert audit is not None
+        audit.passed_s = self.now
+        check = AbsenceCheck(self.now + EVIDENCE_WAIT_S, removable=dict(self._removable))
+        check.awaits_count = Removable.LIKELY in wanted and self._outside is not None
+        check.awaits_answers = bool(wanted) and self._config.proves_absence
+        if not self._replica.unconfirmed or check.is_over:
+            self._end_audit()
+            return
+        self._absence = check
+        self._control.begin_heartbeats(self.now)
+        if check.awaits_count:
+            self._count.begin(self.now)
+        if check.awaits_answers:
+            self.emit(AbsenceAsked())
+
+    def _remove_absent(self, topics: Iterable[bytes], check: AbsenceCheck, *, exact: bool) -> Iterator[None]:
+        """Remove unconfirmed topics, one piece per step, as far as their selectors allow it with such evidence."""
+        replica, found = self._replica, list[bytes]()
+        for topic in topics:
+            if topic in replica.unconfirmed and check.may_remove(replica.index_of(topic), exact=exact):
+                found.append(topic)
+            if len(found) >= self._piece_topics():
+                self._sweep(found, self.audits.current)
+                found = []
+                yield
+        self._sweep([topic for topic in found if topic in replica.unconfirmed], self.audits.current)
+
+    def _end_check_if_over(self) -> None:
+        check = self._absence
+        if check is not None and not self._removals and (check.is_over or not self._replica.unconfirmed):
+            self._end_audit()
+
     def remove_expired(self) -> None:
         """Remove some expired values, unless a tear-down removes all values."""
         expiry_ns = self._replica.next_expiry_ns
@@ -358,12 +486,17 @@ class SessionLifecycle:
     def _trigger(self, trigger: Trigger, detail: str = "") -> None:
         before, self.state = self.state, next_state(self.state, trigger)
         if self.state is not before:
+            if self.state in (LinkState.LIVE, LinkState.TEARING_DOWN):
+                self.stale_policy.forget_age()
+            elif before is LinkState.LIVE:
+                self.stale_policy.leave_live(current_s=self._control.current_s(self.now))
             self.emit(StateEntered(self.state, detail))
 
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
+        self.first_empty = frozenset()
         self._control.begin_epoch()
         self._peer.begin_epoch()
         self._count.begin_epoch()
@@ -379,8 +512,11 @@ class SessionLifecycle:
         else:
             self._begin_stage(CapabilityCheck(self._context))
 
-    def _begin_pass(self, *, compare: bool) -> None:
-        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing))
+    def _begin_pass(self, *, compare: bool, first: int = 0) -> None:
+        self.audits.note_pass()
+        self._removable.clear()
+        had = () if compare else self._topics_had
+        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing, had=had, first=first))
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -397,18 +533,26 @@ class SessionLifecycle:
         self.remove_expired()
         self._replica.close_pass()
         retained_pass.request_own_qos(self.now)
-        if audit is not None or self.state is LinkState.VERIFYING:
+        losses = Losses(0, 0)
+        verifying = self.state is LinkState.VERIFYING
+        if audit is not None or verifying:
             losses = yield from find_losses(self._replica, before=retained_pass.stamp_before, now_ns=self.now_ns)
-            if audit is None and losses:
-                self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
-                return
-        if audit is None:
-            yield from self._sweep_unseen()
+        topics, exact = self._replica.count(index), evidence is Evidence.MANIFEST
+        if verifying and (losses.changed or (exact and losses.removed)):
+            self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
+            return
+        few = self.audits.is_few(losses.removed, topics)
+        removes = exact if audit is None else audit.judge(losses, topics=topics, is_few=few, exact=exact)
+        if losses.removed and not removes:
+            yield from self._keep_unseen(retained_pass, few=few)
+        else:
+            yield from self._sweep_unseen(audit)
+        if audit is None and index not in retained_pass.refused:
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
+                if not self._replica.count(index):
+                    self.first_empty |= {index}
                 self.emit(SelectorComplete(index, evidence))
-        elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._peer.order is Order.KNOWN):
-            yield from self._sweep_unseen(audit)
         self._replica.drop_pass()
         self._peer.note_order(retained_pass.order, retained_pass.why)
         if all(self.evidence):
@@ -421,10 +565,12 @@ class SessionLifecycle:
         self.stage = None
         self._peer.note_order(retained_pass.order, retained_pass.why)
         if self.auditing:
-            self._end_audit()
+            self._begin_absence_check()
             return
         self.emit(*(QosLowered(index, qos) for index, qos in retained_pass.lowered.items()))
-        self.audits.plan(self.now)
+        assert retained_pass.started_s is not None
+        took_s = self.now - retained_pass.started_s
+        self.audits.plan(self.now, took_s=took_s)
         if retained_pass.order is Order.NONE:
             # An old copy may have come behind a newer update: an audit tells them apart.
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
@@ -433,22 +579,54 @@ class SessionLifecycle:
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
         else:
-            assert retained_pass.started_s is not None
-            self.snapshot_seconds = self.now - retained_pass.started_s
+            self.snapshot_seconds = took_s
             self._snapshot_topics = retained_pass.topics_total
             self._trigger(Trigger.COMPLETED)
-        if self._peer.is_mosquitto:
+        if self._removable:
+            self.audits.begin(confirmed=None, now=self.now)
+            self._begin_absence_check()
+        elif self._peer.is_mosquitto:
             self._count.begin(self.now)
+        if self.audits.called:  # while this pass was under way
+            self.call_audit(self.audits.called)
 
     def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:
         """End the audit under way, if there is one, and emit its report."""
-        report = self.audits.end(now=self.now, failure=failure, loss=loss)
+        called, checked = self.audits.called, self._absence is not None
+        unconfirmed = len(self._replica.unconfirmed)
+        report = self.audits.end(now=self.now, unconfirmed=unconfirmed, failure=failure, loss=loss)
+        self._absence = None
+        self._removals.clear()
         if report is None:
             return
         self.stage = None
         self._replica.drop_pass()
-        self._control.begin_heartbeats(self.now)
-        self.emit(AuditEnded(report))
+        if not checked:
+            self._control.begin_heartbeats(self.now)
+        self.emit(AuditEnded(report, called))
+        if not (failure or unconfirmed) and self._peer.is_mosquitto and self.connected:
+            self._count.begin(self.now)
+
+    def _keep_unseen(self, retained_pass: RetainedPass, *, few: bool) -> Iterator[None]:
+        """Keep topics that the running pass has not brought, as unconfirmed ones, and judge what may be removed later.
+
+        Args:
+            retained_pass: The pass.
+            few: Whether they are not too many to be removed without confirmation.
+        """
+        replica, index, found = self._replica, retained_pass.index, list[bytes]()
+        for number, values in enumerate(replica.unseen()):
+            if number:
+                yield
+            gone = find_vanished(values, now_ns=self.now_ns)
+            replica.unconfirmed.note(gone, selector_index=index)
+            found += gone
+        refusal, branch, removable = retained_pass.refused.get(index, ""), b"", Removable.NO
+        if few and not refusal:
+            branch = yield from find_whole_branch(replica, found)
+            removable = Removable.EXACT if branch or self._peer.order is not Order.KNOWN else Removable.LIKELY
+        self._removable[index] = removable
+        self.emit(TopicsMissing(index, len(found), branch, refusal))
 
     def _sweep_unseen(self, audit: Audit | None = None) -> Iterator[None]:
         """Remove topics that the running pass has not brought, one piece per step.
@@ -498,11 +676,18 @@ class SessionLifecycle:
         if not self.stale_policy.begin(reason, complete=all(self.evidence), now=self.now):
             return False
         if not was_stale:
+            self._note_topics_had()
             self.evidence = [None] * len(self.evidence)
             self.emit(WentStale(reason))
         return True
 
+    def _note_topics_had(self) -> None:
+        """Remember how many topics each selector has, of a replica that was proved."""
+        if all(self.evidence):
+            self._topics_had = [self._replica.count(index) for index in range(len(self.evidence))]
+
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
+        self._note_topics_had()
         self.stage = None
         self.remote_session.lose()
         self._trigger(trigger, reason)

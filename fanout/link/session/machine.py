@@ -6,7 +6,7 @@ Joins the parts and asks each what is due by time: `packet_router` takes packets
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
@@ -223,9 +223,7 @@ class LinkSession:
         deadline = min(deadline, self._answers_by())
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             deadline = min(deadline, self.control.deadline(now))
-        if lifecycle.state is LinkState.LIVE and lifecycle.stage is None:
-            deadline = min(deadline, lifecycle.audits.due_s)
-        return deadline
+        return min(deadline, lifecycle.audit_due_s, lifecycle.evidence_due_s)
 
     def hold(self, held: bool, *, now: float) -> None:
         """Note that backpressure begins or ends: while held, the link reads nothing; `now` is monotonic seconds.
@@ -274,19 +272,44 @@ class LinkSession:
             return UNAVAILABLE
         return self._forwarding.add(message, now=now)
 
-    def audit(self, *, confirmed: bool, now_ns: int, now: float) -> list[Event] | str:
+    def audit(
+        self, *, confirmed: int | None, now_ns: int, now: float, reason: str = "", first: int = 0
+    ) -> list[Event] | str:
         """Begin an audit now; `AuditEnded` follows.
 
         Args:
-            confirmed: Whether any number of topics may be removed.
+            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
+                None for no confirmation.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
+            reason: What called for it (`AuditReport`).
+            first: Position of the selector whose set is taken first.
 
         Returns:
             What happened, or why no audit can begin.
         """
         self.lifecycle.at(now_ns, now)
-        return self.lifecycle.begin_audit(confirmed=confirmed) or self.lifecycle.take_events()
+        refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first)
+        return refused or self.lifecycle.take_events()
+
+    def send_heartbeat(self, *, now: float) -> bool:
+        """Send a heartbeat before it is due, if the link is live and its heartbeats come back; return whether."""
+        lifecycle = self.lifecycle
+        if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not self.control.is_open:
+            return False
+        return self._heartbeat.send(now)
+
+    def prove_absent(self, topics: Iterable[bytes], *, now_ns: int, now: float) -> list[Event]:
+        """Take exact evidence, as an `AbsenceAsked` event asked, that local topics are deleted at the primary."""
+        self.lifecycle.at(now_ns, now)
+        self.lifecycle.prove_absent(topics)
+        return self.lifecycle.take_events()
+
+    def end_answers(self, *, now_ns: int, now: float) -> list[Event]:
+        """Note that all evidence was given that an `AbsenceAsked` event asked for."""
+        self.lifecycle.at(now_ns, now)
+        self.lifecycle.end_answers()
+        return self.lifecycle.take_events()
 
     def confirm_count(self, index: int) -> list[Event]:
         """Note that the replica and the primary count the same for a selector of the live link."""
@@ -330,7 +353,7 @@ class LinkSession:
         """Request an audit when the time of day was set: values expired too early, or will expire too late."""
         clock_s = now_ns / 1e9 - now
         if abs(clock_s - self._clock_s) > _CLOCK_STEP_S and self._replica.next_expiry_ns is not None:
-            self.lifecycle.audits.hasten(now)
+            self.lifecycle.call_audit("the time of day was set: values may have expired too early")
         self._clock_s = clock_s
 
     def _postpone(self, pause_s: float) -> None:
@@ -345,16 +368,17 @@ class LinkSession:
         late_s = now - self._answers_by()
         if late_s > _LATE_S:  # stopped, suspended, or starved: answers that came meanwhile are not read yet
             self._postpone(late_s)
-        if lifecycle.stage is None and lifecycle.state is LinkState.LIVE and now >= lifecycle.audits.due_s:
-            lifecycle.begin_audit(confirmed=False)
+        if now >= lifecycle.audit_due_s:
+            lifecycle.begin_audit(confirmed=None)
         else:
             self._keep_alive.tick(now, staged=lifecycle.is_staged)
-            if lifecycle.stage is not None:
-                if lifecycle.is_sweeping:
-                    lifecycle.sweep()
-                else:
-                    lifecycle.stage.tick(now)
-                lifecycle.advance()
+            if lifecycle.is_sweeping:
+                lifecycle.sweep()
+            elif lifecycle.stage is not None:
+                lifecycle.stage.tick(now)
+            elif now >= lifecycle.evidence_due_s:
+                lifecycle.end_absence_check()
+            lifecycle.advance()
         # In an audit control messages wait behind the retained set, which has its own limit for silence.
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             self._tick_heartbeat(now)

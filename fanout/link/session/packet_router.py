@@ -216,7 +216,10 @@ class PacketRouter:
         """Take a message outside the selectors: an own message, the fence, or an unknown one."""
         lifecycle = self._lifecycle
         topic, payload, flags, *_ = row
-        system = self._count.receive(topic, payload, retain=bool(flags & RETAIN), held=self._replica.count(0))
+        replica = self._replica
+        system = self._count.receive(
+            topic, payload, retain=bool(flags & RETAIN), held=len(replica), unconfirmed=len(replica.unconfirmed)
+        )
         if topic == self._control.topic:
             round_trip_ns = self._control.receive(payload, now=lifecycle.now, stamp=self._pipeline.stamp_of(row))
             if round_trip_ns is not None:
@@ -247,7 +250,7 @@ class PacketRouter:
         if lost and (qos or self._takes_qos_0):
             self.heartbeats_lost_total += lost
             lifecycle.emit(HeartbeatsLost(lost))
-            lifecycle.audits.hasten(lifecycle.now)
+            lifecycle.audits.call("the primary dropped heartbeats", lifecycle.now)
         if lifecycle.state is LinkState.STALLED:
             lifecycle.revive()
 
@@ -315,5 +318,7 @@ class PacketRouter:
         compares = count.state is CountState.TAKEN
         if count.receive_pingresp(lifecycle.now):
             lifecycle.confirm_count(0)
-        elif compares and count.state is CountState.OFF:
+        elif compares and count.state is CountState.OFF and count.difference:
             lifecycle.emit(CountDiffers(count.difference))
+        if compares:
+            lifecycle.take_count()

@@ -1,7 +1,10 @@
-"""Policy `on_session_loss`: whether the replica of a lost session is still served, and for how long.
+"""Staleness of a replica: since when it is not known to be current, and the policies `on_stall` and `on_session_loss`.
 
-A stale replica is not ready. The snapshot of the next session replaces it value by value, and local clients get only
-the differences. When the grace period ends before that snapshot is proved, the replica is removed.
+A replica is stale from the moment that the primary last confirmed it: by a heartbeat, or by being live. A stale replica
+is not ready, but may be offered as stale, with its age.
+
+The replica of a lost session is removed or served on. Then the snapshot of the next session replaces it value by value,
+and local clients get only the differences. When the grace period ends before that snapshot is proved, it is removed.
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ class StalePolicy:
     Attributes:
         reason: Why the replica is stale, for an operator; None while it is not.
         deadline: When the grace period ends, monotonic seconds; infinity while it is not stale.
+        since: When the values were last known to be current, monotonic seconds; None while they are, and without any.
     """
 
     def __init__(self, config: LinkConfig) -> None:
         """Begin with a replica that is not stale."""
         self.reason: str | None = None
         self.deadline = _NEVER
+        self.since: float | None = None
         self._allowed = config.on_session_loss == "serve_stale"
         self._grace_s = config.grace_s
+        self._stall_grace_s = config.stall_grace_s if config.on_stall == "serve_stale" else 0.0
 
     def begin(self, reason: str, *, complete: bool, now: float) -> bool:
         """Note that a session is lost, and return whether its replica is still served.
@@ -47,6 +53,18 @@ class StalePolicy:
         """Note that the replica is proved again, or removed."""
         self.reason = None
         self.deadline = _NEVER
+
+    def leave_live(self, *, current_s: float) -> None:
+        """Note that the link is not live any more; `current_s` is when its values were last known to be current."""
+        self.since = current_s
+
+    def forget_age(self) -> None:
+        """Note that the values are current again, or being removed."""
+        self.since = None
+
+    def offers(self, age_s: float) -> bool:
+        """Say whether complete values may be offered as stale, by their age: `on_stall`."""
+        return age_s < self._stall_grace_s
 
     def left_s(self, now: float) -> float | None:
         """Return the seconds left of the grace period; None while the replica is not stale."""

@@ -12,10 +12,24 @@ from fanout.config import LinkConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.snapshot.diff import Losses
 
-__all__ = ["RETRY_S", "Audit", "LiveAudits"]
+__all__ = [
+    "CALL_PAUSE_MIN_S",
+    "COST_FACTOR",
+    "INTERVAL_MAX_S",
+    "INTERVAL_MIN_S",
+    "RETRY_S",
+    "Audit",
+    "LiveAudits",
+]
 
 RETRY_S = 30.0
-"""Shortest pause between audits after one that failed, or while something keeps requesting them."""
+"""Shortest pause between audits after one that failed, or while topics are unconfirmed."""
+CALL_PAUSE_MIN_S = 1.0
+"""First pause behind an audit before one that is called for; it doubles with each call in a row, up to `RETRY_S`."""
+INTERVAL_MIN_S = 300.0
+INTERVAL_MAX_S = 3_600.0
+COST_FACTOR = 100
+"""Audits are so many times as far apart as one takes, without `audit_interval_s` and while topics are unconfirmed."""
 _JITTER = 0.1
 _NEVER = float("inf")
 
@@ -25,46 +39,49 @@ class Audit:
 
     Attributes:
         report: Result so far.
+        passed_s: When its pass was over, monotonic seconds; None before.
     """
 
-    def __init__(self, *, confirmed: bool, removed_percent_max: int, now: float) -> None:
+    def __init__(self, *, confirmed: int | None, now: float, reason: str = "") -> None:
         """Begin.
 
         Args:
-            confirmed: See `AuditReport`.
-            removed_percent_max: Share of a selector's topics that may be removed without confirmation.
+            confirmed: Number of topics of which an operator confirmed that they are deleted; None for no confirmation.
             now: Monotonic seconds.
+            reason: What called for it.
         """
-        self.report = AuditReport(confirmed)
-        self._removed_percent_max = removed_percent_max
+        self.report = AuditReport(confirmed is not None, reason=reason)
+        self.passed_s: float | None = None
+        self._confirmed = confirmed
         self._started_s = now
 
-    def judge(self, found: Losses, *, topics: int, proves_absence: bool) -> bool:
-        """Take the losses in one selector's set, and return whether to remove topics that are gone.
+    def judge(self, found: Losses, *, topics: int, is_few: bool, exact: bool) -> bool:
+        """Take the losses in one selector's set, and return whether to remove missing topics at once.
 
         Args:
             found: Losses that the proved pass shows.
             topics: Number of topics of the selector in the replica.
-            proves_absence: Whether the evidence proves that missing topics are gone.
+            is_few: Whether the missing ones are not too many to be removed without confirmation.
+            exact: Whether the evidence of the pass proves that missing topics are deleted.
         """
         report = self.report
-        allowed = math.ceil(topics * self._removed_percent_max / 100)
-        removes = report.confirmed or (found.removed <= allowed and proves_absence)
-        self.report = replace(
-            report,
-            checked=report.checked + topics,
-            changed=report.changed + found.changed,
-            kept=report.kept + (0 if removes else found.removed),
-        )
-        return removes
+        self.report = replace(report, checked=report.checked + topics, changed=report.changed + found.changed)
+        if self._confirmed is not None:
+            return report.removed + found.removed <= self._confirmed
+        return exact and is_few
 
     def note_removed(self, topics: int) -> None:
         """Note that topics were removed."""
         self.report = replace(self.report, removed=self.report.removed + topics)
 
-    def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport:
-        """Return the complete report."""
-        return replace(self.report, seconds=now - self._started_s, failure=failure, loss=loss)
+    @property
+    def pass_seconds(self) -> float:
+        """Duration of its pass in seconds; 0 when it had none, or did not complete it."""
+        return 0.0 if self.passed_s is None else self.passed_s - self._started_s
+
+    def end(self, *, now: float, kept: int, failure: str = "", loss: bool = False) -> AuditReport:
+        """Return the complete report; `kept` is the number of topics that are unconfirmed now."""
+        return replace(self.report, kept=kept, seconds=now - self._started_s, failure=failure, loss=loss)
 
 
 class LiveAudits:
@@ -74,6 +91,7 @@ class LiveAudits:
         current: Audit under way; None for none.
         due_s: When the next audit is due, monotonic seconds; infinity for never.
         copies_late: Whether copies for an audit that was given up may still come.
+        called: Why an audit was called for, and none has begun since; empty for no call.
     """
 
     def __init__(self, config: LinkConfig, *, seed: int) -> None:
@@ -86,20 +104,58 @@ class LiveAudits:
         self.current: Audit | None = None
         self.due_s = _NEVER
         self.copies_late = False
-        self._rests_until_s = -_NEVER
-        self._interval_s = config.audit_interval_s * (1 + _JITTER * (seed % 2001 - 1000) / 1000)
+        self.called = ""
+        self._ended_s = -_NEVER
+        self._call_pause_s = 0.0
+        """Pause behind the newest audit before one that is called for."""
+        self._interval_s = config.audit_interval_s
+        self._spread = 1 + _JITTER * (seed % 2001 - 1000) / 1000
         self._removed_percent_max = config.max_removed_percent
 
-    def plan(self, now: float) -> None:
-        """Schedule the next audit one interval from now."""
-        self.due_s = now + self._interval_s if self._interval_s else _NEVER
+    def is_few(self, missing: int, topics: int) -> bool:
+        """Say whether so many missing topics of a selector may be removed without confirmation.
+
+        Args:
+            missing: Number of missing topics.
+            topics: Number of all topics of the selector.
+        """
+        return missing <= math.ceil(topics * self._removed_percent_max / 100)
+
+    def plan(self, now: float, *, took_s: float) -> None:
+        """Schedule the next audit one interval from now.
+
+        Args:
+            now: Monotonic seconds.
+            took_s: Duration of the newest pass over all retained sets.
+        """
+        interval_s = self._interval_s
+        if interval_s is None:
+            interval_s = min(max(COST_FACTOR * took_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
+        self.due_s = now + interval_s * self._spread if interval_s else _NEVER
 
     def hasten(self, due_s: float) -> None:
-        """Schedule the next audit no later than `due_s`, monotonic seconds, if the link has time then.
+        """Schedule the next audit no later than `due_s`, monotonic seconds, if the link has time then."""
+        self.due_s = min(self.due_s, due_s)
 
-        There is a pause of at least `RETRY_S` behind the former one, because requests may come all the time.
+    def call(self, reason: str, now: float) -> None:
+        """Schedule an audit now, because something may be wrong until it has ended.
+
+        There is a short pause behind the former one, longer with each call in a row, because calls may come all the
+        time. A call during an audit is for another one behind it.
+
+        Args:
+            reason: Why something may be wrong, for an operator.
+            now: Monotonic seconds.
         """
-        self.due_s = min(self.due_s, max(due_s, self._rests_until_s))
+        if not self.called and self.current is None:
+            rested = now - self._ended_s > 2 * RETRY_S
+            self._call_pause_s = 0.0 if rested else min(RETRY_S, max(CALL_PAUSE_MIN_S, 2 * self._call_pause_s))
+        self.called = reason
+        self.hasten(max(now, self._ended_s + self._call_pause_s))
+
+    def note_pass(self) -> None:
+        """Note that a pass over all selectors begins, which answers the calls that came before."""
+        self.called = ""
 
     def expect_late_copies(self) -> None:
         """Note that copies for an audit that was given up may come until the PINGRESP under way."""
@@ -109,24 +165,32 @@ class LiveAudits:
         """Note that no copies of an audit that was given up can come any more."""
         self.copies_late = False
 
-    def begin(self, *, confirmed: bool, now: float) -> None:
-        """Begin an audit; see `AuditReport` for `confirmed`."""
-        self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now)
+    def begin(self, *, confirmed: int | None, now: float, reason: str = "") -> Audit:
+        """Begin an audit and return it; see `Audit` for `confirmed` and `reason`."""
+        self.current = Audit(confirmed=confirmed, now=now, reason=reason)
+        return self.current
 
-    def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport | None:
+    def end(self, *, now: float, unconfirmed: int, failure: str = "", loss: bool = False) -> AuditReport | None:
         """End the audit under way and schedule the next; return the report, or None when none is under way.
 
         Args:
             now: Monotonic seconds.
+            unconfirmed: Number of topics that are unconfirmed now; while there are any, the next one is due soon.
             failure: Why it failed, or empty; after a failure the next one is due soon, whatever the interval.
             loss: See `AuditReport`.
         """
         audit, self.current = self.current, None
         if audit is None:
             return None
-        self._rests_until_s = now + RETRY_S
+        self._ended_s = now
         if failure:
-            self.due_s = self._rests_until_s
+            self.due_s = now + RETRY_S
+            self._call_pause_s = RETRY_S
         else:
-            self.plan(now)
-        return audit.end(now=now, failure=failure, loss=loss)
+            self.plan(now, took_s=audit.pass_seconds)
+        if unconfirmed:
+            self.hasten(now + max(RETRY_S, COST_FACTOR * audit.pass_seconds))
+        if self.called:
+            reason, self.called = self.called, ""
+            self.call(reason, now)
+        return audit.end(now=now, kept=unconfirmed, failure=failure, loss=loss)

@@ -28,7 +28,15 @@ from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.stage import Stage
 from fanout.mqtt.packets import Suback
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "CapabilityCheck", "is_checked", "own_fence", "refuse_control"]
+__all__ = [
+    "BY_WILDCARD",
+    "RETAINED_COUNT",
+    "SERVER_FENCE",
+    "CapabilityCheck",
+    "is_checked",
+    "own_fence",
+    "refuse_control",
+]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
@@ -39,7 +47,7 @@ CONTROL_PATIENCE_S = 1.0
 did not come before PINGRESP has as long, so that the reason can be told."""
 TRIALS = 3
 """Number of trials in which a fence must come before PINGRESP at a primary whose order is unknown."""
-_BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
+BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
 """Topic Filter with a wildcard for the primary's own fence."""
 _MOSQUITTO = b"mosquitto"
 _FANOUT = b"fanout"
@@ -215,7 +223,7 @@ class CapabilityCheck(Stage):
             if self._trials < TRIALS:
                 self._ask_fence(self.fence, now)
             elif self._wild is not None:
-                self._wildcard = _BY_WILDCARD.get(self.fence, self._control.own_filter)
+                self._wildcard = BY_WILDCARD.get(self.fence, self._control.own_filter)
                 self._ask_fence(self._wildcard, now)
             else:
                 self.order, self.done = Order.LIKELY, True

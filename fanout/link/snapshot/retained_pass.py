@@ -5,7 +5,8 @@ write. When the set is proved, it subscribes again at the selector's QoS without
 
 At a primary that is not known to answer in order, a set is taken at least twice (`fanout.link.snapshot.two_pass`),
 unless the pass is a comparison with the replica. While the order is likely, a pass ends by its evidence, and a second
-one that brings the same confirms it. Otherwise, and once two passes differ, a pass ends by silence. Between the first
+one that brings the same confirms it; an empty or suspiciously small set needs a third one, which ends by silence.
+Otherwise, and once two passes differ, a pass ends by silence. Between the first
 two, narrower Topic Filters are requested (`fanout.link.snapshot.narrowing`); topics that only these bring make the
 passes differ. A comparison requests by name topics that the set did not bring, before they count as gone.
 
@@ -31,7 +32,13 @@ from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO
 from fanout.link.snapshot.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.link.snapshot.stage import Stage
-from fanout.link.snapshot.two_pass import PASSES_MAX, PassComparison, PassVerdict, SilentProof
+from fanout.link.snapshot.two_pass import (
+    PASSES_MAX,
+    PassComparison,
+    PassVerdict,
+    SilentProof,
+    is_suspiciously_small,
+)
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.mqtt.topics import matches
@@ -74,26 +81,34 @@ class RetainedPass(Stage):
         stamp_before: Stamp of the newest control message that had come back before the pass; None without stamps.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
         lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
+        refused: Positions of selectors that the primary refused in a comparison, each with how it did.
     """
 
-    def __init__(self, context: LinkContext, *, compare: bool, paced: bool) -> None:
+    def __init__(
+        self, context: LinkContext, *, compare: bool, paced: bool, had: Sequence[int] = (), first: int = 0
+    ) -> None:
         """Prepare; `begin` starts.
 
         Args:
             context: Collaborators of the link.
             compare: Whether the pass is a verification or an audit, which compares even an empty replica.
             paced: Whether to rest between two sets, for an audit.
+            had: Number of topics of each selector in the epoch before; empty for unknown.
+            first: Position of the selector to begin with; those in front of it come last.
         """
         config, peer = context.config, context.peer
-        self.index = 0
+        self.index = first
         self.topics_total = 0
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
+        self.refused: dict[int, str] = {}
         self.evidence: Evidence | None = None
         self.order = peer.order
         self.why = peer.why_unordered
         self.stamp_before = context.control.stamp
         self._selectors = config.selectors
+        self._sets_left = len(config.selectors)
+        """Number of sets that are not proved."""
         self._replica = context.replica
         self._converter = context.pipeline.converter
         self._sender = context.sender
@@ -113,6 +128,10 @@ class RetainedPass(Stage):
         """When the next set is requested, after a rest."""
         self._proof: SetProof | None = None
         self._comparison = PassComparison()
+        self._had = tuple(had) or (0,) * len(config.selectors)
+        self._max_removed_percent = config.max_removed_percent
+        self._awaits_silence: Evidence | None = None
+        """Evidence by answers for a set so small that silence must confirm it; None without need."""
         self._asked_unseen: tuple[int, Evidence] | None = None
         """Number of topics missing in the set when some were requested by name, and its evidence; None before."""
         self._copies = 0
@@ -153,12 +172,14 @@ class RetainedPass(Stage):
         """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
         self.topics_total += self._replica.count(self.index)
         self.request_own_qos(now)
-        self.index += 1
+        self._sets_left -= 1
+        self.index = (self.index + 1) % len(self._selectors) if self._sets_left else len(self._selectors)
         self._own_qos_requested = False
         self._proof = None
         self.evidence = None
         self._comparison = PassComparison()
         self._asked_unseen = None
+        self._awaits_silence = None
         self._copies = 0
         if self.index == len(self._selectors):
             return
@@ -222,8 +243,11 @@ class RetainedPass(Stage):
             return
         selector = self._selectors[self.index]
         verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.view)
-        if verdict is PassVerdict.SAME:
-            self.evidence = Evidence.TWO_PASS if silent else evidence
+        if verdict is PassVerdict.SAME and not silent and self._is_suspicious():
+            self._awaits_silence = evidence
+            self._subscribe(now)
+        elif verdict is PassVerdict.SAME:
+            self.evidence = self._awaits_silence or (Evidence.TWO_PASS if silent else evidence)
             if not silent and (count := self._likely_limit()):
                 self.evidence, self.order = Evidence.TWO_PASS, Order.NONE
                 self.why = (
@@ -231,12 +255,13 @@ class RetainedPass(Stage):
                     " limit of its own, as match_retained_limit of ejabberd's mod_mqtt is: raise it, or allow two-pass"
                     " where there is none"
                 )
-        elif verdict is PassVerdict.NOTHING and silent:
+        elif verdict is PassVerdict.NOTHING and silent and self._awaits_silence is None:
             self.evidence = Evidence.QUIET
             held = self._replica.view
             self._replica.begin_pass(self.index, seen=(topic for topic in self._comparison.seen if topic in held))
         else:
             comparison = self._comparison
+            self._awaits_silence = None  # what came late shows in the next pass, which ends by its evidence again
             if not silent and comparison.passes > 1:
                 self.order, self.why = Order.NONE, _CAME_LATE
             elif comparison.passes >= PASSES_MAX:
@@ -249,6 +274,12 @@ class RetainedPass(Stage):
             if comparison.passes == 1:
                 self._narrowed = self._ask(narrower_filters(selector, self._newest(SAMPLE_TOPICS)), now) > 0
             self._subscribe(now)
+
+    def _is_suspicious(self) -> bool:
+        """Say whether the set under way is so small that it may come behind its evidence."""
+        return is_suspiciously_small(
+            self._replica.seen_count, had=self._had[self.index], max_removed_percent=self._max_removed_percent
+        )
 
     def _likely_limit(self) -> int:
         """Return the number of topics or copies of the set if it is typical of a limit; else 0.
@@ -355,16 +386,22 @@ class RetainedPass(Stage):
         """
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
             if self._asked_unseen is None:  # access rules may allow a selector but not a topic in it by name
-                self._check(self.index, packet)
-                if self._is_live_only:
-                    self._note_granted(self.index, packet)
+                if self._compare and packet.reason_codes[0] >= 0x80:
+                    # The answers that follow end the set, which is empty: its topics are missing.
+                    refusal = refused_subscription(self._selectors[self.index].filter, packet.reason_codes[0])
+                    self.refused[self.index] = refusal.message
+                else:
+                    self._check(self.index, packet)
+                    if self._is_live_only:
+                        self._note_granted(self.index, packet)
             if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
                 self._proof.expect_manifest()
             self._proof.receive_suback(now)
         elif packet.packet_id in self._own_qos_pending:
             index = self._own_qos_pending.pop(packet.packet_id)
-            self._check(index, packet)
-            self._note_granted(index, packet)
+            if index not in self.refused:
+                self._check(index, packet)
+                self._note_granted(index, packet)
             self._converter.fix_qos(index, None)
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
@@ -437,8 +474,10 @@ class RetainedPass(Stage):
         if isinstance(proof, SilentProof):
             proof.end_if_due(now)
             if proof.trickles:
-                # A comparison may end all the same when all topics of the replica have come, or are requested by name.
-                if not self._compare or self._replica.unseen_count > UNSEEN_ASKED:
+                # A comparison may end all the same when all topics of the replica have come, or are requested by name;
+                # so may a pass behind evidence by answers, since a further one follows.
+                may_end = self._compare and self._replica.unseen_count <= UNSEEN_ASKED
+                if not may_end and self._awaits_silence is None:
                     raise SnapshotUnproved(self._trickle(), hint=CHURN_HINT)
                 proof.ended = True
         if proof is None:
@@ -486,7 +525,7 @@ class RetainedPass(Stage):
     def _subscribe(self, now: float) -> None:
         selector = self._selectors[self.index]
         live_only = self._is_live_only
-        silent = self.order is Order.NONE and not live_only
+        silent = (self.order is Order.NONE or self._awaits_silence is not None) and not live_only
         fence = None if silent else self._fence
         self._converter.fix_qos(self.index, None if live_only else selector.qos)
         self._converter.await_own_qos({})

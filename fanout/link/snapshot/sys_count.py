@@ -1,6 +1,8 @@
 """Comparison of the replica with the primary's own count of retained messages (Mosquitto).
 
-It only confirms a set that is proved already. `$SYS/broker/retained messages/count` counts everything with a retained
+It confirms a set that is proved already, and shows whether as many messages are gone as topics are missing
+(`fanout.link.snapshot.absence`): the difference between the count and what is held is then what it was before.
+The first is possible only for some selectors. `$SYS/broker/retained messages/count` counts everything with a retained
 value: the primary's own `$SYS` topics (53 of them on 2.0.11), other topics with `$` in front that `#` does not match,
 topics that the link may not read, and expired ones that were not looked at since. So the comparison is made only for a
 selector `#` without exceptions, and the `$SYS` topics and the link's control topics are counted here. None of the parts
@@ -19,12 +21,14 @@ from collections.abc import Sequence
 from fanout.link.protocol.sender import PacketSender
 from fanout.selection import Selector
 
-__all__ = ["CountState", "SysCount"]
+__all__ = ["SYSTEM_TOPICS", "UPTIME", "CountState", "SysCount", "is_comparable"]
 
 _SYSTEM_PREFIX = b"$SYS/"
-_SYSTEM_TOPICS = b"$SYS/#"
-_UPTIME = b"$SYS/broker/uptime"
-_ORDERED_TOPICS = frozenset({_UPTIME})
+SYSTEM_TOPICS = b"$SYS/#"
+"""Topic Filter of what the primary says about itself, all of which has to be counted."""
+UPTIME = b"$SYS/broker/uptime"
+"""Topic that Mosquitto publishes each time in front of its count of retained messages."""
+_ORDERED_TOPICS = frozenset({UPTIME})
 _NONE: frozenset[bytes] = frozenset()
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
@@ -33,6 +37,12 @@ _NAMES_MAX = 10_000
 """Number of topics remembered beside the selected ones; with more, nothing can be confirmed."""
 _NAME_BYTES_MAX = 1024
 """Longest topic remembered; with a longer one, nothing can be confirmed."""
+
+
+def is_comparable(selectors: Sequence[Selector]) -> bool:
+    """Say whether the primary's count is of what these selectors take: everything, without exceptions."""
+    first, *others = selectors
+    return first.filter == "#" and not (others or first.exclude or first.is_choosy)
 
 
 class CountState(enum.Enum):
@@ -52,6 +62,8 @@ class SysCount:
     Attributes:
         state: State of the comparison.
         total: Count of retained messages that the primary gives; None for unknown.
+        outside: Retained messages that the primary had beyond the confirmed topics of the replica when both were
+            compared last; None before.
         why: Why the replica differs, in words; empty while that is unknown.
     """
 
@@ -65,11 +77,11 @@ class SysCount:
         """
         self.state = CountState.OFF
         self.total: int | None = None
+        self.outside: int | None = None
         self.why = ""
         self._control_prefix = control_prefix
         self._sender = sender
-        (first, *others) = selectors
-        self._possible = first.filter == "#" and not (others or first.exclude or first.is_choosy)
+        self._possible = is_comparable(selectors)
         if not self._possible:
             self.why = "the primary's count is not of what is selected"
         self._control_names: set[bytes] = set()
@@ -77,11 +89,14 @@ class SysCount:
         self._compared = 0
         self._held = 0
         self._system_held = 0
+        self._confirmed = 0
+        """Confirmed topics of the replica at the moment of the newest uptime message."""
 
     def begin_epoch(self) -> None:
         """Forget the state of the former session."""
         self.state = CountState.OFF
         self.total = None
+        self.outside = None
         self._control_names.clear()
         if self._possible:
             self.why = ""
@@ -97,17 +112,18 @@ class SysCount:
         return _NONE if self.state is CountState.OFF else _ORDERED_TOPICS
 
     def begin(self, now: float) -> None:
-        """Begin a comparison if it is possible and no PINGREQ is under way; `now` is monotonic seconds."""
-        if not self._possible or self._sender.ping_sent_s is not None:
+        """Begin a comparison if no PINGREQ is under way; `now` is monotonic seconds."""
+        if self._sender.ping_sent_s is not None:
             return
         self.state = CountState.WAITING
         self._system_names.clear()
         self._compared = 0
         # An audit waits for this PINGRESP, so it does not take a copy of the fence that comes now for its own.
-        self._sender.subscribe(_SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
+        first, second = self._filters
+        self._sender.subscribe(first, qos=0, no_local=False, retain_handling=0, fence=second, now=now)
         self._sender.ping(now)
 
-    def receive(self, topic: bytes, payload: bytes, *, retain: bool, held: int) -> bool:
+    def receive(self, topic: bytes, payload: bytes, *, retain: bool, held: int, unconfirmed: int = 0) -> bool:
         """Take a message outside the selectors.
 
         Args:
@@ -115,6 +131,7 @@ class SysCount:
             payload: Its payload.
             retain: Its RETAIN flag.
             held: Number of topics in the replica, with everything in front of the message applied.
+            unconfirmed: Number of these that are unconfirmed.
 
         Returns:
             Whether it is one of the system topics.
@@ -127,9 +144,10 @@ class SysCount:
             self.total = int(payload) if payload.isdigit() and len(payload) < 16 else None
         if self.state is CountState.OFF:
             return topic == _FIGURE
-        if topic == _UPTIME and topic in self._system_names:  # the first one is the retained value, which may be old
+        if topic == UPTIME and topic in self._system_names:  # the first one is the retained value, which may be old
             self.state = CountState.TAKEN
             self._held = held + len(self._control_names)
+            self._confirmed = held - unconfirmed
             self._system_held = len(self._system_names)
         if retain:
             _note(self._system_names, topic, payload)
@@ -145,19 +163,26 @@ class SysCount:
         if self.state is not CountState.TAKEN:
             return False
         held, total = self._held + self._system_held, self.total
-        equal = held == total and len(self._system_names) == self._system_held
+        self.outside = None if total is None else total - self._confirmed
+        equal = self._possible and held == total and len(self._system_names) == self._system_held
         if equal:
             self.why = ""
-        else:
+        elif self._possible:
             self._compared += 1
             counted = "does not tell how many retained messages it has" if total is None else f"counts {total}"
             self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
-        if equal or self._compared >= _COMPARISONS_MAX:
+        if equal or not self._possible or self._compared >= _COMPARISONS_MAX:
             self.state = CountState.OFF
-            self._sender.unsubscribe(_SYSTEM_TOPICS, now=now)
+            for topic_filter in filter(None, self._filters):
+                self._sender.unsubscribe(topic_filter, now=now)
         else:
             self.state = CountState.WAITING
         return equal
+
+    @property
+    def _filters(self) -> tuple[bytes, bytes | None]:
+        """Topic Filters of the primary's own topics that are needed."""
+        return (SYSTEM_TOPICS, None) if self._possible else (_FIGURE, UPTIME)
 
 
 def _note(names: set[bytes], topic: bytes, payload: bytes) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Container, Set
 from fanout.link.model.evidence import Evidence
 from fanout.link.snapshot.set_proof import SetProof
 
-__all__ = ["PASSES_MAX", "PassComparison", "PassVerdict", "SilentProof"]
+__all__ = ["PASSES_MAX", "PassComparison", "PassVerdict", "SilentProof", "is_suspiciously_small"]
 
 PASSES_MAX = 5
 """After so many passes that disagree, a set is given up: topics come and go, or are dropped, all the time."""
@@ -27,6 +27,19 @@ _TRICKLE_QUIETS = 12
 _TRICKLE_TOPICS = 120
 _TRICKLE_SHARE = 0.01
 """Share of the topics that had come before: a primary with a limited rate takes long for a large set, too."""
+
+
+def is_suspiciously_small(topics: int, *, had: int, max_removed_percent: int) -> bool:
+    """Say whether a first set needs silence behind it, besides answers in an order that is only likely.
+
+    A primary that looks names up at once, and scans for wildcards behind other requests, answers in front of the set.
+
+    Args:
+        topics: Number of topics that the set brought.
+        had: Number that this node held before, in this epoch or the one before; 0 for unknown.
+        max_removed_percent: Share of the topics that may be gone without suspicion.
+    """
+    return not topics or 100 * topics < (100 - max_removed_percent) * had
 
 
 class SilentProof(SetProof):

@@ -16,13 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fanout.config import Address
 from fanout.errors import PrimaryUnreachable, WebSocketRefused
 from fanout.link.transport.coalescing import COALESCED_BYTES, coalescing_s
 from fanout.link.transport.tls import LinkTls, peer_expires_s
-from fanout.link.transport.websocket import WebSocketClient
+
+if TYPE_CHECKING:
+    from fanout.link.transport.websocket import WebSocketClient
 
 __all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect"]
 
@@ -285,9 +287,11 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     protocol.make_protocol_error = partial(_other_protocol, address)
-    websocket = (
-        WebSocketClient(protocol, address=address, frame_bytes_max=frame_bytes_max) if address.has_websocket else None
-    )
+    websocket: WebSocketClient | None = None
+    if address.has_websocket:
+        from fanout.link.transport.websocket import WebSocketClient  # most links do without it
+
+        websocket = WebSocketClient(protocol, address=address, frame_bytes_max=frame_bytes_max)
     reason = "no address was found"
     try:
         async with asyncio.timeout(timeout_s):

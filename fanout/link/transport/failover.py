@@ -56,18 +56,33 @@ class AddressChoice:
         self.current = min(order, key=lambda index: max(now, self._free_at_s[index]))
         self.try_at_s = self._free_at_s[self.current]
 
-    def lose(self, now: float) -> None:
-        """Note that the current address, which worked, lost its connection; it is tried again after a pause."""
+    def lose(self, now: float, *, live_s: float) -> None:
+        """Note that the current address worked and lost its connection; it is tried again after a pause.
+
+        One that did not work for long has failed: it may be a primary that closes each connection soon.
+
+        Args:
+            now: Monotonic seconds.
+            live_s: Seconds for which the link was live on that connection.
+        """
         backoff = self._backoffs[self.current]
-        backoff.reset()
-        self._returns[self.current].reset()
+        if not backoff.note_success(lasted_s=live_s):
+            self.fail(now)
+            return
+        self._returns[self.current].note_success(lasted_s=live_s)
         self._returning = False
         self.try_at_s = self._free_at_s[self.current] = now + backoff.next_delay_s()
 
-    def take(self, index: int, now: float) -> None:
-        """Use an address at once, which has just answered a probe, but may not work; the one before worked."""
-        self._backoffs[self.current].reset()
-        self._returns[self.current].reset()
+    def take(self, index: int, now: float, *, live_s: float) -> None:
+        """Use an address at once, which has just answered a probe, but may not work.
+
+        Args:
+            index: Its position.
+            now: Monotonic seconds.
+            live_s: Seconds for which the link was live at the address that it leaves.
+        """
+        self._backoffs[self.current].note_success(lasted_s=live_s)
+        self._returns[self.current].note_success(lasted_s=live_s)
         self._returning = True
         self.current = index
         self.try_at_s = self._free_at_s[index] = now

@@ -1,30 +1,29 @@
-"""MQTT over WebSocket for a link (MQTT 5, chapter 6; RFC 6455): frames to the network, a byte stream to the link.
-
-The `websockets` package does the protocol without I/O; this module joins it with a transport and a link's connection.
-No extension is offered, because compression would cost more than it saves in a plant's network.
-"""
+"""WebSocket of a link: the handshake with a primary, and the reason when it refuses (`fanout.runtime.websocket`)."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from typing import Any, Final, Protocol, cast
+from typing import Final
 
 from websockets.client import ClientProtocol
-from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Response
+from websockets.http11 import Request, Response
 from websockets.protocol import State
-from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from fanout.config import Address
 from fanout.errors import LinkLost, WebSocketRefused
+from fanout.runtime.websocket import (
+    FRAME_MARGIN_BYTES,
+    SUBPROTOCOL,
+    WEBSOCKET_LOGGER,
+    PacketReceiver,
+    PacketTransport,
+    WebSocketEnd,
+)
 
-__all__ = ["StreamReceiver", "WebSocketClient"]
+__all__ = ["WebSocketClient"]
 
-_SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
-_FRAME_MARGIN_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 """Size of the longest answer to the handshake."""
@@ -34,37 +33,17 @@ _HTTP: Final = b"HTTP/"
 _STATUS_LINE: Final = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[ \r\n]")
 _SWITCHING: Final = "101"
 
-_LOGGER = logging.getLogger("fanout.websockets.client")
-_LOGGER.setLevel(logging.ERROR)  # at lower levels the package logs each connection and frame
 
-
-class StreamReceiver(Protocol):
-    """Receiver of the stream of packets."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport of packets."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Note the end."""
-
-    def pause_writing(self) -> None:
-        """Note that the primary reads too slowly."""
-
-    def resume_writing(self) -> None:
-        """Note that the primary has caught up."""
-
-    def receive(self, data: bytes) -> None:
-        """Take a piece of the stream of packets."""
-
-
-class WebSocketClient(asyncio.BufferedProtocol):
-    """One WebSocket connection: a protocol to the network, and through `_Stream` a transport to a connection.
+class WebSocketClient(WebSocketEnd[PacketReceiver]):
+    """The link's end of one WebSocket connection.
 
     Attributes:
         asked: Whether the request of the handshake was sent.
     """
 
-    def __init__(self, receiver: StreamReceiver, *, address: Address, frame_bytes_max: int) -> None:
+    _protocol: ClientProtocol
+
+    def __init__(self, receiver: PacketReceiver, *, address: Address, frame_bytes_max: int) -> None:
         """Begin without a handshake; the receiver is not called before `open` is done.
 
         Args:
@@ -73,21 +52,20 @@ class WebSocketClient(asyncio.BufferedProtocol):
             frame_bytes_max: Largest frame, hence about the largest packet, that is read.
         """
         self.asked = False
-        self._receiver = receiver
         self._address = address
-        self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._answer = b""
         """Bytes of the answer to the handshake so far."""
         self._is_open = False
+        self._is_connected = False
         self._fault: Exception | None = None
-        self._protocol = ClientProtocol(
+        protocol = ClientProtocol(
             WebSocketURI(address.has_tls, _ascii(address.host), address.port, address.path or "/", ""),
-            subprotocols=[_SUBPROTOCOL],
-            max_size=(None, frame_bytes_max + _FRAME_MARGIN_BYTES),
-            logger=_LOGGER,
+            subprotocols=[SUBPROTOCOL],
+            max_size=(None, frame_bytes_max + FRAME_MARGIN_BYTES),
+            logger=WEBSOCKET_LOGGER,
         )
+        super().__init__(receiver, protocol, read_buffer=memoryview(bytearray(_READ_BYTES)))
 
     async def open(self) -> None:
         """Do the handshake, and give the receiver its transport.
@@ -104,7 +82,7 @@ class WebSocketClient(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once."""
-        if self._transport is not None:
+        if self._is_connected:
             self._transport.abort()
 
     @property
@@ -117,15 +95,16 @@ class WebSocketClient(asyncio.BufferedProtocol):
     # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the network's transport."""
-        self._transport = cast("asyncio.Transport", transport)
+        """Take the network's transport; the receiver gets its own after the handshake."""
+        super().connection_made(transport)
+        self._is_connected = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the receiver, or fail the handshake."""
         if not self._is_open:
             self._fail(exc if isinstance(exc, OSError) and not self._answer else self.refusal)
             return
-        self._receiver.connection_lost(self._fault or exc)
+        super().connection_lost(self._fault or exc)
 
     def eof_received(self) -> bool:
         """Close; an answer without a length ends here."""
@@ -136,20 +115,16 @@ class WebSocketClient(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Tell the receiver, which then stops reading, so that no pongs pile up."""
         if self._is_open:
-            self._receiver.pause_writing()
+            super().pause_writing()
 
     def resume_writing(self) -> None:
         """Tell the receiver."""
         if self._is_open:
-            self._receiver.resume_writing()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next read."""
-        return self._buffer
+            super().resume_writing()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take a read; all packets in it go to the receiver at once, wherever frames begin and end."""
-        protocol, data = self._protocol, bytes(self._buffer[:nbytes])
+        """Take a read: the answer to the handshake, or packets for the receiver."""
+        protocol, data = self._protocol, bytes(self._read_buffer[:nbytes])
         if not self._is_open:
             self._answer += data
             is_http = self._answer.startswith(_HTTP[: len(self._answer)])
@@ -157,44 +132,35 @@ class WebSocketClient(asyncio.BufferedProtocol):
                 self._fail(self.refusal)
                 self.abort()
                 return
-        protocol.receive_data(data)
-        pieces: list[bytes] = []
-        for event in protocol.events_received():
-            if isinstance(event, Response):
-                self._take_answer()
-            elif isinstance(event, Frame):
-                if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
-                    protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
-                    self._fault = LinkLost("the primary sent a WebSocket frame with text")
-                    break
-                if event.opcode in (Opcode.BINARY, Opcode.CONT):
-                    pieces.append(bytes(event.data))
-        self._flush()
+        self._read(data)
         if not self._is_open:
             if protocol.handshake_exc is not None or len(self._answer) > _ANSWER_BYTES_MAX:
                 self._fail(self.refusal)
                 self.abort()
             return
         self._answer = b""
-        if pieces:
-            self._receiver.receive(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if protocol.state is not State.OPEN and self._transport is not None:
+        if self._got_text and self._fault is None:
+            self._fault = LinkLost("the primary sent a WebSocket frame with text")
+        if protocol.state is not State.OPEN:
             self._fault = self._fault or protocol.parser_exc
             self._transport.close()
 
-    def _take_answer(self) -> None:
+    def _delivers(self) -> bool:
+        return self._is_open
+
+    def _take_handshake(self, message: Request | Response) -> None:
         """Give the receiver its transport, unless WebSocket is refused."""
         protocol = self._protocol
         error = protocol.handshake_exc
         if error is not None:
             said = "".join(one if one.isprintable() else "?" for one in str(error)[:_SHOWN_CHARACTERS_MAX])
             self._fail(self._refused(problem=f"its answer is wrong: {said}"))
-        elif protocol.subprotocol != _SUBPROTOCOL:
+        elif protocol.subprotocol != SUBPROTOCOL:
             self._fail(self._refused(problem="it does not speak the subprotocol mqtt"))
             self.abort()
-        elif self._transport is not None:
+        else:
             self._is_open = True
-            self._receiver.connection_made(_Stream(self, self._transport))
+            self._receiver.connection_made(PacketTransport(self, self._transport))
             if not self._opened.done():
                 self._opened.set_result(None)
 
@@ -210,61 +176,6 @@ class WebSocketClient(asyncio.BufferedProtocol):
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # retrieved, in case no caller waits any more
-
-    def _flush(self) -> None:
-        data = b"".join(self._protocol.data_to_send())
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    # --- called by the receiver ---
-
-    def send(self, data: bytes) -> None:
-        """Write packets as one frame."""
-        if self._protocol.state is State.OPEN:
-            self._protocol.send_binary(data)
-            self._flush()
-
-    def close(self) -> None:
-        """Send a close frame; the primary answers, or the caller aborts after some time."""
-        if self._protocol.state is State.OPEN:
-            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
-            self._flush()
-        elif self._transport is not None:
-            self._transport.close()
-
-
-class _Stream(asyncio.Transport):
-    """Transport that writes to a WebSocket, for the receiver."""
-
-    def __init__(self, websocket: WebSocketClient, transport: asyncio.Transport) -> None:
-        super().__init__()
-        self._websocket = websocket
-        self._transport = transport
-        self._closing = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._websocket.send(bytes(data))
-
-    def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self._websocket.close()
-
-    def is_closing(self) -> bool:
-        return self._closing or self._transport.is_closing()
-
-    def abort(self) -> None:
-        self._closing = True
-        self._transport.abort()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
 
 
 def _ascii(host: str) -> str:

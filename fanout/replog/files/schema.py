@@ -84,8 +84,10 @@ event_names = (
     "state",  # a link entered `state`
     "complete",  # a selector's snapshot is proved complete, by `evidence`
     "audit",  # an audit of a live link has ended; detail: JSON of `fanout.link.model.audit_report.AuditReport`
+    "unconfirmed",  # topics have become unconfirmed, or none is any more; detail: JSON of their number
     "tear_down",  # the link's replica was removed; rows of it with a smaller log_pos hold no more
     "heartbeat",  # the link's own message came back through the data path, or (link "") the node is alive
+    "alarm",  # a link had a warning or an error; detail: JSON of its log line, with `level` and `message`
     "gap",  # rows were not logged; detail is JSON, see below
 )
 """Values of the column `event`.

@@ -5,7 +5,7 @@ Nothing is changed, and nodes may go on writing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fanout.replog.files.sealing import node_of
 from fanout.replog.files.segments import SegmentReader
 from fanout.replog.read.reading import LogPart, log_parts
 
-__all__ = ["newest_rows"]
+__all__ = ["newest_rows", "pieces_of"]
 
 
 def newest_rows(
@@ -29,6 +29,8 @@ def newest_rows(
     count: int,
     node: str | None = None,
     wanted_topic: Callable[[str], bool] | None = None,
+    kinds: Collection[str] | None = None,
+    since: datetime | None = None,
 ) -> list[dict[str, Any]]:
     """Return the last rows that each node logged, oldest first: by time, and of one node in the order of its log.
 
@@ -38,36 +40,51 @@ def newest_rows(
         count: How many at most, over all nodes.
         node: The node whose rows are wanted; None for all.
         wanted_topic: Tells whether updates of a topic are wanted, called once per topic and piece; None for all.
+        kinds: The events that are wanted, by the column `event`; None for all.
+        since: The time from which rows are wanted, by the clock of the node that logged them; None for all.
 
     Raises:
         LogError: The directory is not that of a log, or a file cannot be read.
     """
     by_node: dict[str, list[LogPart]] = {}
+    time = "applied" if table == "updates" else "at"
+
+    def wanted(piece: pa.Table) -> pa.Table:
+        if kinds is not None:
+            piece = piece.filter(
+                pc.is_in(piece["event"].cast(pa.string()), value_set=pa.array(sorted(kinds), pa.string()))
+            )
+        if since is not None:
+            piece = piece.filter(pc.greater_equal(piece[time], pa.scalar(since, piece.schema.field(time).type)))
+        return piece if wanted_topic is None else _with_topics(piece, wanted_topic)
+
     try:
         with log_parts(directory) as parts:
             for name, part in parts.items():
                 if node in (None, node_of(name.node)):
                     by_node.setdefault(name.node, []).append(part)
-            found = [row for of_node in by_node.values() for row in _last(of_node, table, count, wanted_topic)]
+            found = [row for of_node in by_node.values() for row in _last(of_node, table, count, wanted, since)]
     except (OSError, pa.ArrowException) as error:
         raise LogError(f"the log in {directory} cannot be read: {error}", hint="Run fanout log verify") from error
-    time = "applied" if table == "updates" else "at"
     found.sort(key=lambda row: (row[time], row["node"], row["node_epoch"], row["log_pos"]))
     return found[max(0, len(found) - count) :]
 
 
 def _last(
-    parts: list[LogPart], table: str, count: int, wanted_topic: Callable[[str], bool] | None
+    parts: list[LogPart],
+    table: str,
+    count: int,
+    wanted: Callable[[pa.Table], pa.Table],
+    since: datetime | None,
 ) -> list[dict[str, Any]]:
     """Return the last wanted rows of one node, in any order."""
     rows: list[dict[str, Any]] = []
     for part in reversed(parts):
-        pieces = _of_segment(part, table) if part.segment is not None else _of_file(part.sealed.get(table))
-        for piece in pieces:
-            wanted = piece if wanted_topic is None else _with_topics(piece, wanted_topic)
+        for piece in pieces_of(part, table, since=since):
+            found = wanted(piece)
             # Rows of a piece are grouped by link, not sorted.
-            order = pc.sort_indices(wanted["log_pos"])
-            rows += _with_times(wanted.take(order[max(0, len(order) - count) :])).to_pylist()
+            order = pc.sort_indices(found["log_pos"])
+            rows += _with_times(found.take(order[max(0, len(order) - count) :])).to_pylist()
         if len(rows) >= count:
             break
     return rows
@@ -83,6 +100,22 @@ def _with_times(rows: pa.Table) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
 
 
+def pieces_of(
+    part: LogPart, table: str, *, since: datetime | None = None, columns: list[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of one table of a part, in pieces; those of a piece are grouped by link, not sorted.
+
+    Args:
+        part: The part.
+        table: `updates` or `events`.
+        since: Pieces of sealed files that end before this time are left out; None leaves out none.
+        columns: The columns to read of sealed files; None for all. Segments yield all in any case.
+    """
+    if part.segment is not None:
+        return _of_segment(part, table)
+    return _of_file(part.sealed.get(table), since, columns)
+
+
 def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
     assert part.segment is not None
     for frame in SegmentReader(part.segment):
@@ -91,12 +124,21 @@ def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
             yield pa.ipc.open_stream(stream).read_all()
 
 
-def _of_file(path: Path | None) -> Iterator[pa.Table]:
+def _of_file(path: Path | None, since: datetime | None, columns: list[str] | None) -> Iterator[pa.Table]:
     if path is None:
         return
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group)
+            if since is None or not _ends_before(file.metadata.row_group(group), since):
+                yield file.read_row_group(group, columns=columns)
+
+
+def _ends_before(group: pq.RowGroupMetaData, time: datetime) -> bool:
+    """Return whether all rows of a group are older than `time`, by what the file says of it."""
+    columns = (group.column(index) for index in range(group.num_columns))
+    at = next(column for column in columns if column.path_in_schema in ("at", "applied"))
+    latest: Any = at.statistics.max if at.statistics is not None else None
+    return latest is not None and bool(latest < time)
 
 
 def _with_topics(piece: pa.Table, wanted_topic: Callable[[str], bool]) -> pa.Table:

@@ -6,11 +6,13 @@ Belongs to the writer's thread; others only read its figures.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.segments import SegmentFile, SegmentIdentity
 from fanout.replog.runs import Run, RunRecord
+from fanout.replog.settings import LogSettings
 from fanout.replog.write.sealer import ClosedSegment
 from fanout.replog.write.write_queue import PendingRows
 from fanout.runtime.system_clock import Clock
@@ -27,32 +29,22 @@ class SegmentLog:
         self,
         directory: Path,
         *,
-        node: str,
-        role: str,
-        node_epoch: int,
-        bytes_max: int,
-        age_max_s: float,
-        fsync_interval_s: float,
+        identity: SegmentIdentity,
+        settings: LogSettings,
         clock: Clock,
         alarms: Alarms,
         runs: RunRecord,
-        token: str,
         on_closed: Callable[[ClosedSegment], None],
     ) -> None:
         """Begin with no segment; the first write makes one.
 
         Args:
             directory: The existing directory of segments.
-            node: Identifier of the node.
-            role: Its role.
-            node_epoch: Its epoch.
-            bytes_max: Size at which a segment is closed.
-            age_max_s: Age at which a segment is closed; one is also closed when a new hour begins.
-            fsync_interval_s: How long written rows may wait to be synced.
+            identity: Identity of the segment before the first one, with the random token in the marks of all.
+            settings: Size and age at which a segment is closed, and how long written rows may wait to be synced.
             clock: The time.
             alarms: Gets the faults.
             runs: Record of how far the log reaches.
-            token: Random token in the marks of all segments.
             on_closed: Called with each closed segment.
         """
         self.written_log_pos = 0
@@ -64,19 +56,13 @@ class SegmentLog:
         self.written_bytes_total = 0
         self.last_sync_ns = 0
         self._directory = directory
-        self._node = node
-        self._role = role
-        self._node_epoch = node_epoch
-        self._bytes_max = bytes_max
-        self._age_max_s = age_max_s
-        self._fsync_interval_s = fsync_interval_s
+        self._identity = identity
+        self._settings = settings
         self._clock = clock
         self._alarms = alarms
         self._runs = runs
-        self._token = token
         self._empty: list[int] = []
         self._on_closed = on_closed
-        self._number = 0
         self._segment: SegmentFile | None = None
         self._opened = 0.0  # monotonic
         self._unsynced_since: float | None = None  # monotonic; None when everything written is synced
@@ -101,7 +87,7 @@ class SegmentLog:
         self.written_log_pos = pending.last_log_pos
         if self._unsynced_since is None:
             self._unsynced_since = self._clock.monotonic()
-        if segment.size >= self._bytes_max:
+        if segment.size >= self._settings.segment_bytes_max:
             self._finish()
         return True
 
@@ -121,9 +107,14 @@ class SegmentLog:
             return
         now = self._clock.monotonic()
         opened_us = self._segment.identity.opened_us
-        if now - self._opened >= self._age_max_s or self._now_us() // _HOUR_US != opened_us // _HOUR_US:
+        if (
+            now - self._opened >= self._settings.segment_age_max_s
+            or self._now_us() // _HOUR_US != opened_us // _HOUR_US
+        ):
             self._finish()
-        elif self._unsynced_since is not None and (sync_now or now - self._unsynced_since >= self._fsync_interval_s):
+        elif self._unsynced_since is not None and (
+            sync_now or now - self._unsynced_since >= self._settings.fsync_interval_s
+        ):
             try:
                 self._segment.sync()
             except OSError as error:
@@ -139,17 +130,9 @@ class SegmentLog:
             self._finish()
 
     def _begin(self) -> SegmentFile:
-        identity = SegmentIdentity(
-            node=self._node,
-            role=self._role,
-            node_epoch=self._node_epoch,
-            number=self._number + 1,
-            opened_us=self._now_us(),
-            token=self._token,
-            floor=self.floor,
-        )
+        identity = replace(self._identity, number=self._identity.number + 1, opened_us=self._now_us(), floor=self.floor)
         self._segment = SegmentFile.create(self._directory, identity)
-        self._number += 1
+        self._identity = identity
         self._opened = self._clock.monotonic()
         return self._segment
 
@@ -177,11 +160,11 @@ class SegmentLog:
 
     def _note(self, segment: SegmentFile) -> None:
         """Record how far the rows on the disk reach: at the first rows of a segment, and when it is closed."""
-        known = self._runs.runs.get(self._node_epoch)
+        known = self._runs.runs.get(self._identity.node_epoch)
         number = segment.identity.number
         if segment.last_log_pos and (known is None or known.segments < number or self._segment is None):
-            run = Run(self._role, number, segment.last_log_pos, self._now_us(), tuple(self._empty))
-            self._runs.note(self._node_epoch, run)
+            run = Run(self._identity.role, number, segment.last_log_pos, self._now_us(), tuple(self._empty))
+            self._runs.note(self._identity.node_epoch, run)
 
     def _synced(self) -> None:
         self._alarms.end("sync")

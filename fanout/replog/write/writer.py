@@ -31,7 +31,7 @@ from fanout.replog.files.columns import EventRow, LoggedSelector, LogSource, Row
 from fanout.replog.files.node_lock import LastRun, NodeLock
 from fanout.replog.files.schema import event_names
 from fanout.replog.files.sealing import Sealed, last_row, last_sealed, open_directory
-from fanout.replog.files.segments import Damage, encode_rows
+from fanout.replog.files.segments import Damage, SegmentIdentity, encode_rows
 from fanout.replog.runs import RunRecord
 from fanout.replog.settings import LogSettings, LogStats
 from fanout.replog.shipping.archive import Archive
@@ -137,16 +137,11 @@ class LogWriter:
         )
         self._segments = SegmentLog(
             place,
-            node=node,
-            role=role,
-            node_epoch=node_epoch,
-            bytes_max=self._settings.segment_bytes_max,
-            age_max_s=self._settings.segment_age_max_s,
-            fsync_interval_s=self._settings.fsync_interval_s,
+            identity=SegmentIdentity(node, role, node_epoch, number=0, opened_us=0, token=self._token),
+            settings=self._settings,
             clock=clock,
             alarms=self._alarms,
             runs=self._runs,
-            token=self._token,
             on_closed=self._sealer.put,
         )
         self._sources: list[LogSource] = []

@@ -49,6 +49,10 @@ _LAG_BASIS: Final = (
     "them; updates without a stamp have none. Round trips are those of the links' heartbeats, by one clock. No "
     "reference is needed."
 )
+_UNION_REFUSED: Final = (
+    "the secondaries are compared with one another only, and what none of them may read is missing at none of them: "
+    "give the log of a tap with a user of its own, or of the primary; --accept-union judges without"
+)
 
 
 def make_section_report(
@@ -235,6 +239,9 @@ def make_completeness_report(
                 fail_under_percent=parameters.fail_under_percent,
                 left_out=scope.left_out,
                 cut_off=scope.cut_off,
+                refused_reference=_UNION_REFUSED
+                if scope.reference.kind == "union" and not parameters.accept_union
+                else "",
             ),
         )
         if name == "completeness":

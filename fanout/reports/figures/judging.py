@@ -16,17 +16,20 @@ def judge(
     fail_under_percent: float | None,
     left_out: Sequence[str] = (),
     cut_off: str = "",
+    refused_reference: str = "",
 ) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
     What is unknown counts against a share, since nothing proves it, and so does what the reference's log is known to
-    lack, or has without a stamp. A selector that never held everything fails.
+    lack, or has without a stamp. A selector that never held everything fails. Secondaries that are compared with
+    nothing but one another fail, since a topic that none of them may read is missing at none of them.
 
     Args:
         targets: The selectors.
         fail_under_percent: The threshold; None asks for no verdict.
         left_out: Links that are compared with nothing: the verdict says that it is not about them.
         cut_off: Why the reference does not show all of the window that was asked for; then nothing is proved of it.
+        refused_reference: Why nothing is proved by a comparison with this reference, and what to do; empty when it is.
     """
     if fail_under_percent is None:
         return None
@@ -41,7 +44,7 @@ def judge(
             fail_under_percent=fail_under_percent,
             lowest_percent=None,
             passed=False,
-            because="nothing was old enough to be judged",
+            because=f"nothing was old enough to be judged{f'; {refused_reference}' if refused_reference else ''}",
         )
     because = f"lowest: {lowest[1]}"
     if any(target.basis == "unstamped" for target in targets):
@@ -52,10 +55,12 @@ def judge(
         because += f"; not compared, so not judged: {', '.join(left_out)}"
     if cut_off:
         because += f"; {cut_off}, so nothing is proved of that part of the window"
+    if refused_reference:
+        because += f"; {refused_reference}"
     return Verdict(
         fail_under_percent=fail_under_percent,
         lowest_percent=lowest[0],
-        passed=lowest[0] >= fail_under_percent and not cut_off,
+        passed=lowest[0] >= fail_under_percent and not (cut_off or refused_reference),
         because=because,
     )
 

@@ -20,7 +20,7 @@ from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.timeline import timeline
-from fanout.reports.render.wording import count, counted, duration, facts, percentage, printable
+from fanout.reports.render.wording import blind_spot, count, counted, duration, facts, percentage, printable
 from fanout.reports.values.document import Report
 
 __all__ = ["render_page"]
@@ -44,6 +44,7 @@ def render_page(report: Report) -> str:
     tables = tables_of(report)
     body = [
         f"<h1>Replication report: {report.report}</h1>",
+        _limit(report),
         _verdict(report),
         _facts(report),
         _notices(report),
@@ -77,6 +78,12 @@ def _embedded(report: Report) -> str:
 def _facts(report: Report) -> str:
     entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts(report))
     return f"<dl>{entries}</dl>"
+
+
+def _limit(report: Report) -> str:
+    """Return what the report cannot know, above everything else."""
+    limit = blind_spot(report)
+    return f'<div class="notices" role="note"><p>{escape(limit[:1].upper() + limit[1:])}.</p></div>' if limit else ""
 
 
 def _notices(report: Report) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fanout.reports.render.table import Cell, Column, Table, Tone
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.wording import facts, percentage, printable
+from fanout.reports.render.wording import blind_spot, facts, percentage, printable
 from fanout.reports.values.document import Report, Verdict
 
 __all__ = ["print_report"]
@@ -54,7 +54,10 @@ def _head(report: Report) -> RenderableType:
     grid.add_column()
     for name, text in facts(report):
         grid.add_row(name, Text(text, style="yellow" if name == "holes" else ""))
-    return Group(Text(f"fanout report: {report.report}", style="bold"), Padding(grid, (0, 0, 0, 2)))
+    first = Text(f"fanout report: {report.report}", style="bold")
+    if limit := blind_spot(report):
+        first.append(f" ({limit})", style="bold yellow")
+    return Group(first, Padding(grid, (0, 0, 0, 2)))
 
 
 def _verdict(verdict: Verdict) -> Text:

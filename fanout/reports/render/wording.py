@@ -13,6 +13,7 @@ from fanout.reports.values.document import Report
 __all__ = [
     "NBSP",
     "NOTHING",
+    "blind_spot",
     "count",
     "counted",
     "duration",
@@ -97,6 +98,17 @@ def span(begin: datetime, end: datetime) -> str:
     """Return the two ends of a span in UTC, the second without a date when it is on the same day."""
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else timestamp(end, decimals=0)
     return f"{timestamp(begin, decimals=0)} to {until} UTC"
+
+
+def blind_spot(report: Report) -> str:
+    """Return what a report cannot know since its reference is no independent one; empty when it is."""
+    reference = report.reference
+    if reference is None or reference.kind not in ("union", "secondary"):
+        return ""
+    if reference.kind == "union":
+        return "the secondaries are compared with one another only: what none of them got cannot be seen"
+    name = printable(reference.name)
+    return f"compared with {name}, itself a secondary: what {name} did not get cannot be seen"
 
 
 def facts(report: Report) -> list[tuple[str, str]]:

@@ -80,6 +80,8 @@ class Parameters(Value):
     """What happened before this is in no figure; null for no such bound."""
     until: AwareDatetime | None = None
     """What happened at this moment and later is in no figure; null for no such bound."""
+    accept_union: bool = False
+    """Whether `fail_under_percent` may be met where the union of the secondaries is the reference."""
 
 
 class Inputs(Value):

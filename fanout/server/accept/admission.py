@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -17,7 +18,7 @@ from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.ports import Logger
 
-__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext", "PendingConnection"]
+__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext"]
 
 _WRAPPED_BYTES = 64 * 1024
 
@@ -73,13 +74,6 @@ class AcceptingServer(Protocol):
         """Make the protocol that serves a connection and frees its slot in the end."""
 
 
-class PendingConnection(Protocol):
-    """A connection in the accept pipeline."""
-
-    def abort(self) -> None:
-        """End the connection at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListenerContext:
     """Objects that the accept pipelines of one listener share."""
@@ -90,8 +84,8 @@ class ListenerContext:
     """Its TLS; None without TLS."""
     server: AcceptingServer
     """The server."""
-    pending: dict[PendingConnection, None]
-    """Connections in the accept pipelines of all listeners, so that they can be ended."""
+    pending: dict[AcceptPipeline, None]
+    """Accept pipelines of all listeners, so that they can be ended."""
 
 
 class AcceptPipeline(asyncio.BufferedProtocol):
@@ -114,11 +108,29 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         self._early = bytearray()  # data decrypted before the TLS task handed the transport over
         self._wrapping: asyncio.Task[None] | None = None
         self._deadline: Deadline | None = None
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None
+
+    def accept_tls(self, connection: socket.socket, *, address: str) -> None:
+        """Do the TLS handshake of a connection that begins with it, and has its slot; then hand it over.
+
+        Args:
+            connection: An accepted socket, which is not blocking.
+            address: For the log.
+        """
+        self._address = address
+        self._begin()
+        self._wrapping = asyncio.get_running_loop().create_task(self._handshake(connection), name="tls-handshake")
+        self._wrapping.add_done_callback(lambda _: self._end_handshake(connection))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a slot, then hand the connection over, or read the PROXY header first."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._wrapping is not None:  # from `accept_tls`
+            if self.slot is None:  # refused meanwhile
+                self._transport.abort()
+            else:
+                self._hand_on(self._transport, None)
+            return
         networks = self._listener.config.proxy_protocol_from
         name = transport.get_extra_info("peername")
         host = str(name[0]) if isinstance(name, tuple) else ""
@@ -127,7 +139,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             # With a PROXY header the client's own address counts, which is not known yet.
             self.slot = self._server.take_slot("" if networks else host, address=self._address)
             if self.slot is None:
-                transport.abort()  # type: ignore[attr-defined]  # it is an asyncio.Transport
+                self._transport.abort()
                 return
         if not networks:
             self._hand_on(self._transport, None)
@@ -142,8 +154,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             self._refuse("connection_rate_max")
             return
         self._header = ProxyHeader()
-        self._listener.pending[self] = None
-        self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
+        self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Refuse the connection, which ended in the pipeline."""
@@ -171,25 +182,56 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             return
         if not complete:
             return
+        assert self._transport is not None
         if self._header.client is not None and not self._assign_client(*self._header.client):
             return
         if self._listener.tls is None:
             self._hand_on(self._transport, self._header.client)
             return
         self._transport.pause_reading()  # the next byte is for TLS
-        self._wrapping = asyncio.get_running_loop().create_task(self._wrap(self._listener.tls), name="tls-handshake")
+        self._wrapping = asyncio.get_running_loop().create_task(
+            self._wrap(self._transport, self._listener.tls), name="tls-handshake"
+        )
 
     def abort(self) -> None:
         """End the connection at once."""
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._wrapping is not None:
+            self._wrapping.cancel()
 
-    async def _wrap(self, tls: ListenerTls) -> None:
+    def _begin(self) -> None:
+        """Limit the time in the pipeline."""
+        self._listener.pending[self] = None
+        self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
+
+    async def _handshake(self, connection: socket.socket) -> None:
+        """Do the TLS handshake of an accepted connection; `connection_made` hands it over."""
+        assert self._listener.tls is not None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self,
+                connection,
+                ssl=self._listener.tls.context,
+                ssl_handshake_timeout=2 * self._server.accept_timeout_s,  # the deadline comes first
+            )
+        except (OSError, ValueError) as error:
+            if self.slot is not None:
+                self._fail(EntryFault.TLS, error)
+
+    def _end_handshake(self, connection: socket.socket) -> None:
+        if self.slot is not None:  # cancelled, maybe before it began, or a bug, which the event loop reports
+            self._fail(EntryFault.TLS, None)
+        if self._transport is None:
+            connection.close()
+
+    async def _wrap(self, transport: asyncio.Transport, tls: ListenerTls) -> None:
         loop = asyncio.get_running_loop()
         timeout_s = 2 * self._server.accept_timeout_s  # the deadline comes first
         error: Exception | None = None
         try:
             wrapped = await loop.start_tls(
-                self._transport, self, tls.context, server_side=True, ssl_handshake_timeout=timeout_s
+                transport, self, tls.context, server_side=True, ssl_handshake_timeout=timeout_s
             )
         except (OSError, ValueError) as caught:
             wrapped, error = None, caught
@@ -197,7 +239,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         if wrapped is None or wrapped.is_closing() or self.slot is None:
             if self.slot is not None:
                 self._fail(EntryFault.TLS, error)
-            self._transport.abort()
+            transport.abort()
             return
         assert self._header is not None
         self._hand_on(wrapped, self._header.client)
@@ -209,7 +251,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         if self._server.assign_host(self.slot, host, address=self._address):
             return True
         self._leave()
-        self._transport.abort()
+        self.abort()
         return False
 
     def _hand_on(self, transport: asyncio.Transport, proxied: tuple[str, int] | None) -> None:
@@ -231,14 +273,14 @@ class AcceptPipeline(asyncio.BufferedProtocol):
 
     def _fail(self, fault: EntryFault, error: Exception | None) -> None:
         left = error is None or isinstance(error, ConnectionError)
-        self._refuse(f"{fault.value}_failed", why=fault, left=left, detail=str(error or "the client left"))
+        self._refuse(f"{fault.value}_failed", why=fault, left=left, detail=str(error or "") or "the client left")
 
     def _refuse(
         self, reason: str, *, why: EntryFault | Limit | None = None, left: bool = False, **more: object
     ) -> None:
         self._server.reject(reason, address=self._address, why=why, left=left, **more)
         self._leave()
-        self._transport.abort()
+        self.abort()
 
     def _timed_out(self) -> None:
         stage = "proxy_header" if self._wrapping is None else "tls"

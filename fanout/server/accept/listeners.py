@@ -18,7 +18,8 @@ from typing import Final
 
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
-from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext, PendingConnection
+from fanout.runtime.listening import open_listening_sockets
+from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.accept.tls_acceptor import TlsAcceptor
 
@@ -51,7 +52,7 @@ class Listeners:
         self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
-        self._pending: dict[PendingConnection, None] = {}
+        self._pending: dict[AcceptPipeline, None] = {}
 
     async def open(self, listeners: Iterable[ListenerConfig], server: AcceptingServer) -> None:
         """Listen on all of `listeners`, and serve their connections.
@@ -153,7 +154,9 @@ class Listeners:
         try:
             if address.scheme == "unix":
                 return [self._bind_unix(Path(address.host))]
-            return await _listen(address)
+            # Connections inherit the limit of unsent bytes.
+            unsent = [(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)] if _NOTSENT_LOWAT is not None else ()
+            return await open_listening_sockets(address.host, address.port, backlog=_BACKLOG, options=unsent)
         except OSError as error:
             what = "path" if address.scheme == "unix" else "port"
             key = "server.listen or [[server.listener]]"
@@ -200,30 +203,6 @@ class Listeners:
             raise
         bound.setblocking(False)
         return bound
-
-
-async def _listen(address: Address) -> list[socket.socket]:
-    """Return listening sockets for every IP address of `address`, as `create_server` makes them."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    opened: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, name in dict.fromkeys(found):
-            listening = socket.socket(family, kind, protocol)
-            opened.append(listening)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if _NOTSENT_LOWAT is not None:  # connections inherit it
-                listening.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
-            listening.bind(name)
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
-    except OSError:
-        for listening in opened:
-            listening.close()
-        raise
-    return opened
 
 
 def _remove_stale(path: Path) -> None:

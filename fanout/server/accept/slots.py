@@ -113,7 +113,7 @@ class ConnectionSlots:
         self._leave(slot._origin)
 
     def _reached(self, limit: Limit) -> Limit:
-        self._counters.limits[limit] += 1
+        self._counters.limits_reached[limit] += 1
         return limit
 
     def _enter(self, origin: bytes) -> bool:

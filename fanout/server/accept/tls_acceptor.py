@@ -1,4 +1,4 @@
-"""Acceptor for connections that start with TLS: it bounds, counts and times out their handshakes.
+"""Acceptor for connections that start with TLS: it bounds and counts them.
 
 The event loop could accept them by itself (`create_server` with a context), but it reports neither pending nor failed
 handshakes, so that they could not be limited or counted.
@@ -12,8 +12,6 @@ from typing import Final
 
 from fanout.server.accept.admission import AcceptPipeline, ListenerContext
 from fanout.server.accept.peers import address_text
-from fanout.server.base.counters import EntryFault, Limit
-from fanout.server.base.deadlines import Deadline
 
 __all__ = ["TlsAcceptor"]
 
@@ -73,63 +71,8 @@ class TlsAcceptor:
                 connection.close()
                 continue
             connection.setblocking(False)
-            _Handshake(connection, AcceptPipeline(self._listener, slot), listener=self._listener, address=address)
+            AcceptPipeline(self._listener, slot).accept_tls(connection, address=address)
 
     def _resume(self) -> None:
         self._resuming = None
         self._loop.add_reader(self._listening, self._accept)
-
-
-class _Handshake:
-    """One TLS handshake in a task of its own."""
-
-    def __init__(
-        self, connection: socket.socket, pipeline: AcceptPipeline, *, listener: ListenerContext, address: str
-    ) -> None:
-        self._connection = connection
-        self._pipeline = pipeline
-        self._listener = listener
-        self._address = address
-        self._timed_out = False
-        server = listener.server
-        self._deadline: Deadline = server.after(server.accept_timeout_s, self._time_out)
-        listener.pending[self] = None
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="tls-handshake")
-        self._task.add_done_callback(self._ended)
-
-    def abort(self) -> None:
-        """End it at once."""
-        self._task.cancel()
-
-    def _time_out(self) -> None:
-        self._timed_out = True
-        self._task.cancel()
-
-    async def _run(self) -> None:
-        listener = self._listener
-        assert listener.tls is not None
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: self._pipeline,
-            self._connection,
-            ssl=listener.tls.context,
-            ssl_handshake_timeout=2 * listener.server.accept_timeout_s,  # the deadline comes first
-        )
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._listener.pending.pop(self)
-        self._deadline.cancel()
-        slot, self._pipeline.slot = self._pipeline.slot, None
-        if slot is None:  # the pipeline has handed it over
-            return
-        self._connection.close()  # the task may have been cancelled before it began
-        server = self._listener.server
-        error = None if task.cancelled() else task.exception()
-        if self._timed_out:
-            server.reject("tls_timeout", address=self._address, why=Limit.CONNECT_TIMEOUT)
-        else:
-            left = error is None or isinstance(error, ConnectionError)
-            detail = str(error or "") or "the client left"
-            server.reject("tls_failed", address=self._address, why=EntryFault.TLS, left=left, detail=detail)
-        server.release_slot(slot)
-        if error is not None and not isinstance(error, OSError | ValueError):
-            raise error  # a bug, which the event loop reports

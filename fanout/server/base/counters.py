@@ -6,8 +6,8 @@ Owns the names and meanings of the counters. Parts of the server add to `Counter
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from fanout.mqtt.reason_codes import ReasonCode
 
@@ -125,7 +125,7 @@ class Counters:
     dropped: dict[DropReason, int] = field(default_factory=lambda: dict.fromkeys(DropReason, 0))
     """Messages dropped, by reason."""
 
-    limits: dict[Limit, int] = field(default_factory=lambda: dict.fromkeys(Limit, 0))
+    limits_reached: dict[Limit, int] = field(default_factory=lambda: dict.fromkeys(Limit, 0))
     """Number of times that each limit was reached."""
     entry_faults: dict[EntryFault, int] = field(default_factory=lambda: dict.fromkeys(EntryFault, 0))
     """Network Connections that failed below MQTT, by layer."""
@@ -137,37 +137,19 @@ class Counters:
         self.ended[reason_code] = self.ended.get(reason_code, 0) + 1
         limit = _LIMIT_OF_CODE.get(reason_code)
         if limit is not None:
-            self.limits[limit] += 1
+            self.limits_reached[limit] += 1
 
     def stats(self, load: Load, *, connections: int, sessions: int, audiences: int) -> ServerStats:
         """Return the figures of the server now; gauges that are not counted here are arguments."""
-        return ServerStats(
-            connections=connections,
-            sessions=sessions,
-            subscriptions=load.subscriptions,
-            audiences=audiences,
-            queued_messages=load.queued_messages,
-            queued_bytes=load.queued_bytes,
-            conflated_topics=load.conflated_topics,
-            in_flight_messages=load.in_flight_messages,
-            in_flight_bytes=load.in_flight_bytes,
-            deliveries_total=self.deliveries,
-            sent_bytes_total=self.sent_bytes,
-            received_total=self.received,
-            received_bytes_total=self.received_bytes,
-            connections_opened_total=self.connections_opened,
-            connections_refused_total=self.connections_refused,
-            takeovers_total=self.takeovers,
-            keep_alive_timeouts_total=self.keep_alive_timeouts,
-            protocol_errors_total=self.protocol_errors,
-            wills_total=self.wills,
-            conflated_total=self.conflated,
-            sessions_overflowed_total=self.sessions_overflowed,
-            dropped_total={reason.value: count for reason, count in self.dropped.items()},
-            limits_reached_total={limit.value: count for limit, count in self.limits.items()},
-            entry_faults_total={fault.value: count for fault, count in self.entry_faults.items()},
-            ended_total={code.name.lower(): count for code, count in self.ended.items()},
-        )
+        totals = {f"{one.name}_total": _by_label(getattr(self, one.name)) for one in fields(self)}
+        return ServerStats(connections=connections, sessions=sessions, audiences=audiences, **load._asdict(), **totals)
+
+
+def _by_label(count: Any) -> Any:
+    """Return a count; one for each reason gets their names in the status instead of the enums."""
+    if not isinstance(count, dict):
+        return count
+    return {key.name.lower() if isinstance(key, ReasonCode) else key.value: each for key, each in count.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class AuthorizationFlow:
         for index, subscription in enumerate(packet.subscriptions):
             if index >= self._subscriptions_max:
                 refused[index] = ReasonCode.QUOTA_EXCEEDED
-                self._counters.limits[Limit.SUBSCRIPTIONS] += 1
+                self._counters.limits_reached[Limit.SUBSCRIPTIONS] += 1
                 continue
             try:
                 allowed = access.may_subscribe(subscription.topic_filter)

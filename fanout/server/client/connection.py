@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from fanout.access.identity import Credentials
 from fanout.errors import ProtocolError
@@ -109,6 +109,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """True when the client is a bridge over MQTT 3.1.1."""
         self._aliases: TopicAliases | None = None
         self._writable = True
+        self.paused_at_s = 0.0
+        """When its socket became full last, monotonic seconds."""
         self._reading = True
         self._suspended = False  # while True nothing is read, and decoded packets are kept until `resume`
         self._kept_items: list[Item] = []
@@ -167,6 +169,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Record that the client reads too slowly: its messages are queued."""
         self._writable = False
+        self.paused_at_s = self._context.clock.monotonic()
         if self.session is not None:
             self.session.pause()
 
@@ -200,6 +203,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close()
 
     # For the server.
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes written to it that the system has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str) -> Any:
+        """Return information about its transport, as `asyncio.BaseTransport.get_extra_info`."""
+        return self._transport.get_extra_info(name)
 
     def is_closing(self) -> bool:
         """Return whether it is being closed."""
@@ -362,7 +374,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _connect_timed_out(self) -> None:
         self._context.counters.connections_refused += 1
-        self._context.counters.limits[Limit.CONNECT_TIMEOUT] += 1
+        self._context.counters.limits_reached[Limit.CONNECT_TIMEOUT] += 1
         self._context.logger.debug("connect_timed_out", address=self.address)
         self.close()
 

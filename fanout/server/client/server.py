@@ -13,7 +13,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fanout.access.gate import Gate
 from fanout.chain.stamp import StampCount
@@ -24,9 +24,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
-from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
 from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
-from fanout.server.accept.websocket import WebSocket
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import Counters, EntryFault, Limit, ServerStats
 from fanout.server.base.deadlines import Deadline
@@ -34,14 +32,19 @@ from fanout.server.base.pacing import Pacer
 from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
 from fanout.server.base.timer import Timer
 from fanout.server.client.authorization_flow import AuthorizationFlow
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, list_clients
 from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
 from fanout.server.client.session_lifecycle import SessionLifecycles
+from fanout.server.client.slow_clients import LOOK_S, SlowClients
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
+
+if TYPE_CHECKING:
+    from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
 
 __all__ = ["Server"]
 
@@ -121,6 +124,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._all_gone = asyncio.Event()
+        self._slow_clients = SlowClients(context)
         self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
         self.lifecycles = SessionLifecycles(
             context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
@@ -151,6 +155,7 @@ class Server:
             await self._listeners.open(self.config.listeners, self)
         else:
             await self._listeners.serve(self.config.listeners, sockets, self)
+        self._look_for_slow_clients()
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection: each when its session is idle, or at the deadline.
@@ -262,6 +267,28 @@ class Server:
         """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
 
+    async def clients(self, query: ClientQuery) -> ClientPage:
+        """Return the figures of single clients; without an await, so they are of one moment."""
+        return list_clients(
+            query,
+            self.registry,
+            count=len(self.registry),
+            get=self.registry.get,
+            connection_of=self.lifecycles.connection_of.get,
+            slow_s=self._slow_clients.slow_s,
+            now_s=self._clock.monotonic(),
+        )
+
+    async def kick(
+        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    ) -> Kicked | None:
+        """Send a client away; see `SessionLifecycles.kick`."""
+        return self.lifecycles.kick(client_id, clean=clean, reason_code=reason_code)
+
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
+        return await self.lifecycles.end_clients(concerns)
+
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""
         self._packet_handlers.pause_publishers(paused)
@@ -321,7 +348,7 @@ class Server:
         if isinstance(why, EntryFault):
             counters.entry_faults[why] += 1
         elif why is not None:
-            counters.limits[why] += 1
+            counters.limits_reached[why] += 1
         log = self.logger.debug if left else self.logger.warning
         log("connection_refused", reason=reason, address=address, **more)
 
@@ -334,6 +361,8 @@ class Server:
             connection = self.new_connection(peer, slot)
         if not websocket:
             return connection
+        from fanout.server.accept.websocket import WebSocket  # most nodes have no listener for it
+
         return WebSocket(
             connection,
             read_buffer=self.context.read_buffer,
@@ -397,6 +426,10 @@ class Server:
         self.lifecycles.detach(session)
 
     # Its own.
+
+    def _look_for_slow_clients(self) -> None:
+        self._slow_clients.look(self._connections)
+        self.context.timer.after(LOOK_S, self._look_for_slow_clients)
 
     async def _wait_all_gone(self) -> None:
         while self._connections:

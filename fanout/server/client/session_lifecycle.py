@@ -19,6 +19,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import DropReason, Limit
 from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, claim_of
+from fanout.server.client.client_list import Kicked
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
 from fanout.server.messages.encoding import Message
@@ -91,7 +92,7 @@ class SessionLifecycles:
         session_present = session is not None
         if session is None:
             if self._registry.full:
-                self._counters.limits[Limit.SESSIONS] += 1
+                self._counters.limits_reached[Limit.SESSIONS] += 1
                 self._logger.warning("client_refused", reason="sessions_max", address=connection.address)
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED)
                 return
@@ -197,6 +198,52 @@ class SessionLifecycles:
                 checked = 0
                 await asyncio.sleep(0)
         return sent
+
+    def kick(self, client_id: str, *, clean: bool, reason_code: ReasonCode) -> Kicked | None:
+        """End the Network Connection of a client; its session stays, as after a lost connection.
+
+        Args:
+            client_id: Its Client Identifier.
+            clean: True to end the session too, also of a client that is not connected.
+            reason_code: Reason Code of the DISCONNECT.
+
+        Returns:
+            What became of it; None when the client has no session.
+        """
+        session = self._registry.get(client_id)
+        if session is None:
+            return None
+        was_connected = session in self.connection_of
+        if was_connected or clean:
+            self._logger.info(
+                "client_kicked", client_id=client_id, user=session.user, connected=was_connected, clean=clean
+            )
+        if clean:
+            self._end_client(session, reason_code)
+        elif was_connected:
+            self.connection_of[session].disconnect(reason_code)
+        return Kicked(was_connected=was_connected, session_ended=self._registry.get(client_id) is not session)
+
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions that another process of the node serves from now on, without their Will Messages (0x8B).
+
+        Args:
+            concerns: Returns True for the Client Identifiers of these sessions.
+
+        Returns:
+            Their number.
+        """
+        ended = checked = 0
+        for session in list(self._registry):
+            if self._registry.get(session.client_id) is session and concerns(session.client_id):
+                session.will = None
+                self._end_client(session, ReasonCode.SERVER_SHUTTING_DOWN)
+                ended += 1
+            checked += 1
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+        return ended
 
     def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
         """Return Reason Code and properties of a DISCONNECT: with the Server Reference, if one is configured."""

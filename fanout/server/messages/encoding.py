@@ -5,6 +5,7 @@ Values come from the replica, so nothing is validated again.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple, TypeAlias
 
 from fanout.chain.stamp import with_trailer
@@ -26,20 +27,18 @@ __all__ = [
     "split_at_packet_id",
 ]
 
-TWO_BYTES: Final = tuple(number.to_bytes(2, "big") for number in range(65_536))
+TWO_BYTES: Final = tuple(map(struct.Struct(">H").pack, range(65_536)))
 """Every Two Byte Integer, encoded: Packet Identifiers and topic lengths of the hot path (40 ns against 95
 ns)."""
 
 SHORT_MAX: Final = 2048
 """`HEADERS` has those of a Remaining Length below it."""
 
-HEADERS: Final = tuple(
-    tuple(
-        bytes((first, length)) if length < 0x80 else bytes((first, length & 0x7F | 0x80, length >> 7))
-        for length in range(SHORT_MAX)
-    )
-    for first in range(0x30, 0x36)
+_LENGTHS: Final = tuple(
+    bytes((length,)) if length < 0x80 else bytes((length & 0x7F | 0x80, length >> 7)) for length in range(SHORT_MAX)
 )
+
+HEADERS: Final = tuple(tuple(map(bytes((first,)).__add__, _LENGTHS)) for first in range(0x30, 0x36))
 """The fixed headers of a PUBLISH without DUP by flags (QoS 0: RETAIN) and Remaining Length."""
 
 _NS_PER_S = 1_000_000_000

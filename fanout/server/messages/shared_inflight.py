@@ -11,6 +11,7 @@ end of its log in flight or completed, so a session that is not sent the next me
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -27,12 +28,13 @@ _NO_LIMIT: Final = 1 << 62
 _TRIM_ENTRIES_MIN: Final = 64
 
 # Two cycles, so that a run that passes the last identifier is one slice.
-_NUMBERS: Final = list(range(1, _CYCLE + 1)) * 2
+_CYCLE_NUMBERS: Final = array("H", range(1, _CYCLE + 1))
+_NUMBERS: Final = _CYCLE_NUMBERS.tolist() * 2
 _ENCODED: Final = TWO_BYTES[1:] * 2
-_PUBACKS: Final = encode_acks(PacketType.PUBACK, _NUMBERS)
-_PUBRECS: Final = encode_acks(PacketType.PUBREC, _NUMBERS)
-_PUBRELS: Final = encode_acks(PacketType.PUBREL, _NUMBERS)
-_PUBCOMPS: Final = encode_acks(PacketType.PUBCOMP, _NUMBERS)
+_PUBACKS: Final = encode_acks(PacketType.PUBACK, _CYCLE_NUMBERS) * 2
+_PUBRECS: Final = encode_acks(PacketType.PUBREC, _CYCLE_NUMBERS) * 2
+_PUBRELS: Final = encode_acks(PacketType.PUBREL, _CYCLE_NUMBERS) * 2
+_PUBCOMPS: Final = encode_acks(PacketType.PUBCOMP, _CYCLE_NUMBERS) * 2
 _ACK_BYTES: Final = 4
 
 

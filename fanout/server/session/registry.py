@@ -186,7 +186,7 @@ class SessionRegistry:
                 reached = Limit.FILTER_BYTES
             if reached is not None:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
-                self._counters.limits[reached] += 1
+                self._counters.limits_reached[reached] += 1
                 continue
             room -= new
             room_bytes -= size

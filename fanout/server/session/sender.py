@@ -70,6 +70,11 @@ class SessionSender:
         """True when anything is left to write, even if the client must acknowledge something first."""
         return bool(self.inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
 
+    @property
+    def delivers_retained(self) -> bool:
+        """True while a retained delivery is not complete."""
+        return bool(self._deliveries)
+
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
         """Start with a new Network Connection.
 

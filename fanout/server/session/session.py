@@ -83,6 +83,16 @@ class Session(Subscriber):
         return [*self.subscriptions, *shared]
 
     @property
+    def user(self) -> str:
+        """The verified user of its client; empty without one."""
+        return "" if self.access is None else self.access.identity.user
+
+    @property
+    def paused(self) -> bool:
+        """True while the socket of its Network Connection is full."""
+        return self._paused
+
+    @property
     def is_idle(self) -> bool:
         """True when no message is queued, in flight or unacknowledged in either direction."""
         return not (self.sender.pending or self.sender.inflight.messages or self.receiver.unanswered)

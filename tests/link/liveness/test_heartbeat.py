@@ -52,9 +52,20 @@ def test_heartbeats_that_stay_away_mean_a_stall_and_then_a_lost_connection() -> 
         one.tick(35.0, live=False)
 
 
-@pytest.mark.parametrize(("live", "stall"), [(True, "the node itself did not run"), (False, "")])
+@pytest.mark.parametrize(("live", "stall"), [(True, "the node itself did not run for 15.0 s"), (False, "")])
 def test_a_node_that_did_not_run_is_stalled(live: bool, stall: str) -> None:
     """A heartbeat that is overdue by three intervals says so; it is sent all the same."""
     one, _, sender = heartbeat()
     assert one.tick(20.0, live=live) == stall
     assert sender.has_output
+
+
+def test_a_node_that_did_not_run_blames_no_primary() -> None:
+    """A heartbeat that was under way did not come back because nobody read; the reason says for how long."""
+    one, _, sender = heartbeat()
+    one.tick(5.0, live=True)
+    sender.take()
+    assert one.tick(25.3, live=True) == "the node itself did not run for 15.3 s"
+    with pytest.raises(LinkLost, match=r"the node itself did not run for 40\.0 s") as caught:
+        one.tick(50.0, live=True)
+    assert "stopped or suspended" in caught.value.hint

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from fanout.errors import PrimaryRefused
@@ -131,3 +134,28 @@ def test_a_refused_subscription_names_its_filter() -> None:
     error = refused_subscription("plant/#", 0x87)
     assert error.message == "the primary refused the subscription plant/#: Not authorized (0x87)"
     assert error.reason_code == 0x87
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x86), (5, 0x87), (4, 4), (4, 5)])
+@pytest.mark.parametrize(
+    ("keys", "causes"),
+    [
+        (
+            {"username": "ed\x1bge", "password_file": Path("secrets/plant")},
+            ("ed\ufffdge", "in secrets/plant, which is read"),
+        ),
+        ({"username": "edge", "password_env": "PLANT"}, ("user name edge", "variable PLANT, which only a restart")),
+        ({"username": "edge"}, ("user name edge", "no password (password_file)")),
+        ({"password_env": "PLANT"}, ("no user name", "variable PLANT")),
+        ({}, ("no user name and no password", "set username and password_file")),
+    ],
+)
+def test_a_refused_user_names_user_and_password(
+    version: int, code: int, keys: dict[str, Any], causes: tuple[str, str]
+) -> None:
+    """Brokers do not tell which of them was wrong, and Mosquitto answers 0x87 to a wrong password."""
+    with pytest.raises(PrimaryRefused) as caught:
+        read_connack(Connack(False, code), make_config(version=version, **keys))
+    for cause in causes:
+        assert cause in caught.value.hint
+    assert "\x1b" not in caught.value.hint

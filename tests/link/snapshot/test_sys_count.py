@@ -214,7 +214,7 @@ def test_the_system_topics_do_not_bring_the_fence_of_an_audit() -> None:
     while not pair.is_in(LinkState.LIVE):
         pair.primary.receive(pair.session.take_output())
         pair.feed(pair.primary.take())
-    begun = pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now)
+    begun = pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
     assert not isinstance(begun, str)
     asked = pair.primary.asked(b"#")
     pair.primary.receive(pair.session.take_output())
@@ -242,14 +242,16 @@ def test_without_an_answer_nothing_is_compared() -> None:
         (Selector("plant/#"), Selector("office/#")),
     ],
 )
-def test_only_a_count_of_what_is_selected_is_taken(selectors: tuple[Selector, ...]) -> None:
-    """With any exception the figure is of something else."""
+def test_only_a_count_of_what_is_selected_confirms_a_set(selectors: tuple[Selector, ...]) -> None:
+    """With any exception the figure is of something else: it only measures what is there beside the replica."""
     sender = PacketSender(make_config(), node_id="edge-1")
     count = SysCount(selectors, control_prefix=b"fanout/control/", sender=sender)
     count.begin(1.0)
-    assert count.state is CountState.OFF
-    assert not sender.has_output
     assert "not of what is selected" in count.why
+    for topic, payload in ((UPTIME, b"1 seconds"), (FIGURE, b"60"), (UPTIME, b"2 seconds"), (FIGURE, b"70")):
+        count.receive(topic, payload, retain=True, held=21, unconfirmed=1)
+    assert not count.receive_pingresp(2.0)
+    assert (count.outside, count.state, count.difference) == (50, CountState.OFF, "")
 
 
 async def test_mosquitto_counts_what_is_held(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_pauses_grow_for_each_address_alone() -> None:
         choice.fail(now)
         pauses.append(choice.try_at_s - now)
     assert max(pauses) > 4
-    choice.lose(now)
+    choice.lose(now, live_s=80.0)
     assert 1 <= choice.try_at_s - now <= 2
 
 
@@ -42,7 +42,7 @@ def test_a_lost_one_is_tried_again_first() -> None:
     """A connection that worked and was lost is worth another try, after a pause; then the next has its turn."""
     choice = AddressChoice(2, min_s=1, max_s=8)
     choice.fail(0.0)
-    choice.lose(10.0)
+    choice.lose(10.0, live_s=5.0)
     assert choice.current == 1
     assert 11.0 <= choice.try_at_s <= 12.0
     choice.fail(12.0)
@@ -56,7 +56,7 @@ def test_one_that_answered_is_used_at_once() -> None:
     for now in (0.0, 50.0, 100.0, 150.0, 200.0):
         choice.fail(now)
     assert choice.current == 1
-    choice.take(0, 250.0)
+    choice.take(0, 250.0, live_s=160.0)
     assert (choice.current, choice.try_at_s) == (0, 250.0)
     choice.fail(251.0)
     choice.fail(252.0)
@@ -71,7 +71,7 @@ def test_an_answer_is_no_success() -> None:
     assert choice.may_return(0, 0.0)
     now, pauses = 0.0, []
     for _ in range(7):
-        choice.take(0, now)
+        choice.take(0, now, live_s=160.0)
         choice.fail(now)
         assert choice.current == 1
         pause = next(pause for pause in range(1_000) if choice.may_return(0, now + pause))
@@ -80,10 +80,29 @@ def test_an_answer_is_no_success() -> None:
     assert 16 <= pauses[0] <= 32
     assert 64 <= pauses[2] <= 80
     assert max(pauses) <= 256
-    choice.take(0, now)
-    choice.lose(now)
+    choice.take(0, now, live_s=160.0)
+    choice.lose(now, live_s=2560.0)
     choice.fail(now)
     assert choice.may_return(0, now)
-    choice.take(0, now)
+    choice.take(0, now, live_s=160.0)
     choice.fail(now)
     assert choice.may_return(0, now + 32)
+
+
+def test_an_address_that_does_not_work_for_long_has_failed() -> None:
+    """Its pauses grow until it works for ten times the last one; and another address has its turn."""
+    choice = AddressChoice(1, min_s=1, max_s=8)
+    now, pauses = 0.0, []
+    for _ in range(5):
+        choice.lose(now, live_s=0.15)
+        pauses.append(choice.try_at_s - now)
+        now = choice.try_at_s
+    assert [pause >= least for pause, least in zip(pauses, (1, 2, 4, 7.9, 7.9), strict=True)] == [True] * 5
+    choice.lose(now, live_s=80.0)
+    assert choice.try_at_s - now <= 2
+    choices = AddressChoice(2, min_s=1, max_s=8)
+    choices.lose(0.0, live_s=0.15)
+    assert choices.current == 0
+    choices.lose(2.0, live_s=0.15)
+    assert choices.current == 1
+    assert choices.try_at_s <= 2.0

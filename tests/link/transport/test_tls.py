@@ -498,7 +498,6 @@ async def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path
             load_tls(config_for(0, **keys), address)
         assert caught.value.message == f"no TLS with {address}: {problem.format(tmp_path)}"
         assert caught.value.hint.startswith("Correct the file, or c")
-        assert caught.value.retryable
 
 
 def _encrypted(key: Path) -> Path:

@@ -11,8 +11,9 @@ import structlog
 from fanout.replog.alarms import Alarms
 from fanout.replog.files import segments
 from fanout.replog.files.columns import LogSource, RowEncoder
-from fanout.replog.files.segments import SegmentReader, encode_rows
+from fanout.replog.files.segments import SegmentIdentity, SegmentReader, encode_rows
 from fanout.replog.runs import RunRecord
+from fanout.replog.settings import LogSettings
 from fanout.replog.write.sealer import ClosedSegment
 from fanout.replog.write.segment_log import SegmentLog
 from fanout.replog.write.write_queue import PendingRows
@@ -32,16 +33,11 @@ class Chain:
         self.log_pos = 0
         self.log = SegmentLog(
             directory,
-            node="edge-1",
-            role="tap",
-            node_epoch=EPOCH,
-            bytes_max=bytes_max,
-            age_max_s=60,
-            fsync_interval_s=1,
+            identity=SegmentIdentity("edge-1", "tap", EPOCH, number=0, opened_us=0, token=TOKEN),
+            settings=LogSettings(segment_bytes_max=bytes_max, segment_age_max_s=60, fsync_interval_s=1),
             clock=self.clock,
             alarms=self.alarms,
             runs=RunRecord(directory, node_epoch=EPOCH),
-            token=TOKEN,
             on_closed=self.closed.append,
         )
 

@@ -572,7 +572,10 @@ def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_a_union_is_named_as_the_reference(spark: SparkSession, tmp_path: Path) -> None:
     """With secondaries alone the union is the reference: by identity where there are stamps, and it is said."""
-    report = completeness(spark, tmp_path, primary_and_secondaries()[1:])
+    report = completeness(spark, tmp_path, primary_and_secondaries()[1:], fail_under_percent=1)
+    assert report.verdict is not None
+    assert not report.verdict.passed
+    assert "compared with one another only" in report.verdict.because
     assert report.reference is not None
     assert (report.reference.name, report.reference.nodes) == ("union", ("cut", "whole"))
     figures = {target.node: target.stamped for target in report.targets}
@@ -581,6 +584,14 @@ def test_a_union_is_named_as_the_reference(spark: SparkSession, tmp_path: Path) 
     assert (figures["cut"].missing, figures["whole"].missing, figures["whole"].expected) == (45, 0, 180)
     assert not any(target.exact for target in report.targets)
     assert any("union of the secondaries" in statement for statement in report.basis)
+
+
+def test_a_union_is_judged_when_that_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
+    """With `accept_union` the shares decide, as with any other reference."""
+    report = completeness(spark, tmp_path, primary_and_secondaries()[1:], fail_under_percent=1, accept_union=True)
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert "one another" not in report.verdict.because
 
 
 def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:

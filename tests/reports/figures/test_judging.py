@@ -43,6 +43,15 @@ def test_a_window_that_the_reference_does_not_show_fails() -> None:
     assert verdict.passed
 
 
+def test_a_refused_reference_fails() -> None:
+    """Whatever the shares are, and also when there is nothing to judge; the verdict says why."""
+    for targets in ([target()], []):
+        verdict = judge(targets, fail_under_percent=0, refused_reference="give the log of a tap")
+        assert verdict is not None
+        assert not verdict.passed
+        assert verdict.because.endswith("; give the log of a tap")
+
+
 def test_what_is_unknown_counts_against() -> None:
     """A threshold is met by what is proved only."""
     verdict = judge([target(figures=stamped(unknown=5))], fail_under_percent=96)

@@ -92,6 +92,14 @@ def test_the_page_is_readable_in_light_and_dark() -> None:
     assert sorted(names) == sorted(re.findall(r"--[a-z-]+(?=:)", dark.split("}")[0]))
 
 
+def test_a_page_begins_with_what_cannot_be_known() -> None:
+    """The limit of the union stands between the heading and everything else; a primary has none."""
+    page = render_page(report(target(), fail_under=99, reference="union"))
+    limit = page.index("The secondaries are compared with one another only")
+    assert page.index("<h1>") < limit < page.index('class="verdict')
+    assert "compared with one another" not in render_page(report(target(), fail_under=99))
+
+
 def test_the_page_shows_what_the_report_holds() -> None:
     """Headlines, notices, verdict, tables and charts are all there, and what can be long is folded."""
     page = render_page(report(target(figures=stamped(missing=1)), target("other", figures=unstamped()), fail_under=99))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Literal
 
 import pytest
 from rich.console import Console
@@ -69,6 +70,23 @@ def test_what_a_reader_must_know_stands_first() -> None:
     ]
     assert order == sorted(order)
     assert text.rstrip().endswith("FAILED: lowest: edge: 98.7 %; asked for at least 99 %")
+
+
+@pytest.mark.parametrize(
+    ("reference", "limit"),
+    [
+        ("union", "(the secondaries are compared with one another only: what none of them got cannot be seen)"),
+        ("secondary", "(compared with hub, itself a secondary: what hub did not get cannot be seen)"),
+        ("tap", ""),
+        ("primary", ""),
+    ],
+)
+def test_the_first_line_says_what_cannot_be_known(
+    reference: Literal["primary", "tap", "secondary", "union"], limit: str
+) -> None:
+    """Without an independent reference; nothing stands before it."""
+    first = printed(report(reference=reference), width=160).splitlines()[0]
+    assert first == f"fanout report: completeness {limit}".rstrip()
 
 
 def test_untrusted_names_cannot_control_the_terminal() -> None:

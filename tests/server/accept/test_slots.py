@@ -22,7 +22,7 @@ def test_total_holds_before_the_address() -> None:
     assert isinstance(slot, ConnectionSlot)
     assert (slot.since_s, slot.over_rate) == (1.0, False)
     assert taken.take("10.0.0.1", now_s=2.0) is Limit.CONNECTIONS
-    assert (len(taken), taken.origins, counters.limits[Limit.CONNECTIONS]) == (1, 1, 1)
+    assert (len(taken), taken.origins, counters.limits_reached[Limit.CONNECTIONS]) == (1, 1, 1)
     taken.release(slot)
     assert (len(taken), taken.origins) == (0, 0)
 
@@ -55,7 +55,7 @@ def test_address_that_is_known_later() -> None:
     assert taken.name(first, "10.0.0.1") is None
     assert taken.name(second, "10.0.0.1") is Limit.CONNECTIONS_PER_ADDRESS
     taken.release(second)
-    assert (len(taken), taken.origins, counters.limits[Limit.CONNECTIONS_PER_ADDRESS]) == (1, 1, 1)
+    assert (len(taken), taken.origins, counters.limits_reached[Limit.CONNECTIONS_PER_ADDRESS]) == (1, 1, 1)
     taken.release(first)
     assert (len(taken), taken.origins) == (0, 0)
 
@@ -65,7 +65,7 @@ def test_rate_marks_a_slot() -> None:
     taken, counters = slots(connection_rate_max=1, connection_burst_max=1)
     marks = [taken.take("", now_s=now_s) for now_s in (0.0, 0.5, 1.0)]
     assert [isinstance(one, ConnectionSlot) and one.over_rate for one in marks] == [False, True, False]
-    assert (len(taken), counters.limits[Limit.CONNECTION_RATE]) == (3, 1)
+    assert (len(taken), counters.limits_reached[Limit.CONNECTION_RATE]) == (3, 1)
 
 
 def test_bucket_fills_up_to_the_burst() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from asyncio.trsock import TransportSocket
-from socket import SO_SNDBUF, SOL_SOCKET
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 
 import pytest
 
@@ -442,6 +442,8 @@ async def test_client_that_reads_no_answers_is_not_read_from(start_node: StartNo
     node = await start_node(write_buffer_high_bytes=16_384, write_buffer_low_bytes=4_096)
     async with await RawClient.connect(node.port) as client:
         client.pause()
+        client_socket: TransportSocket = client.transport.get_extra_info("socket")
+        client_socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 4_096)  # else the system takes some hundred thousand answers
         sent = 0
         connection = next(iter(node.server._connections))
         socket: TransportSocket = connection._transport.get_extra_info("socket")

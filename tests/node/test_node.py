@@ -42,11 +42,12 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkSink, LinkStatus
 from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
+from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node import running
+from fanout.node import node as node_module
 from fanout.node.drain import NodePhase
+from fanout.node.node import Node
 from fanout.node.process import run_node
-from fanout.node.running import Node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.replog.write.writer import LogWriter
@@ -65,12 +66,16 @@ NOW_NS = 1_700_000_000_000_000_000
 class LinkStandIn:
     """A link without a network: it tells when it runs and when it ends, and fails when told to."""
 
-    def __init__(self, config: LinkConfig, *, replica: Replica, sink: LinkSink, **_: object) -> None:
+    def __init__(
+        self, config: LinkConfig, *, replica: Replica, sink: LinkSink, logger: FilteringBoundLogger, **_: object
+    ) -> None:
         self.config = config
+        self.logger = logger
         self.replica = replica
         self.sink = sink
         self.fault: Exception | None = None
         self.runs = asyncio.Event()
+        self.retried = asyncio.Event()
         self.ended = False
         self.awaited = False
         self.answered = asyncio.Event()
@@ -88,6 +93,9 @@ class LinkStandIn:
     def fail(self, fault: Exception) -> None:
         self.fault = fault
         self._failed.set()
+
+    def retry(self) -> None:
+        self.retried.set()
 
     async def wait_forwarded(self) -> None:
         self.awaited = True
@@ -131,7 +139,7 @@ class LinkStandIn:
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in in the place of every link."""
-    monkeypatch.setattr(running, "Link", LinkStandIn)
+    monkeypatch.setattr("fanout.link.link.Link", LinkStandIn)
 
 
 @pytest.fixture(autouse=True)
@@ -562,6 +570,19 @@ async def test_events_of_a_link_are_logged(node: Node, tmp_path: Path) -> None:
     assert logged[1]["lag_us"] == 250
 
 
+async def test_warnings_of_a_link_are_alarms_in_the_log(node: Node, tmp_path: Path) -> None:
+    """With what the link held then; its other lines are in the node's log only."""
+    link = link_of(node)
+    node.record("plant-1", applied(node, value(b"hq/plant-1/a")), epoch=1)
+    link.logger.info("link state", state="live")
+    link.logger.warning("audit ended", changed=1)
+    await node.stop()
+    (alarm,) = [event for event in read_events(tmp_path / "log") if event["event"] == "alarm"]
+    assert (alarm["link"], alarm["link_epoch"], alarm["topics"]) == ("plant-1", 1, 1)
+    detail = json.loads(alarm["detail"])
+    assert (detail["level"], detail["message"], detail["changed"]) == ("warning", "audit ended", 1)
+
+
 async def test_clients_read_all_replicas_and_the_nodes_own_values(tmp_path: Path) -> None:
     """A SUBSCRIBE sees the values of both links and what was published at the node."""
     node = node_of(config(tmp_path, links=2))
@@ -637,7 +658,7 @@ async def test_a_writer_of_retained_values_that_ends_ends_the_node(
 
 async def test_expired_values_are_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping removes the node's own expired values and tells subscribers, without any traffic."""
-    monkeypatch.setattr(running, "_HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(node_module, "_HOUSEKEEPING_S", 0.01)
     async with await RawClient.connect(port_of(node), "c") as client:
         await client.subscribe(b"#")
         client.send_bytes(b"\x31\x0a\x00\x01e\x05\x02\x00\x00\x00\x01v")  # Message Expiry Interval 1 s
@@ -650,7 +671,7 @@ async def test_values_that_expire_together_go_one_piece_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each in a turn of the event loop of its own, without the pause of housekeeping in between."""
-    monkeypatch.setattr(running, "_HOUSEKEEPING_S", 3600.0)
+    monkeypatch.setattr(node_module, "_HOUSEKEEPING_S", 3600.0)
     node = node_of(config(tmp_path))
     count = 2 * TOPICS_MAX + 1
     topics = [b"%d" % number for number in range(count)]
@@ -733,6 +754,88 @@ async def test_drain_over_http_ends_the_node(tmp_path: Path, monkeypatch: pytest
     assert await asyncio.wait_for(task, 30) == 0
 
 
+async def test_hold_over_http(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not ready, clients stay and new ones are served; with `disconnect` they leave, each once, until `undrain`."""
+    monkeypatch.setattr("fanout.node.clients._AWAY_AT_ONCE", 1)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http_port_of(node)}") as http:
+        async with await RawClient.connect(port_of(node), "a") as first:
+            answer = (await http.post("/v1/hold")).json()
+            assert (answer["changed"], answer["connections"], answer["state"]) == (True, 1, "not_ready")
+            (reason,) = (await http.get("/readyz")).json()["reasons"]
+            assert reason.startswith("held by operator since 20")
+            async with await RawClient.connect(port_of(node), "b") as second:
+                assert await first.messages_until_ping() == await second.messages_until_ping() == []
+                assert not (await http.post("/v1/hold", json={"disconnect": True})).json()["changed"]
+                for client in (first, second):
+                    await client.expect_end(ReasonCode.USE_ANOTHER_SERVER)
+        async with await RawClient.connect(port_of(node), "a") as again:
+            assert (await http.post("/v1/undrain")).json()["reasons"] == []
+            assert (await http.get("/readyz")).status_code == 200
+            assert await again.messages_until_ping() == []
+
+
+async def test_undrain_keeps_the_clients_that_are_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sending away ends with the hold, and with the node."""
+    monkeypatch.setattr("fanout.node.clients._AWAY_AT_ONCE", 1)
+    monkeypatch.setattr("fanout.node.clients._AWAY_PAUSE_S", 3600)
+    async with (
+        await RawClient.connect(port_of(node), "a") as first,
+        await RawClient.connect(port_of(node), "b") as last,
+    ):
+        node.documents.hold(disconnect=True)
+        await first.expect_end(ReasonCode.USE_ANOTHER_SERVER)
+        node.documents.undrain()
+        assert await last.messages_until_ping() == []
+        node.documents.hold(disconnect=True)
+        await last.expect_end(ReasonCode.USE_ANOTHER_SERVER)
+    await asyncio.wait_for(node.stop(), 30)
+
+
+async def test_clients_over_http(node: Node) -> None:
+    """Who is there, with the bytes that it reads in a second; a kick ends the connection."""
+    async with (
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{http_port_of(node)}") as http,
+        await RawClient.connect(port_of(node), "app/1", properties=Properties(session_expiry_interval=600)) as client,
+    ):
+        await client.subscribe(b"own/#")
+        asked = asyncio.create_task(http.get("/v1/clients"))
+        client.publish(b"own/a", b"x" * 100_000)
+        await client.messages(1)
+        document = (await asked).json()
+        (found,) = document["clients"]
+        assert (found["client_id"], found["filters"], found["slow_since"]) == ("app/1", ["own/#"], None)
+        assert 0 <= found["bytes_per_second"] <= 250_000
+        assert (document["sessions"], document["next"], document["missing_workers"]) == (1, None, [])
+        kicked = await http.post("/v1/clients/kick", json={"client_id": "app/1"})
+        assert kicked.json()["session"] == "kept"
+        await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
+        unknown = await http.get("/v1/clients", params={"client_id": "nobody"})
+        assert (unknown.status_code, "nobody" in unknown.json()["error"]) == (409, True)
+
+
+async def test_single_clients_off_loopback_want_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one they are shown to nobody; a file without a token prevents the start."""
+    settings = config(tmp_path)
+    token_file = tmp_path / "token"
+    token_file.write_text("a-token-of-24-characters\n")
+    listen = Address("http", "127.0.0.1", 0)
+    monkeypatch.setattr(node_module, "is_local", lambda address: False)
+    for http_config, codes in (
+        (HttpConfig(listen=listen), (403, 403)),
+        (HttpConfig(listen=listen, token_file=token_file), (401, 200)),
+    ):
+        node = node_of(dataclasses.replace(settings, http=http_config))
+        await node.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http_port_of(node)}") as http:
+            right = {"Authorization": "Bearer a-token-of-24-characters"}
+            given = [(await http.get("/v1/clients", headers=one)).status_code for one in ({}, right)]
+            assert tuple(given) == codes
+        await node.stop()
+    token_file.write_text("short")
+    with pytest.raises(ConfigError, match="has no token"):
+        node_of(dataclasses.replace(settings, http=HttpConfig(token_file=token_file)))
+
+
 async def test_tap_does_not_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It serves nobody who would have to be sent elsewhere."""
     settings = dataclasses.replace(config(tmp_path, drain_s=3600), server=None)
@@ -756,7 +859,7 @@ async def test_links_stay_until_the_primary_has_answered(node: Node) -> None:
 
 async def test_primary_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node ends all the same, and says what may be lost."""
-    monkeypatch.setattr(running, "_FORWARDED_S", 0.05)
+    monkeypatch.setattr(node_module, "_FORWARDED_S", 0.05)
     node = node_of(dataclasses.replace(config(tmp_path), log=None))
     await node.start()
     link_of(node).answered.clear()
@@ -869,6 +972,18 @@ filter = "#"
     assert await asyncio.wait_for(task, 30) == 0
     loop = asyncio.get_running_loop()
     assert loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def test_sighup_has_every_link_connect_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed password is tried without waiting; a configuration with faults does not prevent it."""
+    file = tmp_path / "node.toml"
+    file.write_text("this is no configuration")
+    task, node = await running_node(config(tmp_path, links=2), monkeypatch, path=file)
+    links = cast("tuple[LinkStandIn, ...]", node.links)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.wait_for(asyncio.gather(*(link.retried.wait() for link in links)), 30)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, 30) == 0
 
 
 async def test_password_file_with_faults_prevents_the_start(tmp_path: Path) -> None:

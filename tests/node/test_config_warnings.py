@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.config import parse_config
-from fanout.node.cautions import find_cautions
+from fanout.node.config_warnings import find_config_warnings
 
 OPEN = 'listen = ["mqtt://0.0.0.0:1883"]\n'
 TABLE = """listen = []
@@ -43,7 +43,7 @@ HOOK = '[access.http]\nurl = "http://127.0.0.1:9000/"\n'
 def test_listeners_through_which_nobody_can_connect(settings: str, keys: list[str]) -> None:
     """Neither users nor certificates nor a hook, and anonymous clients are not let in there."""
     config = parse_config(f'[node]\nid = "a"\n[server]\n{settings}', path="a.toml", role="primary")
-    assert [caution.key for caution in find_cautions(config)] == keys
+    assert [warning.key for warning in find_config_warnings(config)] == keys
 
 
 def test_selectors_whose_missing_topics_are_not_announced() -> None:
@@ -51,10 +51,21 @@ def test_selectors_whose_missing_topics_are_not_announced() -> None:
     link = '[[link]]\nname = "l"\nprimary = "mqtt://a"\n{}[[link.selector]]\nfilter = "b"\nmax_payload = 1\n'
     text = f'[node]\nid = "a"\n[server]\n{link}[[link.selector]]\nfilter = "c"\n'
     found = {
-        keys: [each.key for each in find_cautions(parse_config(text.format(keys), path="a.toml", role="secondary"))]
+        keys: [
+            each.key for each in find_config_warnings(parse_config(text.format(keys), path="a.toml", role="secondary"))
+        ]
         for keys in ("", "announce_missing = true\n")
     }
     assert found == {"": [], "announce_missing = true\n": ["link[0].selector[0].filter"]}
+
+
+def test_an_old_spelling_of_limits() -> None:
+    """It is still read, and the limits that it lowers are named."""
+    text = '[node]\nid = "a"\n[server]\n[access]\nanonymous = "always"\n[retained]\nmax_messages = {}\n'
+    assert find_config_warnings(parse_config(text.format(0), path="a.toml", role="primary")) == []
+    [warning] = find_config_warnings(parse_config(text.format(2), path="a.toml", role="primary"))
+    assert warning.key == "retained.max_messages"
+    assert "retained_topics_max" in warning.problem
 
 
 @pytest.mark.parametrize(
@@ -90,11 +101,11 @@ def test_selectors_whose_missing_topics_are_not_announced() -> None:
 def test_links_that_anybody_can_listen_to(keys: str, found: dict[str, str]) -> None:
     """A password that leaves the machine without TLS, and a primary that is not verified."""
     text = f'[node]\nid = "a"\n[server]\n[[link]]\nname = "l"\n{keys}[[link.selector]]\nfilter = "b"\n'
-    cautions = find_cautions(parse_config(text, path="a.toml", role="secondary"))
-    assert {each.key: f"{each.problem}. {each.hint}" for each in cautions} == found
+    warnings = find_config_warnings(parse_config(text, path="a.toml", role="secondary"))
+    assert {each.key: f"{each.problem}. {each.hint}" for each in warnings} == found
 
 
 def test_a_tap_serves_nobody_anyway() -> None:
     """Without [server] there is nothing to warn of."""
     text = '[node]\nid = "a"\n[log]\n[[link]]\nname = "l"\nprimary = "mqtt://a"\n[[link.selector]]\nfilter = "#"\n'
-    assert find_cautions(parse_config(text, path="a.toml", role="tap")) == []
+    assert find_config_warnings(parse_config(text, path="a.toml", role="tap")) == []

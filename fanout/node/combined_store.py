@@ -1,4 +1,4 @@
-"""Joined store: the retained values that clients read, of every link and of the node's own namespace, as one."""
+"""Combined store: the retained values that clients read, of every link and of the node's own namespace, as one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
 
-__all__ = ["JoinedStore"]
+__all__ = ["CombinedStore"]
 
 
-class JoinedStore:
+class CombinedStore:
     """Several replicas whose topics never overlap; configuration and ingress ensure that."""
 
     def __init__(self, replicas: Sequence[Replica], *, uncounted: Sequence[Replica] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The completeness report on real runs with injected faults: it states them, exactly or as bounds."""
+"""The completeness report on real runs of nodes with injected faults: it states them, exactly or as bounds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import asyncio
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
-from tests.cli.processes import run_fanout
+from fanout.cli.app import app
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -75,13 +79,16 @@ def remove_rows(node: LiveNode, count: int) -> None:
 
 
 def report(tmp_path: Path, *nodes: LiveNode) -> Any:
-    """Return the completeness report over the logs of stopped nodes; its tables are below `tables`."""
+    """Return the completeness report over the logs of stopped nodes; its tables are below `tables`.
+
+    The command runs in the Spark session of this thread; `tests/cli/test_report.py` runs it as a process.
+    """
     document = tmp_path / "report.json"
     page = tmp_path / "report.html"
     directories = [str(node.log_directory) for node in nodes]
     options = ["--settle", "0", "--json", str(document), "--html", str(page), "--parquet", str(tmp_path / "tables")]
-    answer = run_fanout("report", "completeness", *directories, *options, FANOUT_LOG_LEVEL="error")
-    assert answer.returncode == 0, answer.stderr
+    answer = CliRunner().invoke(app, ["report", "completeness", *directories, *options])
+    assert answer.exit_code == 0, answer.output
     assert page.read_text().startswith("<!doctype html>")
     return json.loads(document.read_text()) | {"table": answer.stdout}
 
@@ -92,7 +99,7 @@ def target(document: Any, node: LiveNode) -> Any:
     return found
 
 
-async def test_stamped_run_states_the_injected_numbers(tmp_path: Path, nodes: Nodes) -> None:
+async def test_stamped_run_states_the_injected_numbers(spark: SparkSession, tmp_path: Path, nodes: Nodes) -> None:
     """Done when: a `fanout primary` stamps; the report states exactly what a cut and removed log records took away."""
     hub = await nodes.primary().begin()
     with publisher(hub.port) as client:
@@ -106,7 +113,7 @@ async def test_stamped_run_states_the_injected_numbers(tmp_path: Path, nodes: No
         for node in (cut_off, whole, hub):
             await asyncio.to_thread(node.stop)
     remove_rows(whole, REMOVED)
-    document = await asyncio.to_thread(report, tmp_path, hub, whole, cut_off)
+    document = report(tmp_path, hub, whole, cut_off)
 
     assert (document["reference"]["name"], document["reference"]["kind"]) == ("hub", "primary")
     live = LIVE_BEFORE + CUT + LIVE_AFTER + 2
@@ -132,7 +139,7 @@ async def test_stamped_run_states_the_injected_numbers(tmp_path: Path, nodes: No
 
 @pytest.mark.mosquitto
 async def test_first_tier_node_makes_the_tree_below_a_broker_exact(
-    mosquitto: Mosquitto, tmp_path: Path, nodes: Nodes
+    spark: SparkSession, mosquitto: Mosquitto, tmp_path: Path, nodes: Nodes
 ) -> None:
     """Beside a foreign primary a first-tier node stamps, and the report lists exactly what a node below lost.
 
@@ -159,7 +166,7 @@ async def test_first_tier_node_makes_the_tree_below_a_broker_exact(
         await publish_run(mosquitto.port, proxy=proxy, cut_off=cut_off, watching=[whole, cut_off])
         for node in (cut_off, whole, first):
             await asyncio.to_thread(node.stop)
-    document = await asyncio.to_thread(report, tmp_path, first, whole, cut_off)
+    document = report(tmp_path, first, whole, cut_off)
 
     live = LIVE_BEFORE + CUT + LIVE_AFTER + 2
     reference = document["reference"]
@@ -189,19 +196,20 @@ async def test_first_tier_node_makes_the_tree_below_a_broker_exact(
 
 @pytest.mark.mosquitto
 async def test_run_beside_a_broker_states_bounds(
-    mosquitto: Mosquitto, proxy: Proxy, tmp_path: Path, nodes: Nodes
+    spark: SparkSession, mosquitto: Mosquitto, tmp_path: Path, nodes: Nodes
 ) -> None:
     """Done when: on a Mosquitto primary with a tap, final values exactly, and losses as "at least", and it says so."""
     with publisher(mosquitto.port) as client:
         publish_all(client, updates(0, TOPICS))
     tap = nodes.tap(link(mosquitto.port, selector("plant/#"), settings=QUICK))
-    cut_off = nodes.secondary(link(proxy.port, selector("plant/#", qos=0), settings=QUICK))
-    for node in (tap, cut_off):
-        await node.begin()
-    await publish_run(mosquitto.port, proxy=proxy, cut_off=cut_off, watching=[cut_off])
+    async with Proxy(mosquitto.port) as proxy:
+        cut_off = nodes.secondary(link(proxy.port, selector("plant/#", qos=0), settings=QUICK))
+        for node in (tap, cut_off):
+            await node.begin()
+        await publish_run(mosquitto.port, proxy=proxy, cut_off=cut_off, watching=[cut_off])
     for node in (cut_off, tap):
         await asyncio.to_thread(node.stop)
-    document = await asyncio.to_thread(report, tmp_path, tap, cut_off)
+    document = report(tmp_path, tap, cut_off)
 
     assert (document["reference"]["name"], document["reference"]["kind"]) == ("tap", "tap")
     assert any("at least" in statement for statement in document["basis"])

@@ -1,26 +1,22 @@
 """Settings of access control: `[access]`, `[[access.rule]]` and `[access.http]`, legal values, rules between keys.
 
 The dataclasses are in the style of `fanout.config.settings`, which includes `AccessConfig`: Pydantic reads the
-annotations when a file is loaded, and a class that is built directly is not validated. This module must not import
-`fanout.config`, which imports it.
+annotations when a file is loaded, and a class that is built directly is not validated.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import AfterValidator, ConfigDict, Field, Strict
 
 from fanout.access.filters import RuleFilter, covers
 from fanout.access.rules import ANY, DECISIONS_MAX, Direction, Rule
-from fanout.errors import ConfigFault, FanoutError
+from fanout.config.values import Count, HookUrl, PathText, Seconds, SecondsOrZero, fault, parsed
+from fanout.errors import ConfigFault
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = [
     "AccessConfig",
@@ -43,37 +39,6 @@ HookAction: TypeAlias = Literal["connect", "subscribe", "publish"]
 """Actions that the HTTP hook can decide on."""
 
 _STRICT = ConfigDict(extra="forbid")
-_FAULT = "fanout_fault"  # fanout.config.values.FAULT
-_DAY_S = 86_400
-_TEXT_BYTES_MAX = 65_535
-_HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+")
-
-T = TypeVar("T")
-
-
-def _fault(problem: str, hint: str) -> PydanticCustomError:
-    return PydanticCustomError(_FAULT, "{problem}", {"problem": problem, "hint": hint})
-
-
-def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
-    """Make a validator of a function from the text in the file."""
-
-    def validate(value: object) -> T:
-        if not isinstance(value, str):
-            raise PydanticKnownError("string_type")
-        try:
-            return parse(value)
-        except FanoutError as error:
-            raise _fault(error.message, error.hint) from error
-
-    return BeforeValidator(validate)
-
-
-def _path(text: str) -> Path:
-    if not text or "\0" in text:
-        problem = "it contains the character U+0000" if text else "it is empty"
-        raise _fault(problem, "Write a path; a relative one is relative to the current directory.")
-    return Path(text)
 
 
 def _rule_filter(text: str) -> str:
@@ -82,8 +47,8 @@ def _rule_filter(text: str) -> str:
 
 
 def _rule_user(text: str) -> str:
-    if "\0" in text or len(text.encode()) > _TEXT_BYTES_MAX or ("*" in text and text != ANY):
-        raise _fault(
+    if "\0" in text or len(text.encode()) > MAX_STRING_BYTES or ("*" in text and text != ANY):
+        raise fault(
             f'"{text[:60]}" is not a user name; only "*" alone stands for others',
             'Write one name, "*" for every client, or "" for clients without a user.',
         )
@@ -91,49 +56,25 @@ def _rule_user(text: str) -> str:
 
 
 def _client_ids(text: str) -> str:
-    if not text or "\0" in text or len(text.encode()) > _TEXT_BYTES_MAX:
-        raise _fault(
+    if not text or "\0" in text or len(text.encode()) > MAX_STRING_BYTES:
+        raise fault(
             "no Client Identifier can match it: it is empty, too long, or contains the character U+0000",
             'Write an identifier, in which "*" stands for any characters.',
         )
     return text
 
 
-def _http_url(text: str, *, example: str = "http://127.0.0.1:9000/mqtt") -> str:
-    if "@" in text:  # checked first, and without the text, which may contain a password
-        raise _fault("the address contains a user name or a password", "Write only the scheme, host, port and path.")
-    as_in = f'Write it as in "{example}".'
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise _fault(f'"{text}" is not an address', as_in) from None
-    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.hostname or "") or port == 0:
-        raise _fault(f'"{text}" is not an address of HTTP', as_in)
-    if parts.fragment or not all("!" <= character <= "~" for character in text):
-        raise _fault(f'"{text}" contains a "#", a blank or a character that is not ASCII', as_in)
-    return text
-
-
 def _some(actions: tuple[HookAction, ...]) -> tuple[HookAction, ...]:
     if not actions:
-        raise _fault("the list is empty: the hook would never be asked", "Name an action, or remove [access.http].")
+        raise fault("the list is empty: the hook would never be asked", "Name an action, or remove [access.http].")
     return actions
 
 
-PathText: TypeAlias = Annotated[Path, _parsed(_path)]
-RuleFilterText: TypeAlias = Annotated[str, _parsed(_rule_filter)]
-RuleUser: TypeAlias = Annotated[str, _parsed(_rule_user)]
-ClientIds: TypeAlias = Annotated[str, _parsed(_client_ids)]
-HookUrl: TypeAlias = Annotated[str, _parsed(_http_url)]
-ListUrl: TypeAlias = Annotated[
-    str, _parsed(partial(_http_url, example="http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"))
-]
+RuleFilterText: TypeAlias = Annotated[str, parsed(_rule_filter)]
+RuleUser: TypeAlias = Annotated[str, parsed(_rule_user)]
+ClientIds: TypeAlias = Annotated[str, parsed(_client_ids)]
 HookActions: TypeAlias = Annotated[tuple[HookAction, ...], AfterValidator(_some)]
-Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
 Few: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=256)]
-Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]
-SecondsOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_DAY_S, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,9 @@
 """One node: creates its parts, starts and stops them in order, runs its tasks.
 
 A batch goes from the replica to the replication log, then to clients. No protocol decision is made here.
+
+A part that only some nodes have (links, the log, workers, the HTTP application) is imported where it is made: the
+modules of all of them would double the time until a node listens.
 """
 
 from __future__ import annotations
@@ -8,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from structlog.typing import FilteringBoundLogger
 
@@ -19,37 +23,42 @@ from fanout.access.passwords import load_passwords
 from fanout.affected_clients import Concerned
 from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
+from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
-from fanout.config import LinkConfig, NodeConfig, Role
-from fanout.link.link import Link
+from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node.cautions import find_cautions
+from fanout.node.alarms import alarm_logger
+from fanout.node.clients import send_all_away
+from fanout.node.combined_store import CombinedStore
+from fanout.node.config_warnings import find_config_warnings
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
-from fanout.node.store import JoinedStore
-from fanout.node.sys_topics import SysTopics
+from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
-from fanout.replog.files.columns import LogSource
-from fanout.replog.write.writer import LogWriter
 from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
+from fanout.server.accept.peers import is_local
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
 from fanout.storage.store import DiskStore, stored_rows
 from fanout.storage.write_behind import WriteBehindStore
-from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from fanout.link.link import Link
+    from fanout.link.model.status import EventColumns
+    from fanout.replog.files.columns import LogSource
+    from fanout.workers.pool import WorkerPool
 
 __all__ = ["Node"]
 
@@ -88,7 +97,7 @@ class Node:
             logger: Takes log lines.
 
         Raises:
-            ConfigError: The password file cannot be used.
+            ConfigError: The password file, or the file of the token, cannot be used.
         """
         self.config = config
         self.role = role
@@ -97,7 +106,8 @@ class Node:
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
-        self._log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
+        self.log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
+        """The replication log; None when the configuration has none."""
         self._holding: set[str] = set()
         self.storage = self._make_storage()
         """Retained values on disk; None when they are in memory only."""
@@ -113,10 +123,10 @@ class Node:
             limit_keys=LimitKeys("retained_topics_max", "retained_bytes_max"),
         )
         self._sys = SysTopics()
-        self.store = JoinedStore(
+        self.store = CombinedStore(
             [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
         )
-        self._own_source = self._log.source() if self._log else None
+        self._own_source = self.log.source() if self.log else None
         self.ingress = LocalIngress(
             stamps=self.stamps,
             replica=self.own,
@@ -149,7 +159,11 @@ class Node:
             )
         self.documents = NodeDocuments(self)
         self.http = (
-            HttpServer(lambda: _http_app(self.documents), host=config.http.listen.host, port=config.http.listen.port)
+            HttpServer(
+                functools.partial(_http_app, self.documents, _operator_access(config.http)),
+                host=config.http.listen.host,
+                port=config.http.listen.port,
+            )
             if config.http
             else None
         )
@@ -161,6 +175,7 @@ class Node:
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._sending_away: asyncio.Task[None] | None = None
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -168,9 +183,9 @@ class Node:
         return tuple(self._links.values())
 
     @property
-    def log(self) -> LogWriter | None:
-        """The replication log; None when the configuration has none."""
-        return self._log
+    def link_replicas(self) -> tuple[tuple[Link, Replica], ...]:
+        """Every link with its replica, in the order of the configuration."""
+        return tuple((link, self._records[name].replica) for name, link in self._links.items())
 
     async def start(self) -> None:
         """Start every part: HTTP interface, retained values on disk, log, clients' listeners, links.
@@ -220,9 +235,9 @@ class Node:
             listeners=self.server.addresses if self.server else [],
             http=self.http.url if self.http else "",
         )
-        for caution in find_cautions(self.config):
+        for warning in find_config_warnings(self.config):
             self._logger.warning(
-                "configuration needs a look", key=caution.key, problem=caution.problem, hint=caution.hint
+                "configuration needs a look", key=warning.key, problem=warning.problem, hint=warning.hint
             )
 
     async def _open_files(self) -> None:
@@ -230,16 +245,16 @@ class Node:
             self.opening = "the node is loading retained values from disk"
             await asyncio.to_thread(self._load_storage)
         self.opening = "the node is starting"
-        if self._log is not None:
+        if self.log is not None:
             try:
-                await asyncio.to_thread(self._log.open)
+                await asyncio.to_thread(self.log.open)
             except BaseException:
                 if self.storage is not None:  # its file and lock are open, and `stop` assumes an open log
                     await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S)
                 raise
-            self._log.event("start", detail=describe(self.config))
+            self.log.event("start", detail=describe(self.config))
             if self._own_source is not None:
-                await log_loaded(self._log, self.own, source=self._own_source)
+                await log_loaded(self.log, self.own, source=self._own_source)
 
     async def stop(self) -> None:
         """Stop every part: clients leave first, while everything still works; the replication log stops last.
@@ -247,6 +262,9 @@ class Node:
         Links stop after the primary has answered all forwarded messages of clients, unless that takes too long.
         """
         self.drain.end()
+        self.keep_clients()
+        if self._sending_away is not None:
+            await asyncio.gather(self._sending_away, return_exceptions=True)
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
         try:
@@ -265,9 +283,9 @@ class Node:
             await self.http.stop()
         if self.storage is not None and not await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S):
             self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
-        if self._log is not None:
-            self._log.event("stop")
-            if not await asyncio.to_thread(self._log.close, timeout_s=_LOG_CLOSE_S):
+        if self.log is not None:
+            self.log.event("stop")
+            if not await asyncio.to_thread(self.log.close, timeout_s=_LOG_CLOSE_S):
                 self._logger.warning("replication log not sealed in time", deadline_s=_LOG_CLOSE_S)
         self._logger.info("node stopped")
 
@@ -298,6 +316,11 @@ class Node:
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
 
+    def retry_links(self) -> None:
+        """Have links without a connection connect at once, with the passwords that their files have now."""
+        for link in self._links.values():
+            link.retry()
+
     def reload_certificates(self) -> None:
         """Read the certificates and keys of the listeners again; connections stay."""
         if self.server is not None:
@@ -313,6 +336,21 @@ class Node:
         """Run a task for the life of the node; if it ends earlier, the node has failed."""
         self._tasks.append(asyncio.create_task(run(), name=name))
 
+    # For the documents of the node (`fanout.node.documents.NodeParts`).
+
+    def send_clients_away(self) -> None:
+        """Begin to disconnect every client, at a pace; harmless while that goes on."""
+        if self.server is not None and (self._sending_away is None or self._sending_away.done()):
+            self._sending_away = asyncio.create_task(self._send_all_away(self.server), name="send clients away")
+
+    def keep_clients(self) -> None:
+        """Stop to disconnect clients; harmless when nothing goes on."""
+        if self._sending_away is not None:
+            self._sending_away.cancel()
+
+    async def _send_all_away(self, server: Server | WorkerPool) -> None:
+        self._logger.info("clients sent away by an operator", clients=await send_all_away(server))
+
     # For links (`fanout.link.model.status.LinkSink`).
 
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
@@ -320,8 +358,8 @@ class Node:
         source = self._records[link].source
         if link in self._announcers:
             self._announcers[link].note(changes.updates)
-        if self._log is not None and source is not None:
-            self._log.append(changes, source=source, link_epoch=epoch)
+        if self.log is not None and source is not None:
+            self.log.append(changes, source=source, link_epoch=epoch)
 
     def dispatch(self, changes: Changes) -> None:
         """Deliver the changes of a batch to clients, and its corrected expiries to clients that are nodes."""
@@ -346,36 +384,12 @@ class Node:
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
         return self.client_count()
 
-    def event(
-        self,
-        link: str,
-        event: str,
-        *,
-        epoch: int,
-        state: str = "",
-        evidence: str = "",
-        selector: str = "",
-        topics: int = 0,
-        digest: int = 0,
-        lag_us: int | None = None,
-        detail: str = "",
-    ) -> None:
+    def event(self, link: str, event: str, *, epoch: int, **columns: Unpack[EventColumns]) -> None:
         """Log an event of a link, and send the nodes below a new readiness notice."""
         if event == "state":
             self.readiness_changed()
-        if self._log is not None:
-            self._log.event(
-                event,
-                link=link,
-                link_epoch=epoch,
-                state=state,
-                evidence=evidence,
-                selector=selector,
-                topics=topics,
-                digest=digest,
-                lag_us=lag_us,
-                detail=detail,
-            )
+        if self.log is not None:
+            self.log.event(event, link=link, link_epoch=epoch, **columns)
 
     def readiness_changed(self) -> None:
         """Send the nodes below a new readiness notice if it has changed."""
@@ -413,11 +427,6 @@ class Node:
         bytes_max: int,
         limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> Replica:
-        retained = self.config.retained
-        payload_max = retained.max_payload or None
-        if 0 < retained.max_messages < topics_max:
-            topics_max = retained.max_messages
-            limit_keys = dataclasses.replace(limit_keys, topics="retained.max_messages")
         make: Callable[..., Replica] = Replica
         if isinstance(self.storage, DirectStore):
             make = functools.partial(DiscReplica, self.storage.table(store))
@@ -425,7 +434,7 @@ class Node:
             selectors=selectors,
             topics_max=topics_max,
             bytes_max=bytes_max,
-            payload_max=payload_max,
+            payload_max=self.config.retained.max_payload or None,
             limit_keys=limit_keys,
         )
 
@@ -445,6 +454,8 @@ class Node:
             self._links[name].restore(resumption)
 
     def _make_pool(self) -> WorkerPool:
+        from fanout.workers.pool import WorkerPool
+
         load_passwords(self.config.access.password_file)  # a faulty file is reported before anything starts
         return WorkerPool(
             self.config,
@@ -471,16 +482,25 @@ class Node:
         for link in self._links.values():
             link.hold(bool(self._holding))
 
+    def _record_alarm(self, link: str, detail: str) -> None:
+        """Log an alarm of a link, once the log is open."""
+        if not self.opening:
+            epoch = self._links[link].status().epoch
+            replica = self._records[link].replica
+            self.event(link, "alarm", epoch=epoch, topics=len(replica), digest=replica.digest(), detail=detail)
+
     def _make_gate(self) -> Gate:
         access = self.config.access
         passwords = load_passwords(access.password_file)
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
+        from fanout.link.link import Link
+
         replica = self._make_replica(
             config.name, selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max
         )
-        source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
+        source = self.log.source(link=config.name, selectors=config.selectors) if self.log else None
         self._records[config.name] = _LinkRecord(config, replica=replica, source=source)
         self._links[config.name] = Link(
             config,
@@ -488,7 +508,9 @@ class Node:
             replica=replica,
             sink=self,
             clock=self.clock,
-            logger=self._logger.bind(link=config.name),
+            logger=alarm_logger(
+                self._logger.bind(link=config.name), record=functools.partial(self._record_alarm, config.name)
+            ),
             store=self.storage,
             stamps=self.stamps,
         )
@@ -503,8 +525,8 @@ class Node:
     def _accept_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
         committed = self._keep_own(changes)
         self._relay_missing(changes)
-        if self._log is not None and self._own_source is not None:
-            self._log.append(changes, source=self._own_source)
+        if self.log is not None and self._own_source is not None:
+            self.log.append(changes, source=self._own_source)
         if self.server is not None:
             self.server.dispatch(changes.dispatch, origin=client_id)
         return committed
@@ -565,9 +587,9 @@ class Node:
                 if self.server is not None:  # removals for slow clients are in no store
                     long_waiting.note(self.server.conflated_topics_max)
                 self.readiness_changed()  # a replica limit changes it without an event of the link
-            if self._log is not None and self.clock.monotonic() >= alive_at:
+            if self.log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
-                self._log.event("heartbeat", topics=len(self.store))
+                self.log.event("heartbeat", topics=len(self.store))
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)
@@ -580,7 +602,9 @@ class Node:
             self.server.stats(),
             retained_topics=len(self.store),
             links={
-                name: (status.called, status.ready)
+                name: LinkFigures(
+                    status.called, status.ready, None if status.stale_s is None else math.ceil(status.stale_s)
+                )
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },
             uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,
@@ -589,7 +613,17 @@ class Node:
         self.server.dispatch(updates)
 
 
-def _http_app(documents: NodeDocuments) -> FastAPI:
+def _operator_access(http: HttpConfig) -> OperatorAccess:
+    """Return who may see and end single clients.
+
+    Raises:
+        ConfigError: The file of the token cannot be used.
+    """
+    token = None if http.token_file is None else read_token(http.token_file)
+    return OperatorAccess(token=token, loopback=is_local(http.listen))
+
+
+def _http_app(documents: NodeDocuments, access: OperatorAccess) -> FastAPI:
     from fanout.api.app import create_app  # FastAPI takes a third of a node's start: links connect meanwhile
 
-    return create_app(documents)
+    return create_app(documents, access=access)

@@ -1,4 +1,4 @@
-"""Cautions: legal settings of a configuration that an operator hardly meant, such as a listener that admits anybody.
+"""Warnings: legal settings of a configuration that an operator hardly meant, such as a listener that admits anybody.
 
 `fanout check` and the start of a node print them. They are found from the configuration alone; no file is read.
 """
@@ -11,12 +11,21 @@ from fanout.config import AccessConfig, ListenerConfig, NodeConfig
 from fanout.errors import ConfigFault
 from fanout.server.accept.peers import is_local
 
-__all__ = ["find_cautions"]
+__all__ = ["find_config_warnings"]
 
 
-def find_cautions(config: NodeConfig) -> list[ConfigFault]:
-    """Return the cautions of a configuration; a node starts in spite of them."""
-    return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config)]
+def find_config_warnings(config: NodeConfig) -> list[ConfigFault]:
+    """Return the warnings of a configuration; a node starts in spite of them."""
+    return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config), *_old_spellings(config)]
+
+
+def _old_spellings(config: NodeConfig) -> Iterator[ConfigFault]:
+    if config.retained.max_messages:
+        yield ConfigFault(
+            "retained.max_messages",
+            "it is the old spelling of two limits: topics_max of a link, and retained_topics_max of the server",
+            "Write these where they are to be lower than their defaults, and remove the line.",
+        )
 
 
 def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:

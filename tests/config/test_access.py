@@ -1,4 +1,4 @@
-"""Tests of `fanout.access.settings`: strict values, their words, and the rules between them."""
+"""Tests of `fanout.config.access`: strict values, their words, and the rules between them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from fanout.access import settings
 from fanout.access.rules import Rule
-from fanout.access.settings import AccessConfig, HookConfig, RuleSection, find_access_faults, rules_of
 from fanout.config import values
+from fanout.config.access import AccessConfig, HookConfig, RuleSection, find_access_faults, rules_of
 from fanout.errors import ConfigFault
 
 ADAPTER = TypeAdapter(AccessConfig)
@@ -163,7 +162,7 @@ def test_wrong_types_and_limits_are_told_by_pydantic(text: str, place: tuple[int
 def test_illegal_values_have_words_and_a_hint(text: str, problem: str) -> None:
     """As everywhere in the configuration; a secret is not repeated."""
     [(_, kind, context)] = errors_of(text)
-    assert kind == values.FAULT == settings._FAULT
+    assert kind == values.FAULT
     assert problem in context["problem"]
     assert context["hint"]
     assert "secret" not in str(context)

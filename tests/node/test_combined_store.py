@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fanout.node.store import JoinedStore
+from fanout.node.combined_store import CombinedStore
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.server.routing.subscribers import SubscriptionOptions
@@ -26,14 +26,14 @@ def replica(*topics: bytes) -> Replica:
     return held
 
 
-def matched(store: JoinedStore, topic_filter: bytes) -> list[bytes]:
+def matched(store: CombinedStore, topic_filter: bytes) -> list[bytes]:
     """Return the topics that a Topic Filter matches, in the store's order."""
     return [update[0] for piece in store.match(topic_filter) for update in piece]
 
 
 def test_match_goes_through_every_replica_in_order() -> None:
     """A SUBSCRIBE sees the values of all links and the node's own."""
-    store = JoinedStore([replica(b"plant/1", b"plant/2"), replica(b"office/1"), replica(b"own")])
+    store = CombinedStore([replica(b"plant/1", b"plant/2"), replica(b"office/1"), replica(b"own")])
     assert set(matched(store, b"#")) == {b"plant/1", b"plant/2", b"office/1", b"own"}
     assert matched(store, b"#")[-2:] == [b"office/1", b"own"]
     assert sorted(matched(store, b"+/1")) == [b"office/1", b"plant/1"]
@@ -43,7 +43,7 @@ def test_match_goes_through_every_replica_in_order() -> None:
 def test_length_counts_the_topics_of_all() -> None:
     """The number of retained topics is the sum, at any moment."""
     first = replica(b"a", b"b")
-    store = JoinedStore([first, replica(b"c")])
+    store = CombinedStore([first, replica(b"c")])
     assert len(store) == 3
     first.apply([value(b"a", b"")], phase=Phase.LIVE)
     assert len(store) == 2
@@ -51,16 +51,16 @@ def test_length_counts_the_topics_of_all() -> None:
 
 def test_no_replica_is_an_empty_store() -> None:
     """A node without links and values has nothing to give."""
-    assert len(JoinedStore([], uncounted=[replica(b"seen")])) == 0
-    assert matched(JoinedStore([], uncounted=[replica(b"seen")]), b"#") == [b"seen"]
-    store = JoinedStore([])
+    assert len(CombinedStore([], uncounted=[replica(b"seen")])) == 0
+    assert matched(CombinedStore([], uncounted=[replica(b"seen")]), b"#") == [b"seen"]
+    store = CombinedStore([])
     assert (len(store), matched(store, b"#")) == (0, [])
 
 
 def test_match_bears_changes_between_two_steps() -> None:
     """A walk over many turns of the event loop yields a later replica's values as they are then."""
     first, second = replica(b"a"), replica(b"b")
-    walk = JoinedStore([first, second]).match(b"#")
+    walk = CombinedStore([first, second]).match(b"#")
     assert next(walk) == [value(b"a")]
     second.apply([value(b"b", b"newer")], phase=Phase.LIVE)
     assert list(walk) == [[value(b"b", b"newer")]]
@@ -68,7 +68,7 @@ def test_match_bears_changes_between_two_steps() -> None:
 
 def test_values_of_topics_are_found_in_any_replica() -> None:
     """A topic stands in one replica at most; those of one replica keep their order."""
-    store = JoinedStore([replica(b"a"), replica(b"b", b"e")], uncounted=[replica(b"$SYS/c")])
+    store = CombinedStore([replica(b"a"), replica(b"b", b"e")], uncounted=[replica(b"$SYS/c")])
     assert store.get_many([b"e", b"a", b"d", b"$SYS/c", b"b"]) == list(map(value, (b"a", b"e", b"b", b"$SYS/c")))
     assert store.get_many([b"d"]) == []
 
@@ -81,7 +81,7 @@ def test_a_delivery_goes_on_with_one_look_into_each_replica_on_disk(tmp_path: Pa
         first, second = DiscReplica(disk.table("first")), DiscReplica(disk.table("second"))
         first.apply([value(b"a")], phase=Phase.SNAPSHOT)
         second.apply([value(b"b/%d" % number) for number in range(200)], phase=Phase.SNAPSHOT)
-        store = JoinedStore([first, second])
+        store = CombinedStore([first, second])
         granted = SubscriptionOptions(0)
         delivery = RetainedDelivery(b"b/#", options=granted, store=store, pieces=RetainedPieces())
         taken: list[Update] = []

@@ -1,0 +1,73 @@
+"""Arguments of the commands that ask a running node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+__all__ = ["DEFAULT_URL", "JsonOption", "TokenOption", "UrlArgument", "UrlOption", "checked_url", "node_url"]
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+_PORT_MAX: Final = 65_535
+
+
+def node_url(text: str) -> str:
+    """Return the base URL of a node from the text of a user; a missing `http://` is added.
+
+    Raises:
+        ValueError: The text is not an HTTP address.
+    """
+    import httpx
+
+    try:
+        url = httpx.URL(text if "://" in text else f"http://{text}")
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    # A port alone would be parsed as an address: 8080 is 0.0.31.144.
+    if url.scheme not in {"http", "https"} or not url.host or url.host.isdigit() or (url.port or 0) > _PORT_MAX:
+        raise ValueError(f"{text!r} is not an HTTP address such as http://127.0.0.1:8080")
+    return str(url).rstrip("/")
+
+
+def checked_url(text: str) -> str:
+    """Return the base URL for the text of a user; a callback of `UrlArgument`.
+
+    Raises:
+        typer.BadParameter: It is not an HTTP address.
+    """
+    try:
+        return node_url(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+UrlArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        envvar="FANOUT_URL",
+        callback=checked_url,
+        help="The node's HTTP address (http.listen).",
+    ),
+]
+UrlOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="FANOUT_URL",
+        callback=checked_url,
+        help="The node's HTTP address (http.listen).",
+    ),
+]
+TokenOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", metavar="FILE", envvar="FANOUT_TOKEN_FILE", help="The node's http.token_file, or a copy of it."
+    ),
+]
+JsonOption: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the node's document as JSON and nothing else.")
+]

@@ -1,0 +1,197 @@
+"""Request for retained messages by exact Topic Name (core): SUBSCRIBE packets out, retained messages and refusals in.
+
+It goes over a connection without any other subscription. Names are requested in chunks, one after another. PINGREQ
+stands behind each, and the fence, if there is one, in the same SUBSCRIBE. Where the primary is known to answer in
+order, a name that did not come before these answers has no retained message. Elsewhere the primary must also be silent
+for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from fanout.errors import ProtocolError
+from fanout.link.model.evidence import Order
+from fanout.link.protocol.sender import PacketSender
+from fanout.mqtt.decoder import Item, PublishRow, PublishRun
+from fanout.mqtt.packets import Pingresp, Suback
+from fanout.mqtt.reason_codes import ReasonCode
+
+__all__ = ["CHUNK_NAMES", "NAMES_MAX", "NameRequest", "NamedAnswer"]
+
+NAMES_MAX = 1_000
+"""Largest number of names in one request: their values are held in memory."""
+CHUNK_NAMES = 50
+"""Largest number of names in one SUBSCRIBE, far below the number of messages that a primary queues for one client."""
+_RETAIN = 0x01
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAnswer:
+    """Answer of a primary to a request by exact Topic Name; each name is in one of the three."""
+
+    values: Mapping[str, PublishRow]
+    """Retained message of each topic that has one, with its properties as they came."""
+    absent: frozenset[str]
+    """Topics for which SUBACK was positive and no retained message came before the answers that follow it."""
+    refused: Mapping[str, int]
+    """Reason Code of SUBACK, 0x80 or above, of each topic that the primary refused."""
+
+
+class NameRequest:
+    """One request over one Network Connection; all times are monotonic seconds."""
+
+    def __init__(
+        self, topics: Sequence[str], *, sender: PacketSender, fence: bytes | None, order: Order, quiet_s: float
+    ) -> None:
+        """Prepare; `begin` sends the first chunk.
+
+        Args:
+            topics: Topic Names at the primary, at most `NAMES_MAX`.
+            sender: Sender of the connection.
+            fence: Topic of the fence; None for none.
+            order: Whether the primary answers in order.
+            quiet_s: Seconds of silence that show the end of the answers at a primary of which that is not known.
+
+        Raises:
+            ValueError: There are too many topics, or one of them is no Topic Name that can be requested.
+        """
+        names = [topic.encode() for topic in dict.fromkeys(topics)]
+        if len(names) > NAMES_MAX:
+            raise ValueError(f"{len(names)} topics are more than the {NAMES_MAX} that one request may have")
+        for name in names:
+            if b"+" in name or b"#" in name or name.startswith(b"$share/"):
+                raise ValueError(f"{name!r} is no Topic Name that can be requested")
+        self._left = names
+        self._left.reverse()  # chunks are taken from the end
+        self._sender = sender
+        self._fence = fence
+        self._order = order
+        self._quiet_s = quiet_s
+        self._chunk: list[bytes] = []
+        """Names of the chunk under way."""
+        self._suback_id = 0
+        """Packet Identifier of its SUBSCRIBE; 0 once SUBACK has come."""
+        self._awaits_pingresp = False
+        self._awaits_fence = False
+        self._changed_s = 0.0
+        """When the newest answer came."""
+        self._values: dict[bytes, PublishRow] = {}
+        self._absent: set[bytes] = set()
+        self._refused: dict[bytes, int] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether every name is answered."""
+        return not (self._left or self._chunk)
+
+    @property
+    def deadline(self) -> float:
+        """When to call `tick`; infinity for never."""
+        silence_counts = not (self.done or self._suback_id or self._awaits_pingresp) and self._order is not Order.KNOWN
+        return self._changed_s + self._quiet_s if silence_counts else _NEVER
+
+    def answer(self) -> NamedAnswer:
+        """Return the answer; to be called once `done`."""
+        return NamedAnswer(
+            MappingProxyType({topic.decode(): row for topic, row in self._values.items()}),
+            frozenset(topic.decode() for topic in self._absent),
+            MappingProxyType({topic.decode(): code for topic, code in self._refused.items()}),
+        )
+
+    def begin(self, now: float) -> None:
+        """Send the first chunk.
+
+        Raises:
+            PrimaryRefused: The primary takes no packet as large as a SUBSCRIBE for one of the names.
+        """
+        self._send_next(now)
+
+    def receive(self, item: Item, now: float) -> None:
+        """Take a decoded item of the connection, and send the next chunk when the present one is answered.
+
+        Raises:
+            PrimaryRefused: The primary takes no packet as large as a SUBSCRIBE for one of the names.
+            ProtocolError: SUBACK has another number of Reason Codes than SUBSCRIBE has filters.
+        """
+        if isinstance(item, PublishRun):
+            self._receive_rows(item.rows, now)
+        elif isinstance(item, Suback) and self._sender.answered(item.packet_id) and item.packet_id == self._suback_id:
+            self._receive_suback(item, now)
+        elif isinstance(item, Pingresp) and self._awaits_pingresp:
+            self._sender.receive_pingresp()
+            self._awaits_pingresp = False
+            self._changed_s = now
+        if self._is_answered:
+            self._end_chunk(now)
+
+    def tick(self, now: float) -> None:
+        """End the chunk under way if the primary has been silent for long enough.
+
+        Raises:
+            PrimaryRefused: See `receive`.
+        """
+        if now >= self.deadline:
+            self._end_chunk(now)
+
+    def _receive_rows(self, rows: Sequence[PublishRow], now: float) -> None:
+        for row in rows:
+            topic, payload, flags, *_ = row
+            if not flags & _RETAIN:
+                continue  # a live message: the subscription is without Retain As Published
+            if topic == self._fence:
+                self._awaits_fence = False
+            elif topic in self._chunk and payload:
+                self._values[topic] = row
+                self._changed_s = now
+            elif topic in self._chunk:  # a removal, with the flag of the bridge bit
+                self._values.pop(topic, None)
+
+    def _receive_suback(self, packet: Suback, now: float) -> None:
+        self._suback_id = 0
+        self._changed_s = now
+        codes = packet.reason_codes
+        if len(codes) != len(self._chunk) + (self._fence is not None):
+            raise ProtocolError(  # [MQTT-3.8.4-6]
+                ReasonCode.PROTOCOL_ERROR, "a SUBACK with another number of Reason Codes than Topic Filters"
+            )
+        self._refused.update(
+            (name, code) for name, code in zip(self._chunk, codes, strict=False) if code >= ReasonCode.UNSPECIFIED_ERROR
+        )
+        if self._fence is not None and codes[-1] >= ReasonCode.UNSPECIFIED_ERROR:
+            self._awaits_fence = False
+
+    @property
+    def _is_answered(self) -> bool:
+        if self._suback_id or not self._chunk:
+            return False
+        if all(name in self._values or name in self._refused for name in self._chunk):
+            return not self._awaits_pingresp  # no more than one PINGREQ is under way
+        return self._order is Order.KNOWN and not (self._awaits_pingresp or self._awaits_fence)
+
+    def _end_chunk(self, now: float) -> None:
+        self._absent.update(name for name in self._chunk if name not in self._values and name not in self._refused)
+        for name in self._chunk:
+            if name in self._refused:
+                self._values.pop(name, None)
+        self._chunk = []
+        self._send_next(now)
+
+    def _send_next(self, now: float) -> None:
+        """Send as many names in one SUBSCRIBE as the primary takes, and PINGREQ behind it."""
+        sender, fence = self._sender, self._fence
+        if not self._left:
+            return
+        size = min(CHUNK_NAMES, len(self._left))
+        while size > 1 and not sender.takes_names(self._left[-size:], fence=fence):
+            size //= 2
+        self._chunk = self._left[-size:]
+        self._suback_id = sender.subscribe_names(self._chunk, fence=fence, now=now)
+        del self._left[-size:]
+        self._awaits_fence = fence is not None
+        self._awaits_pingresp = True
+        self._changed_s = now
+        sender.ping(now)

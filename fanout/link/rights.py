@@ -1,0 +1,118 @@
+"""Rights that a link's user needs at the primary: which topics it reads and writes there, and what each is for (core).
+
+`fanout.cli.output.acl` writes them in the syntax of a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from fanout.config import LinkConfig
+from fanout.link.missing_topics import missing_topic
+from fanout.link.protocol.control_channel import link_control_topic
+from fanout.link.snapshot.capability_check import BY_WILDCARD, RETAINED_COUNT, SERVER_FENCE
+from fanout.link.snapshot.sys_count import SYSTEM_TOPICS, UPTIME, is_comparable
+
+__all__ = ["Access", "PrimaryKind", "Right", "link_rights"]
+
+Access: TypeAlias = Literal["read", "write"]
+"""Direction of a right: to subscribe and receive, or to publish."""
+
+PrimaryKind: TypeAlias = Literal["mosquitto", "fanout", "other"]
+"""Kind of a primary, as far as a link asks it for other things than it asks others."""
+
+_FANOUT_TOPICS = "$SYS/fanout/#"
+"""Topics in which a fanout node tells those below it whether it is ready, and how much a set has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One right at the primary."""
+
+    access: Access
+    filter: str
+    """Topic Filter of the topics."""
+    purpose: str
+    """What the link does with it; a phrase without a full stop."""
+    missing: str
+    """What is lost without it; a phrase."""
+
+
+def link_rights(config: LinkConfig, *, node_id: str, primary: PrimaryKind) -> tuple[Right, ...]:
+    """Return what a link reads and writes at its primary, the selectors first; each right once.
+
+    Args:
+        config: The link.
+        node_id: This node.
+        primary: Its primary.
+    """
+    found: dict[tuple[Access, str], Right] = {}
+    for right in (*_data(config), *_control(config, node_id), *_system(config, primary)):
+        found.setdefault((right.access, right.filter), right)
+    return tuple(found.values())
+
+
+def _data(config: LinkConfig) -> Iterator[Right]:
+    for selector in config.selectors:
+        yield Right("read", selector.filter, "the selector", "its topics do not come, or the subscription is refused")
+        if selector.writes == "forward":
+            yield Right(
+                "write",
+                selector.filter,
+                'messages of local clients, which writes = "forward" hands on',
+                "local clients get them refused",
+            )
+
+
+def _control(config: LinkConfig, node_id: str) -> Iterator[Right]:
+    topics = f"{link_control_topic(config.control_topic, node_id=node_id, link=config.name)}/#"
+    purpose = "markers and heartbeats"
+    missing = "the evidence is barrier at most, lag is unknown and a stall is not noticed"
+    yield Right("read", topics, purpose, missing)
+    yield Right("write", topics, purpose, missing)
+    if config.announce_missing:
+        topic = missing_topic(config.control_topic).decode()
+        yield Right("write", topic, "announcements of missing topics (announce_missing)", "they are dropped")
+
+
+def _system(config: LinkConfig, primary: PrimaryKind) -> Iterator[Right]:
+    if primary == "fanout":
+        yield Right(
+            "read", _FANOUT_TOPICS, "whether the primary is ready, and its manifest", "the primary refuses the link"
+        )
+        return
+    if is_comparable(config.selectors):
+        yield Right(
+            "read",
+            SYSTEM_TOPICS.decode(),
+            "the primary's version as a fence, and its count of retained messages",
+            "there is no evidence count, and perhaps no fence",
+        )
+        return
+    yield Right(
+        "read",
+        SERVER_FENCE.decode(),
+        "a fence behind retained sets, and whether the primary answers in order",
+        "the link retains a fence of its own below its control topic",
+    )
+    if primary == "other" and any(one.has_wildcard and not one.live_only for one in config.selectors):
+        yield Right(
+            "read",
+            BY_WILDCARD[SERVER_FENCE].decode(),
+            "the same by a wildcard",
+            "a primary that has that topic seems to send no retained messages for wildcards",
+        )
+    yield Right(
+        "read",
+        RETAINED_COUNT.decode(),
+        "how many retained messages the primary has",
+        "a set that is too small or empty is not noticed by it",
+    )
+    yield Right(
+        "read",
+        UPTIME.decode(),
+        "when it counted them",
+        "missing topics stay unconfirmed until an operator confirms them, or other evidence does",
+    )

@@ -1,0 +1,169 @@
+"""Clients of a node for an operator: the document that lists them, and sending them away, one or all.
+
+The bytes per second of a client are the difference of two questions to the operating system, half a second apart, so
+that nothing is counted while nobody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from fanout.api.models import ClientDetail, ClientsDocument, KickRequest, KickResult, utc_from_ns
+from fanout.errors import RequestRefused
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.runtime.system_clock import Clock
+from fanout.server.client.client_list import ClientFigures, ClientPage, ClientQuery
+from fanout.server.client.server import Server
+
+if TYPE_CHECKING:
+    from fanout.workers.pool import WorkerPool
+
+__all__ = ["RATE_S", "ClientsView", "send_all_away"]
+
+RATE_S: Final = 0.5
+"""Time over which bytes per second are measured."""
+_NS_PER_S: Final = 1_000_000_000
+_AWAY_AT_ONCE: Final = 50
+_AWAY_PAUSE_S: Final = 0.1
+"""500 clients a second, half of what other nodes let in at most by default (`connection_rate_max`)."""
+
+
+class ClientsView:
+    """The clients of one node."""
+
+    def __init__(self, server: Server | WorkerPool | None, *, node: str, clock: Clock) -> None:
+        """Prepare.
+
+        Args:
+            server: Serves the clients; None on a node without clients.
+            node: Identifier of the node.
+            clock: The clock.
+        """
+        self._server = server
+        self._node = node
+        self._clock = clock
+
+    async def list(self, query: ClientQuery) -> ClientsDocument:
+        """Return the clients that are asked for; takes `RATE_S`.
+
+        Raises:
+            RequestRefused: A client that is named has no session.
+        """
+        if self._server is None:
+            return ClientsDocument(
+                node=self._node, at=utc_from_ns(self._clock.now_ns()), sessions=0, clients=(), next=None
+            )
+        began_s = self._clock.monotonic()
+        page = await self._server.clients(query)
+        if query.client_ids and not page.clients:
+            raise self._unknown(query.client_ids[0], page)
+        await asyncio.sleep(RATE_S)
+        names = tuple(client.client_id for client in page.clients)
+        later = await self._server.clients(ClientQuery(client_ids=names))
+        took_s = max(self._clock.monotonic() - began_s, RATE_S)
+        now_by_id = {client.client_id: client for client in later.clients}
+        now_ns = self._clock.now_ns()
+        return ClientsDocument(
+            node=self._node,
+            at=utc_from_ns(now_ns),
+            sessions=page.sessions,
+            clients=tuple(
+                _detail(client, _rate(client, now_by_id.get(client.client_id), took_s), now_ns=now_ns)
+                for client in page.clients
+            ),
+            next=page.clients[-1].client_id if page.more and query.order == "id" and page.clients else None,
+            missing_workers=page.silent,
+        )
+
+    async def kick(self, request: KickRequest) -> KickResult:
+        """Send a client away.
+
+        Raises:
+            RequestRefused: The client has no session here, or a worker does not answer.
+        """
+        if self._server is None:
+            raise self._unknown(request.client_id, ClientPage())
+        try:
+            kicked = await self._server.kick(request.client_id, clean=request.clean)
+        except TimeoutError as error:
+            raise RequestRefused(
+                "a worker does not answer",
+                hint="It may send the client away later: see fanout status, and ask again",
+            ) from error
+        if kicked is None:
+            raise self._unknown(request.client_id, ClientPage())
+        return KickResult(
+            node=self._node,
+            client_id=request.client_id,
+            was_connected=kicked.was_connected,
+            session="ended" if kicked.session_ended else "kept",
+        )
+
+    def _unknown(self, client_id: str, page: ClientPage) -> RequestRefused:
+        if page.silent:
+            workers = ", ".join(map(str, page.silent))
+            return RequestRefused(
+                f"it is not known whether {client_id!r} has a session here: no answer from worker {workers}",
+                hint="See fanout status, and ask again",
+            )
+        return RequestRefused(
+            f"no client {client_id!r} has a session at {self._node}",
+            hint="fanout clients lists those that have; behind a load balancer it may be at another node",
+        )
+
+
+async def send_all_away(server: Server | WorkerPool) -> int:
+    """Disconnect every client that is connected, some at a time, and return their number; sessions stay.
+
+    They are told to use another server (0x9C), where their protocol can say it. Each is sent away once: one that
+    comes back stays. Cancelling leaves the others connected.
+    """
+    sent, after = 0, ""
+    while True:
+        page = await server.clients(ClientQuery(after=after))
+        connected = [client.client_id for client in page.clients if client.address is not None]
+        for start in range(0, len(connected), _AWAY_AT_ONCE):
+            for client_id in connected[start : start + _AWAY_AT_ONCE]:
+                sent += await _sent_away(server, client_id)
+            await asyncio.sleep(_AWAY_PAUSE_S)
+        if not page.more:
+            return sent
+        after = page.clients[-1].client_id
+
+
+async def _sent_away(server: Server | WorkerPool, client_id: str) -> bool:
+    try:
+        kicked = await server.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
+    except TimeoutError:  # a worker that hangs does so sooner or later
+        return False
+    return kicked is not None and kicked.was_connected
+
+
+def _rate(before: ClientFigures, after: ClientFigures | None, seconds: float) -> float | None:
+    """Return the bytes per second between two looks at a client; None unless both saw the same connection."""
+    if after is None or before.acked_bytes is None or after.acked_bytes is None or before.address != after.address:
+        return None
+    return max(0, after.acked_bytes - before.acked_bytes) / seconds
+
+
+def _detail(client: ClientFigures, rate: float | None, *, now_ns: int) -> ClientDetail:
+    def ago(seconds: float) -> int:
+        return now_ns - int(seconds * _NS_PER_S)
+
+    return ClientDetail(
+        client_id=client.client_id,
+        address=client.address,
+        connected_since=None if client.connected_s is None else utc_from_ns(ago(client.connected_s)),
+        user=client.user or None,
+        version="5" if client.version == 5 else "3.1.1",
+        queued_messages=client.queued_messages,
+        queued_bytes=client.queued_bytes,
+        conflated_topics=client.conflated_topics,
+        in_flight_messages=client.in_flight_messages,
+        unsent_bytes=client.unsent_bytes,
+        slow_since=None if client.slow_s is None else utc_from_ns(ago(client.slow_s)),
+        bytes_per_second=rate,
+        subscriptions=client.subscriptions,
+        filters=client.filters,
+    )

@@ -1,0 +1,92 @@
+"""Slow clients: connected clients for which messages wait, since when, and the log lines that name them.
+
+A look at all connections once a second finds them, so that delivering costs nothing more. A client counts as slow while
+messages wait for it and either its socket is full or it owes acknowledgements; one that merely waits for its turn at
+the node does not. The delivery of a large retained set fills a socket again and again: there only a socket that stays
+full counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from fanout.server.base.context import ServerContext
+from fanout.server.client.connection import ClientConnection
+from fanout.server.routing.subscribers import SessionState
+from fanout.server.session.session import Session
+
+__all__ = ["LOOK_S", "SLOW_S", "SlowClients"]
+
+LOOK_S: Final = 1.0
+"""Pause between two looks."""
+SLOW_S: Final = 5.0
+"""Time after which a slow client is named in the log."""
+
+
+class SlowClients:
+    """The slow clients of one server."""
+
+    def __init__(self, context: ServerContext) -> None:
+        """Begin with none.
+
+        Args:
+            context: Its clock and its log.
+        """
+        self._clock = context.clock
+        self._logger = context.logger
+        self._since_s: dict[ClientConnection, float] = {}
+        self._named: set[ClientConnection] = set()
+
+    def look(self, connections: Iterable[ClientConnection]) -> None:
+        """Find out who is slow now, and name in the log who has been for `SLOW_S`, and who has caught up.
+
+        Args:
+            connections: All connections of the server.
+        """
+        now_s = self._clock.monotonic()
+        before, self._since_s = self._since_s, {}
+        for connection in connections:
+            session = connection.session
+            if session is not None and session.state is SessionState.QUEUED and _is_slow(connection, session, now_s):
+                self._since_s[connection] = since_s = before.get(connection, now_s)
+                if now_s - since_s >= SLOW_S and connection not in self._named:
+                    self._named.add(connection)
+                    self._name(connection, session, slow_s=now_s - since_s)
+        for connection in self._named - self._since_s.keys():
+            self._named.discard(connection)
+            if connection.session is not None:  # else it is gone, which has a line of its own
+                self._logger.info(
+                    "client_caught_up",
+                    client_id=connection.session.client_id,
+                    address=connection.address,
+                    slow_s=round(now_s - before[connection], 1),
+                )
+
+    def slow_s(self, connection: ClientConnection) -> float | None:
+        """Return for how many seconds a client has been slow, to within `LOOK_S`; None when it is not."""
+        since_s = self._since_s.get(connection)
+        return None if since_s is None else self._clock.monotonic() - since_s
+
+    def _name(self, connection: ClientConnection, session: Session, *, slow_s: float) -> None:
+        sender = session.sender
+        self._logger.warning(
+            "client_reads_slowly",
+            client_id=session.client_id,
+            address=connection.address,
+            user=session.user,
+            slow_s=round(slow_s, 1),
+            messages=sender.queue.messages,
+            bytes=sender.queue.bytes,
+            conflated_topics=len(sender.newest_values),
+            waits_for="it to read" if session.paused else "its acknowledgements",
+            hint="fanout clients --slowest shows it; with QoS 0 it gets only the newest value of each topic meanwhile",
+        )
+
+
+def _is_slow(connection: ClientConnection, session: Session, now_s: float) -> bool:
+    if session.sender.inflight.blocked:
+        return True
+    if not session.paused:
+        return False
+    return not session.sender.delivers_retained or now_s - connection.paused_at_s >= LOOK_S

@@ -1,0 +1,267 @@
+"""Faults planted at a node that works: each is seen in a stated time, and takes no live value from a local client.
+
+One Mosquitto, one node and one local client go through all of them. After each the node is ready again and holds what
+the primary has. A fault is *seen* when the node is not ready, or its status or log has an alarm that names it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clients import Inbox, publish_properties, slow_reader, subscriber
+from tests.support.mosquitto import Mosquitto, find_mosquitto, publish_all, publisher
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_reader import read_retained
+from tests.support.waiting import wait_until_blocking
+
+pytestmark = [
+    pytest.mark.mosquitto,
+    pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed; scripts/test installs it"),
+]
+
+VALUES = {f"plant/{area}/{number}": b"first" for area in ("a", "b") for number in range(10)}
+HEARTBEAT_S = 0.5
+HOUR_S = 3600.0
+SLACK_S = 3.0
+"""Added to each stated time, since the machine may be busy."""
+SETTINGS = (
+    f"{QUICK}heartbeat_s = {HEARTBEAT_S}\nkeep_alive_s = 2\nsession_expiry_s = 1\nsnapshot_quiet_s = 1.0\n"
+    'on_session_loss = "serve_stale"\naudit_interval_s = 2.0\nusername = "edge"\n'
+)
+CLOCK = """
+import os, time
+
+_shift, _file = 0, os.environ["FANOUT_TEST_CLOCK"]
+_time, _time_ns = time.time, time.time_ns
+
+
+def shift_ns():
+    try:
+        return int(os.stat(_file).st_size) * 1_000_000_000
+    except OSError:
+        return 0
+
+
+time.time_ns = lambda: _time_ns() + shift_ns()
+time.time = lambda: _time() + shift_ns() / 1e9
+"""
+"""A module that Python loads at its start: the size of a file is by how many seconds the node's clock is ahead."""
+ALL_RIGHTS = "topic readwrite #\ntopic read $SYS/#\nuser edge\ntopic readwrite #\ntopic read $SYS/#\n"
+CONTROL_ONLY = "topic readwrite #\ntopic read $SYS/#\nuser edge\ntopic readwrite fanout/#\ntopic read $SYS/#\n"
+
+
+@dataclass
+class Plant:
+    """The servers, and the client that watches."""
+
+    mosquitto: Mosquitto
+    node: LiveNode
+    local: Inbox
+    directory: Path
+    may_vanish: set[str] = field(default_factory=set)
+    """Topics whose value may be away for a while; only of a fault that is known to do that."""
+
+    def signal_mosquitto(self, number: signal.Signals) -> None:
+        """Send a signal to the primary."""
+        assert self.mosquitto.process is not None
+        self.mosquitto.process.send_signal(number)
+
+    def allow(self, rules: str) -> None:
+        """Put other access rules in force at the primary."""
+        (self.directory / "rules").write_text(rules)
+        self.signal_mosquitto(signal.SIGHUP)
+
+    def publish(self, values: dict[str, bytes]) -> None:
+        """Publish retained values at the primary."""
+        with publisher(self.mosquitto.port) as client:
+            publish_all(client, list(values.items()))
+
+    def is_seen(self) -> bool:
+        """Tell whether the node is not ready, or has an alarm."""
+        if not self.node.ready:
+            return True
+        status = self.node.document("/v1/status")
+        return bool(status["links"][0]["alarm"] or status["log"]["alarm"])
+
+
+def seen_within(plant: Plant, seconds: float, *, fault: str, seen: Callable[[], Any] | None = None) -> float:
+    """Wait until a fault is seen; return how long that took, at most the stated time."""
+    begun = time.monotonic()
+    wait_until_blocking(seen or plant.is_seen, seconds + SLACK_S, what=f"{fault} being seen")
+    return time.monotonic() - begun
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
+    """Return a primary with retained values, a node that is ready, and a client that has read them all."""
+    directory = tmp_path_factory.mktemp("planted")
+    (directory / "rules").write_text(ALL_RIGHTS)
+    (directory / "sitecustomize.py").write_text(CLOCK)
+    settings = [f"acl_file {directory / 'rules'}", "persistence true", f"persistence_location {directory}/"]
+    nodes = Nodes(directory)
+    with (
+        Mosquitto(directory, settings=[*settings, "autosave_interval 0"]) as mosquitto,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        with publisher(mosquitto.port) as client:
+            publish_all(client, list(VALUES.items()))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("FANOUT_TEST_CLOCK", str(directory / "ahead"))
+        node = nodes.secondary(
+            link(mosquitto.port, selector("plant/#"), settings=SETTINGS),
+            settings="queue_messages_max = 500\nwrite_buffer_high_bytes = 65536\nwrite_buffer_low_bytes = 16384\n",
+        ).started()
+        try:
+            with subscriber(node.port, "plant/#", qos=1) as local:
+                local.wait(len(VALUES))
+                yield Plant(mosquitto, node, local, directory)
+        finally:
+            nodes.end()
+
+
+@pytest.fixture
+def plant(servers: Plant) -> Iterator[Plant]:
+    """Return the servers; afterwards the node is ready with what the primary has, and its client lost nothing."""
+    begun = len(servers.local.messages)
+    servers.may_vanish.clear()
+    servers.publish(VALUES)
+    yield servers
+    wait_until_blocking(
+        lambda: not servers.is_seen() and held(servers.node.port) == held(servers.mosquitto.port),
+        what=lambda: f"the node being as the primary ({servers.node.probe()[1]['reasons']})",
+    )
+    removed = {message.topic for message in servers.local.messages[begun:] if not message.payload}
+    assert removed <= servers.may_vanish, "values that the primary has disappeared at a local client"
+
+
+def held(port: int) -> dict[str, bytes]:
+    """Return the retained values of a server."""
+    return read_retained(port, "plant/#")
+
+
+def test_a_frozen_primary(plant: Plant) -> None:
+    """Nothing comes, not even an end of the connection: not ready after three heartbeats that did not return."""
+    plant.signal_mosquitto(signal.SIGSTOP)
+    try:
+        seen_within(plant, 4 * HEARTBEAT_S, fault="a frozen primary")
+    finally:
+        plant.signal_mosquitto(signal.SIGCONT)
+
+
+def test_a_node_stopped_beyond_the_life_of_its_session(plant: Plant) -> None:
+    """It answers no probe as ready before it has compared everything with the primary, and serves what it had."""
+    assert plant.node.process is not None
+    expired = plant.mosquitto.log_text().count("Expiring client fanout-edge-1-primary")
+    plant.node.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until_blocking(
+            lambda: plant.mosquitto.log_text().count("Expiring client fanout-edge-1-primary") > expired,
+            what="the end of the session",
+        )
+        plant.publish({"plant/a/0": b"meanwhile"})
+    finally:
+        plant.node.process.send_signal(signal.SIGCONT)
+    assert not plant.node.ready or held(plant.node.port) == held(plant.mosquitto.port)
+    plant.local.wait_for("plant/a/0", b"meanwhile")
+
+
+def test_a_database_that_was_restored(plant: Plant) -> None:
+    """The primary comes back with an older value: not ready without it, then the client gets that value."""
+    store, copy = plant.directory / "mosquitto.db", plant.directory / "copy"
+    store.unlink(missing_ok=True)
+    plant.signal_mosquitto(signal.SIGUSR1)
+    wait_until_blocking(store.exists, what="Mosquitto's store being written")
+    shutil.copy(store, copy)
+    plant.publish({"plant/b/1": b"newer"})
+    plant.local.wait_for("plant/b/1", b"newer")
+    before = len(plant.local.messages)
+    plant.mosquitto.kill()
+    seen_within(plant, 2 * HEARTBEAT_S, fault="a primary that is gone")
+    shutil.copy(copy, store)
+    plant.mosquitto.start()
+    wait_until_blocking(
+        lambda: ("plant/b/1", b"first") in [(one.topic, one.payload) for one in plant.local.messages[before:]],
+        what="the restored value at the local client",
+    )
+
+
+def test_the_right_to_read_the_wildcard_is_lost(plant: Plant) -> None:
+    """The session goes on and nothing comes: the next audit finds that, and removes nothing."""
+    plant.allow(CONTROL_ONLY)
+    try:
+        seen_within(plant, 5.0, fault="a lost right")
+        assert held(plant.node.port) == VALUES
+    finally:
+        plant.allow(ALL_RIGHTS)
+
+
+def test_a_disk_that_is_full(plant: Plant) -> None:
+    """The log says so and its rows are counted as a gap; clients are served, and it heals by itself."""
+    assert plant.node.process is not None
+    pid = plant.node.process.pid
+    sizes = [file.stat().st_size for file in plant.node.log_directory.rglob("*") if file.is_file()]
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (max(sizes) + 4096, hard))
+    try:
+        plant.publish({f"plant/a/{number}": b"x" * 20_000 for number in range(10)})
+        seen_within(plant, 5.0, fault="a full disk", seen=lambda: plant.node.document("/v1/status")["log"]["alarm"])
+        plant.local.wait_for("plant/a/9", b"x" * 20_000)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+    wait_until_blocking(
+        lambda: not plant.node.document("/v1/status")["log"]["alarm"], what="the log being written again"
+    )
+
+
+@pytest.mark.parametrize(("qos", "figure"), [(0, "conflated_total"), (1, "sessions_overflowed_total")])
+def test_a_slow_reader(plant: Plant, qos: int, figure: str) -> None:
+    """It costs nobody else anything: at QoS 0 it gets the newest values later, at QoS 1 its session ends."""
+
+    def counted() -> int:
+        return int(plant.node.document("/v1/status")["server"][figure])
+
+    before = counted()
+    with slow_reader(plant.node.port, b"plant/#", qos=qos), publisher(plant.mosquitto.port) as client:
+        for turn in range(60):
+            publish_all(client, [(topic, b"%d" % turn + b"x" * 4_000) for topic in VALUES])
+            if counted() > before:
+                break
+        seen_within(plant, 1.0, fault="a slow reader", seen=lambda: counted() > before)
+        publish_all(client, [("plant/a/0", b"behind it")])
+        plant.local.wait_for("plant/a/0", b"behind it")
+        assert plant.node.ready
+
+
+def test_a_clock_that_is_set_an_hour_ahead(plant: Plant) -> None:
+    """A value with ten minutes left expires by that clock; an audit notices the step and brings it back."""
+    ahead = plant.directory / "ahead"
+    plant.may_vanish.add("plant/a/0")
+    expiry = publish_properties(MessageExpiryInterval=600)
+    with publisher(plant.mosquitto.port) as client:
+        publish_all(client, [("plant/a/0", b"ten minutes")], properties=expiry)
+    plant.local.wait_for("plant/a/0", b"ten minutes")
+    repaired = plant.node.link_status()["audit_changed_total"]
+    ahead.touch()
+    os.truncate(ahead, int(HOUR_S))
+    try:
+        seen_within(
+            plant,
+            5.0,
+            fault="the clock",
+            seen=lambda: not plant.node.ready or plant.node.link_status()["audit_changed_total"] > repaired,
+        )
+        wait_until_blocking(
+            lambda: held(plant.node.port).get("plant/a/0") == b"ten minutes", what="the value being back"
+        )
+    finally:
+        ahead.unlink()

@@ -1,0 +1,121 @@
+"""`fanout explain`."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from fanout.api.operator_access import OperatorAccess
+from fanout.api.topic_facts import PrimaryAnswer, TopicValue
+from fanout.cli.app import app
+from fanout.cli.exit_codes import ExitCode
+from tests.api.stand_in import ready_node, serving
+from tests.support.waiting import wait_until_blocking
+
+EQUAL = """\
+The value of "plant/1" here equals that of the primary; it came 2025-11-21 08:00:00 UTC.
+
+topic    plant/1
+here     12 bytes, digest 00000000000000aa, came 2025-11-21 08:00:00 UTC (1 min 30 s ago), node edge-1
+link     plant, selector plant/#, live since 2025-11-21 08:00:00 UTC
+primary  12 bytes, digest 00000000000000aa
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "exit_code", "first_line"),
+    [
+        (None, ExitCode.OK, EQUAL.splitlines()[0]),
+        (
+            PrimaryAnswer(outcome="value", value=TopicValue(digest="bb", payload_bytes=1)),
+            ExitCode.NO,
+            'The primary has another value of "plant/1" than this node; it changed after 2025-11-21 08:00:00 UTC, when'
+            " the value here came.",
+        ),
+        (
+            PrimaryAnswer(outcome="unanswered", error="cannot connect to mqtt://broker:1883", hint="Is it running?"),
+            ExitCode.UNREACHABLE,
+            'The primary could not be asked for "plant/1": cannot connect to mqtt://broker:1883.',
+        ),
+    ],
+)
+def test_first_line_and_exit_code(
+    runner: CliRunner, answer: PrimaryAnswer | None, exit_code: ExitCode, first_line: str
+) -> None:
+    """The verdict is the first line, advice follows it, and the exit code says the same to a script."""
+    node = ready_node()
+    node.answer = answer
+    with serving(node) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--url", url])
+        as_json = runner.invoke(app, ["explain", "plant/1", "--url", url, "--json"])
+    assert (found.exit_code, found.stdout.splitlines()[0], found.stderr) == (exit_code, first_line, "")
+    assert as_json.exit_code == exit_code
+    assert json.loads(as_json.stdout)["verdict"]["text"][1:] == first_line.removesuffix(".")[1:]
+    if answer is None:
+        assert found.stdout == EQUAL
+
+
+def test_a_tap_and_a_client_are_part_of_the_verdict(runner: CliRunner) -> None:
+    """The tap is asked by its own address, and the facts of both are judged together."""
+    node, tap = ready_node(), ready_node()
+    node.answer = PrimaryAnswer(outcome="absent")
+    with serving(node) as url, serving(tap) as tap_url:
+        found = runner.invoke(app, ["explain", "plant/1", "--url", url, "--tap", tap_url, "--client", "panel"])
+    assert found.exit_code == ExitCode.NO
+    assert found.stdout.startswith(
+        'User edge may not read "plant/1" at the primary: it sends the value to user edge of'
+    )
+    lines = found.stdout.splitlines()
+    assert 'Also: Client "panel" has no session at this node. Ask the other nodes of the pool' in lines[-1]
+    assert any(line.startswith("tap      edge-1: 12 bytes") for line in lines)
+    assert "client   no session" in lines
+
+
+def test_the_token_goes_to_the_node_and_to_the_tap(runner: CliRunner, tmp_path: Path) -> None:
+    """Both want one; without it the node's reason is shown."""
+    token = "a-token-of-24-characters"
+    file = tmp_path / "token"
+    file.write_text(token)
+    access = OperatorAccess(token=token)
+    with serving(ready_node(), access=access) as url, serving(ready_node(), access=access) as tap_url:
+        asked = ["explain", "plant/1", "--url", url, "--tap", tap_url]
+        allowed = runner.invoke(app, [*asked, "--token-file", str(file)])
+        refused = runner.invoke(app, asked)
+    assert (allowed.exit_code, allowed.stderr) == (ExitCode.OK, "")
+    assert (refused.exit_code, refused.stdout) == (ExitCode.FAILED, "")
+    assert "a token is needed" in refused.stderr
+
+
+def test_a_tap_that_does_not_answer_hides_nothing(runner: CliRunner) -> None:
+    """What the node says is shown, and the exit code is that of the tap."""
+    with serving(ready_node()) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--url", url, "--tap", "127.0.0.1:1"])
+    assert (found.exit_code, found.stdout) == (ExitCode.UNREACHABLE, EQUAL)
+    assert "127.0.0.1:1" in found.stderr
+
+
+@pytest.mark.parametrize("topic", ["plant/#", "+", "", "a\0b"])
+def test_what_is_no_topic_name_is_refused_here(runner: CliRunner, topic: str) -> None:
+    """Before anything is asked."""
+    found = runner.invoke(app, ["explain", topic])
+    assert found.exit_code == ExitCode.USAGE
+    assert "topic as it is published" in " ".join(found.stderr.split())
+
+
+def test_a_node_that_explains_another_topic_says_so(runner: CliRunner) -> None:
+    """One at a time: the second one is told, and nothing is shown."""
+    node = ready_node()
+    node.may_explain.clear()
+    with serving(node) as url, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(httpx.get, f"{url}/v1/explain?topic=plant/1", trust_env=False, timeout=30)
+        wait_until_blocking(node.explaining.is_set, what="the first question being asked")
+        found = runner.invoke(app, ["explain", "plant/1", "--url", url])
+        node.release()
+        assert first.result(30).status_code == 200
+    assert (found.exit_code, found.stdout) == (ExitCode.FAILED, "")
+    assert "another topic is being explained" in found.stderr
