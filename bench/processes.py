@@ -183,6 +183,11 @@ class Server:
             command = " ".join(self.command)
             raise RuntimeError(f"{command} ended with {process.returncode}:\n{self.log_text()[-2000:]}")
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, which must be running."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
     def stop(self, how: signal.Signals = signal.SIGTERM, *, deadline_s: float = 20.0) -> int | None:
         """End the process with `how`, SIGKILL after `deadline_s`; return its exit code, None when none ran."""
         if self.process is None:

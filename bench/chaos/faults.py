@@ -7,12 +7,14 @@ a client that knows nothing, for only that tells what a killed server had kept.
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.chaos.client import read_retained
-from bench.chaos.plan import PRIMARY, Fault
+from bench.chaos.plan import NARROW, PRIMARY, ROLL_BACK, Fault
+from bench.chaos.primary_files import PrimaryFiles
 from bench.chaos.publisher import Publisher
 from bench.chaos.truth import Truth
 from bench.chaos.witness import Witness
@@ -39,7 +41,8 @@ class Injector:
         self,
         *,
         primary: Server,
-        wipe: Callable[[], None],
+        files: PrimaryFiles,
+        draw: random.Random,
         nodes: Mapping[str, Node],
         proxy: Proxy,
         witnesses: Mapping[str, Sequence[Witness]],
@@ -51,7 +54,8 @@ class Injector:
 
         Args:
             primary: The primary.
-            wipe: Removes what the primary keeps on disk, while it is not running.
+            files: Its files.
+            draw: Decides which topics the links may not read.
             nodes: The secondaries, by their names.
             proxy: Between the primary and one of them.
             witnesses: The local clients of each secondary.
@@ -60,7 +64,8 @@ class Injector:
             tell: Takes lines of the time line.
         """
         self._primary = primary
-        self._wipe = wipe
+        self._files = files
+        self._draw = draw
         self._nodes = nodes
         self._proxy = proxy
         self._witnesses = witnesses
@@ -74,6 +79,8 @@ class Injector:
         server = self._primary if fault.target == PRIMARY else self._nodes[fault.target]
         if fault.kind == "stop":
             await self._stop(server, fault)
+        elif fault.kind == NARROW:
+            await self._narrow_rights(fault)
         elif fault.target == PRIMARY:
             await self._restart_primary(fault)
         elif fault.kind == "kill":
@@ -96,21 +103,36 @@ class Injector:
         await asyncio.sleep(fault.outage_s)
 
     async def _stop(self, server: Server, fault: Fault) -> None:
-        assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)
+        server.send_signal(signal.SIGSTOP)
         try:
             await self._last(fault)
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            server.send_signal(signal.SIGCONT)
+
+    async def _narrow_rights(self, fault: Fault) -> None:
+        hidden = self._draw.choice(FILTERS)
+        self._tell(f"the links may not read {hidden}")
+        self._files.hide(hidden)
+        self._primary.send_signal(signal.SIGHUP)
+        try:
+            await self._last(fault)
+        finally:
+            self._files.hide()
+            self._primary.send_signal(signal.SIGHUP)
 
     async def _restart_primary(self, fault: Fault) -> None:
+        if fault.kind == ROLL_BACK:
+            self._files.copy_database()
+            await self._last(fault)
         self._truth.begin_life()
         self._publisher.hold()
         await asyncio.to_thread(self._primary.stop, signal.SIGTERM if fault.kind == "restart" else signal.SIGKILL)
         self._truth.begin_life()  # again: what was sent in the meantime was the former one's
         await asyncio.sleep(fault.outage_s)
         if fault.kind == "kill and wipe":
-            self._wipe()
+            self._files.wipe()
+        elif fault.kind == ROLL_BACK:
+            self._files.restore_database()
         since = time.monotonic()
         await asyncio.to_thread(self._primary.start, deadline_s=START_S)
         await learn_truth(self._primary, self._truth, since=since)

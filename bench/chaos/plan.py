@@ -6,16 +6,18 @@ Owns the draw; everything that it returns follows from the seed alone. It must n
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 __all__ = [
     "ABOVE",
     "EDGES",
     "LEAF",
+    "NARROW",
     "PRIMARIES",
     "PRIMARY",
     "PROXIED",
+    "ROLL_BACK",
+    "SAMPLE_TOPICS",
     "Fault",
     "Setting",
     "draw_faults",
@@ -32,9 +34,18 @@ ABOVE = {LEAF: EDGES[1]}
 """What is between a node and the primary."""
 PRIMARIES = ("mosquitto", "fanout")
 """What the primary can be."""
+SAMPLE_TOPICS = 256
+"""Topics of each selector that a link asks for with each heartbeat: all, for a single lost update may be the fault."""
+_SAMPLED_S = 3.0
+"""How long a difference may go unnoticed by samples."""
 _HOP_S = 4.0
 """How much longer a loss may go unnoticed one hop further below: three heartbeats more, and a busy machine."""
+NARROW = "narrow rights"
+"""The user of the links may not read some topics any more; the primary goes on, and silently delivers the others."""
+ROLL_BACK = "kill and roll back"
+"""The primary begins anew with a database that it had some seconds before."""
 _PRIMARY_KINDS = {"kill": 4, "kill and wipe": 3, "restart": 2, "stop": 3}
+_MOSQUITTO_KINDS = {NARROW: 4, ROLL_BACK: 3}
 _EDGE_KINDS = {"kill": 3, "stop": 3, "cut": 3, "black hole": 4, "half open": 2, "cut witness": 1}
 _THROUGH_PROXY = ("cut", "black hole", "half open")
 _BURSTS = {"mixed": 4, "value": 2, "clear": 2, "expiring": 2}
@@ -94,11 +105,13 @@ class Setting:
     def horizon_s(self) -> float:
         """How long a node may call itself ready without a value of the primary.
 
-        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; a loss in
-        a live session with the next audit, at most a tenth late; the rest is for a busy machine.
+        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; narrowed
+        rights, and a loss in a live session, with a sample or the next audit, at most a tenth late; the rest is for a
+        busy machine.
         """
         audit_s = self.audit_interval_s * 1.1 + 1.5 if self.max_queued_messages else 0.0
-        return 4.0 + audit_s
+        sampled_s = _SAMPLED_S if self.primary_role == "mosquitto" else 0.0
+        return 4.0 + max(audit_s, sampled_s)
 
     @property
     def proxied_horizon_s(self) -> float:
@@ -172,18 +185,20 @@ def _draw_plain_setting(draw: random.Random) -> Setting:
     )
 
 
-def draw_faults(draw: random.Random, edges: Sequence[str]) -> tuple[list[Fault], bool]:
+def draw_faults(draw: random.Random, setting: Setting) -> tuple[list[Fault], bool]:
     """Return one fault, or two at a time of different targets, and whether to wait then until all nodes are ready."""
-    first = _draw_fault(draw, draw.choice((PRIMARY, PROXIED, *edges)))
+    first = _draw_fault(draw, draw.choice((PRIMARY, PROXIED, *setting.edges)), setting)
     faults = [first]
     if draw.random() < _TOGETHER:
-        others = [each for each in (PRIMARY, *edges) if each != first.target]
-        faults.append(_draw_fault(draw, draw.choice(others)))
+        others = [each for each in (PRIMARY, *setting.edges) if each != first.target]
+        faults.append(_draw_fault(draw, draw.choice(others), setting))
     return faults, draw.random() < _RECOVER
 
 
-def _draw_fault(draw: random.Random, target: str) -> Fault:
+def _draw_fault(draw: random.Random, target: str, setting: Setting) -> Fault:
     kinds = dict(_PRIMARY_KINDS if target == PRIMARY else _EDGE_KINDS)
+    if target == PRIMARY and setting.primary_role == "mosquitto":
+        kinds |= _MOSQUITTO_KINDS
     if target not in (PRIMARY, PROXIED):
         for kind in _THROUGH_PROXY:
             del kinds[kind]

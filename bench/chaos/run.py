@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -25,7 +24,18 @@ import httpx
 from bench.chaos.client import Message, read_retained
 from bench.chaos.explain import Window, explain
 from bench.chaos.faults import FILTERS, START_S, Injector, learn_truth
-from bench.chaos.plan import EDGES, LEAF, PRIMARY, PROXIED, Fault, Setting, draw_faults, draw_setting
+from bench.chaos.plan import (
+    EDGES,
+    LEAF,
+    PRIMARY,
+    PROXIED,
+    SAMPLE_TOPICS,
+    Fault,
+    Setting,
+    draw_faults,
+    draw_setting,
+)
+from bench.chaos.primary_files import AUDIT_USER, LINK_USER, PrimaryFiles
 from bench.chaos.probe import Edge, Prober, describe, plain
 from bench.chaos.publisher import Publisher
 from bench.chaos.truth import Truth
@@ -107,6 +117,7 @@ class _Run:
         scratch: Path,
         proxy: Proxy,
         primary: Server,
+        files: PrimaryFiles,
         tls: _Tls | None,
     ) -> None:
         self.setting = setting
@@ -140,7 +151,8 @@ class _Run:
         }
         self.injector = Injector(
             primary=primary,
-            wipe=lambda: _wipe(scratch),
+            files=files,
+            draw=random.Random(seed + 3_000_000),
             nodes={edge.name: edge.node for edge in self.edges},
             proxy=proxy,
             witnesses=self.witnesses,
@@ -168,9 +180,9 @@ class _Run:
             f"connect_timeout_s = 2.0\nkeep_alive_s = 5\nsession_expiry_s = {session_expiry_s}\n"
             f"audit_interval_s = {self.setting.audit_interval_s}\n"
             f'max_removed_percent = {100 if tight else 20}\non_session_loss = "{on_session_loss}"\ngrace_s = 60\n'
-            f"version = {version}\n"
-            # Nobody confirms that a topic is deleted whose removal was dropped. The primary lets everybody in.
-            'audit_username = "auditor"\n'
+            f'version = {version}\nusername = "{LINK_USER}"\nsample_topics = {SAMPLE_TOPICS}\n'
+            # Nobody confirms that a topic is deleted whose removal was dropped.
+            f'audit_username = "{AUDIT_USER}"\n'
         )
 
     def _edge_a(self) -> Edge:
@@ -236,7 +248,7 @@ class _Run:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.sleep(self._draw.uniform(0.5, 3.0))
-            faults, recover = draw_faults(self._draw, self.setting.edges)
+            faults, recover = draw_faults(self._draw, self.setting)
             await asyncio.gather(*map(self._inject, faults))
             if recover:
                 await self.until_ready()
@@ -420,11 +432,14 @@ async def _started(seed: int, *, keep: Path | None, primary_role: str | None, tl
         if tls:
             secured = _Tls(scratch / "server.pem")
             make_certificate(secured.certificate)
-        primary = _primary(setting, scratch, secured)
+        files = PrimaryFiles(scratch)
+        primary = _primary(setting, scratch, files, secured)
         ends.callback(primary.stop)
         await asyncio.to_thread(primary.start, deadline_s=START_S)
         proxy = await ends.enter_async_context(Proxy(primary.port if secured is None else secured.primary_port))
-        run = _Run(seed, draw=draw, setting=setting, scratch=scratch, proxy=proxy, primary=primary, tls=secured)
+        run = _Run(
+            seed, draw=draw, setting=setting, scratch=scratch, proxy=proxy, primary=primary, files=files, tls=secured
+        )
         await run.publisher.load()
         await learn_truth(primary, run.truth, since=time.monotonic())
         run.publisher.resume()
@@ -439,7 +454,7 @@ async def _started(seed: int, *, keep: Path | None, primary_role: str | None, tl
         yield run
 
 
-def _primary(setting: Setting, scratch: Path, tls: _Tls | None) -> Server:
+def _primary(setting: Setting, scratch: Path, files: PrimaryFiles, tls: _Tls | None) -> Server:
     """Return the primary, which keeps retained values and, a Mosquitto, sessions over a restart."""
     if setting.primary_role == "fanout":
         listener = "" if tls is None else tls.listener(tls.primary_port)
@@ -449,6 +464,7 @@ def _primary(setting: Setting, scratch: Path, tls: _Tls | None) -> Server:
         "persistence true",
         f"persistence_location {scratch}/",
         "autosave_interval 2",
+        f"acl_file {files.access}",
         "sys_interval 1",
     ]
     if tls is not None:
@@ -458,12 +474,6 @@ def _primary(setting: Setting, scratch: Path, tls: _Tls | None) -> Server:
             f"keyfile {tls.certificate}",
         ]
     return Mosquitto(scratch, name=PRIMARY, settings=settings)
-
-
-def _wipe(scratch: Path) -> None:
-    """Remove what a primary, of either kind, has on disk."""
-    (scratch / "mosquitto.db").unlink(missing_ok=True)
-    shutil.rmtree(scratch / PRIMARY, ignore_errors=True)
 
 
 async def _until(condition: Callable[[], Awaitable[bool]], *, deadline_s: float) -> bool:

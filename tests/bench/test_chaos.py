@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from bench.chaos.client import Message, pack_properties, read_retained
 from bench.chaos.explain import Evidence, Window, judge
-from bench.chaos.plan import Setting, draw_faults, draw_setting
+from bench.chaos.plan import NARROW, ROLL_BACK, Setting, draw_faults, draw_setting
 from bench.chaos.probe import Edge, differences
 from bench.chaos.truth import Truth, Value
 from bench.chaos.witness import Witness
@@ -52,7 +53,7 @@ def test_a_seed_decides_everything() -> None:
     def drawn(seed: int) -> list[object]:
         draw = random.Random(seed)
         setting = draw_setting(draw, random.Random(seed))
-        return [setting, *(draw_faults(draw, setting.edges) for _ in range(20))]
+        return [setting, *(draw_faults(draw, setting) for _ in range(20))]
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
@@ -60,7 +61,7 @@ def test_a_seed_decides_everything() -> None:
 
 @pytest.mark.parametrize("primary_role", ["mosquitto", "fanout"])
 def test_a_primary_that_is_asked_for_replaces_the_one_that_was_drawn(primary_role: str) -> None:
-    """In every run, with the same faults; only a Mosquitto has a short queue, and a node that stamps beside it."""
+    """In every run, with faults of the same targets; only a Mosquitto has a short queue, and a node that stamps."""
     stamped = set()
     for seed in range(40):
         draws = random.Random(seed), random.Random(seed)
@@ -68,15 +69,30 @@ def test_a_primary_that_is_asked_for_replaces_the_one_that_was_drawn(primary_rol
         drawn = draw_setting(draws[1], random.Random(seed))
         assert asked.primary_role == primary_role
         assert asked.has_leaf == drawn.has_leaf
-        assert draw_faults(draws[0], asked.edges) == draw_faults(draws[1], drawn.edges)
+        faults = [draw_faults(each, setting) for each, setting in zip(draws, (asked, drawn), strict=True)]
+        targets = [[fault.target for fault in together] for together, _ in faults]
+        assert targets[0] == targets[1]
         if primary_role == drawn.primary_role:
             assert asked == drawn
+            assert faults[0] == faults[1]
         stamped.add(asked.stamped)
         if asked.stamped:
             assert asked.has_leaf
         if primary_role == "fanout":
             assert (asked.max_queued_messages, asked.stamped) == (0, False)
     assert (True in stamped) == (primary_role == "mosquitto")
+
+
+def test_only_a_mosquitto_has_its_rights_narrowed_and_its_database_rolled_back() -> None:
+    """In some runs each; a fanout primary in none."""
+    kinds: dict[str, set[str]] = {"mosquitto": set(), "fanout": set()}
+    for seed in range(40):
+        draw = random.Random(seed)
+        setting = draw_setting(draw, random.Random(seed))
+        for _ in range(20):
+            kinds[setting.primary_role] |= {fault.kind for fault in draw_faults(draw, setting)[0]}
+    assert kinds["mosquitto"] - kinds["fanout"] == {NARROW, ROLL_BACK}
+    assert kinds["fanout"] <= kinds["mosquitto"]
 
 
 # --- the truth ---
@@ -324,10 +340,10 @@ def stall_row(at: datetime, *, node: str = "edge-a") -> dict[str, Any]:
     return {"node": node, "topic": "plant/1/v", "first_lacking": at}
 
 
-def judged(setting: Setting = PLAIN, **tables: Any) -> list[str]:
-    """Return what is found in these tables, of a run in which one secondary was cut off once."""
+def judged(setting: Setting = PLAIN, *, windows: Sequence[Window] = (CUT,), **tables: Any) -> list[str]:
+    """Return what is found in these tables, of a run with these faults: one secondary was cut off once."""
     evidence = {"documents": [], "missing": [], "snapshots": [], "stalls": [], **tables}
-    return judge(Evidence(**evidence), [CUT], setting=setting)
+    return judge(Evidence(**evidence), windows, setting=setting)
 
 
 def test_a_fault_explains_what_follows_it_where_it_was() -> None:
@@ -359,6 +375,15 @@ def test_a_primary_that_drops_silently_explains_what_is_lost_while_live() -> Non
     assert judged(TIGHT, documents=[document(live=2)]) == []
     lost = [missing_row("live", node="leaf")]
     assert len(judged(TIGHT, documents=[document(stamped=True, node="leaf", live=1)], missing=lost)) == 1
+
+
+def test_narrowed_rights_explain_what_is_lost_while_live() -> None:
+    """The primary does not say what it leaves out; below a node that stamps they explain nothing."""
+    narrowed = Window("primary", NARROW, BEGIN, END)
+    assert judged(windows=[narrowed], documents=[document(live=2)]) == []
+    lost = [missing_row("live", node="leaf")]
+    stamped = document(stamped=True, node="leaf", live=1)
+    assert len(judged(windows=[narrowed], documents=[stamped], missing=lost)) == 1
 
 
 def test_an_update_lost_while_live_is_found_by_its_stamp() -> None:

@@ -26,9 +26,9 @@ from fanout.replica.update import EXPIRES_NS, PAYLOAD, PROPERTIES, RECEIVED_NS, 
 __all__ = ["COST_FACTOR", "REST_MAX_S", "REST_MIN_S", "Drawn", "Sampling", "Verdict", "why_never"]
 
 COST_FACTOR = 10
-"""A pause between two samples is at least so many times as long as the former sample took."""
+"""A pause between two samples is at least so many times as long as the former sample took, or its audit."""
 REST_MIN_S = 30.0
-"""Rest behind an audit that repaired something, and first rest behind one that did not; that one doubles each time."""
+"""Longest rest behind an audit that found something, and first rest behind one that found nothing, which doubles."""
 REST_MAX_S = 3_600.0
 """Longest rest."""
 _FAILED_REST_MAX_S = 300.0
@@ -108,7 +108,9 @@ class Sampling:
         self._turn = 0
         """Position of the draw with which the next sample begins, where not all fit into one."""
         self._in_vain = 0
-        """Number of audits in a row that samples called for and that repaired nothing."""
+        """Number of audits in a row that samples called for and that found nothing."""
+        self._unconfirmed = 0
+        """Number of unconfirmed topics when the newest sample was judged."""
         self._failures = 0
         """Number of samples in a row that failed."""
         self._losses = 0
@@ -185,6 +187,7 @@ class Sampling:
 
     def take(self, verdict: Verdict) -> None:
         """Note what a sample showed; after a difference, `note_audit` follows."""
+        self._unconfirmed = len(self._replica.unconfirmed)
         if verdict:
             totals = self.totals
             self.totals = replace(
@@ -223,16 +226,21 @@ class Sampling:
         Args:
             report: Its report; None when none could begin.
         """
-        if report is None or report.failure or report.changed or report.removed:
+        if report is None or report.failure:
+            self._rest(REST_MIN_S, "an audit that a sample called for could not be made")
+            return
+        if report.changed or report.removed or report.kept > self._unconfirmed:
             self._in_vain = 0
-            self._rest(REST_MIN_S, "an audit has just ended that a sample called for")
+            self._rest(
+                min(COST_FACTOR * report.seconds, REST_MIN_S), "an audit has just ended that a sample called for"
+            )
             return
         rest_s = min(REST_MIN_S * 2.0**self._in_vain, REST_MAX_S)
         self._in_vain += 1
-        found = "found them all" if not report.kept else f"did not find {report.kept} of {report.checked} topics either"
-        cause = "" if report.kept else "; access rules of the primary may depend on the Client Identifier"
         self._rest(
-            rest_s, f"resting {rest_s:.0f} s: topics of a sample differed, and the audit behind it {found}{cause}"
+            rest_s,
+            f"resting {rest_s:.0f} s: topics of a sample differed, and the audit behind it found them all; access "
+            "rules of the primary may depend on the Client Identifier",
         )
 
     def note_link_lost(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -188,22 +189,42 @@ def test_sampling_rests_longer_each_time_that_an_audit_repairs_nothing() -> None
     assert rests[:4] == [REST_MIN_S, 2 * REST_MIN_S, 4 * REST_MIN_S, 8 * REST_MIN_S]
     assert rests[-1] == REST_MAX_S
     assert "found them all; access rules of the primary may depend on the Client Identifier" in sampling.totals.off
-    sampling.note_audit(AuditReport(False, checked=9, kept=4))
-    assert "did not find 4 of 9 topics either" in sampling.totals.off
     drawn, doubtful = compared(sampling, answer(row("plant/1")))
     sampling.take(doubtful)
     assert (sampling.pause_s, sampling.totals.off) == (make_config().heartbeat_s, "")
 
 
-@pytest.mark.parametrize(
-    "report", [None, AuditReport(False, changed=1), AuditReport(False, removed=1), AuditReport(False, failure="cut")]
-)
-def test_an_audit_that_repaired_something_rests_for_its_pause_only(report: AuditReport | None) -> None:
-    """Nor one that failed: the audits themselves come again then."""
+@pytest.mark.parametrize("report", [None, AuditReport(False, seconds=2.0, failure="cut")])
+def test_an_audit_that_was_not_made_is_waited_for(report: AuditReport | None) -> None:
+    """The audits themselves come again then; the rest does not grow."""
     sampling, _ = made(None, value("plant/1"))
     for _ in range(3):
         sampling.note_audit(report)
         assert sampling.pause_s == REST_MIN_S
+
+
+@pytest.mark.parametrize(
+    "report", [AuditReport(False, changed=1), AuditReport(False, removed=1), AuditReport(False, kept=1)]
+)
+def test_the_rest_behind_an_audit_that_found_something_goes_by_its_cost(report: AuditReport) -> None:
+    """So a second fault soon after the first is seen; topics that became unconfirmed were found too."""
+    sampling, _ = made(None, value("plant/1"))
+    for seconds, pause_s in ((0.0, make_config().heartbeat_s), (2.0, 2.0 * COST_FACTOR), (100.0, REST_MIN_S)):
+        drawn, doubtful = compared(sampling, answer(absent=frozenset({"plant/1"})))
+        sampling.take(sampling.confirm(drawn, doubtful))
+        sampling.note_audit(replace(report, seconds=seconds))
+        assert sampling.pause_s == pause_s
+
+
+def test_topics_that_were_unconfirmed_before_are_not_found_again() -> None:
+    """An audit that leaves as many unconfirmed as there were has found nothing."""
+    sampling, context = made(None, value("plant/1"), value("plant/2"))
+    context.replica.unconfirmed.note([b"plant/2"], selector_index=0)
+    drawn, doubtful = compared(sampling, answer(absent=frozenset({"plant/1"})))
+    sampling.take(sampling.confirm(drawn, doubtful))
+    sampling.note_audit(AuditReport(False, checked=2, kept=1))
+    assert sampling.pause_s == REST_MIN_S
+    assert "found them all" in sampling.totals.off
 
 
 def test_a_sample_that_takes_long_is_taken_less_often() -> None:
