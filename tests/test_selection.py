@@ -460,7 +460,7 @@ class TestSelector:
         assert len({Selector("a"), Selector("a"), Selector("b")}) == 2
         assert repr(Selector("a")) == (
             "Selector(filter='a', exclude=(), qos=1, prefix='', writes='reject', content=(), retained_only=False,"
-            " live_only=False, max_payload=0)"
+            " live_only=False, max_payload=0, min_topics=0)"
         )
 
     @pytest.mark.parametrize(

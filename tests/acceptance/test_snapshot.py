@@ -53,7 +53,8 @@ def test_mirror_of_a_default_broker_that_restarts(mosquitto: Mosquitto, nodes: N
         assert not answer["ready"] or state["topics"] == count
     ready = node.probe()[1]["links"][0]
     assert (ready["state"], ready["topics"], ready["evidence"]) == ("live", count, "marker")
-    assert ready["selectors"] == [{"filter": "plant/#", "topics": count, "complete": True, "evidence": "marker"}]
+    proof = {"complete": True, "evidence": "marker", "maybe_unreadable": False}
+    assert ready["selectors"] == [{"filter": "plant/#", "topics": count, **proof}]
 
     back = read_back(node)
     assert back.messages == back.retained == count
@@ -163,7 +164,8 @@ async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: 
     status = node.link_status()
     assert (status["primary"], status["truncated_total"], status["epochs_total"]) == (mosquitto.address, 1, 2)
     assert "plant/#" in status["last_error"]
-    assert "max_queued_messages" in status["hint"]
+    assert (status["last_error_over"], status["hint"]) == (True, None)
+    assert "max_queued_messages" in node.log_text()
     assert read_back(node).values == values
 
 
