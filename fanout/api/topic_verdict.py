@@ -163,7 +163,8 @@ def _probably_unreadable(facts: TopicFacts, link: TopicLink) -> Finding | None:
     return Finding(
         kind="not_readable",
         text=f"the primary sends {user} neither {_quoted(link.topic)} nor any of {answer.beside_asked} topics beside"
-        f" it: {user} may probably not read them there any more, or all of them were deleted without a message",
+        f" it: {user} may probably not read them there any more, or all of them were deleted without a message"
+        f"{_kept(link, '; the value here is kept')}",
         hint="Check the access rules (ACL) of the primary for that user; a tap with a user of its own can tell (--tap)",
     )
 
@@ -216,9 +217,17 @@ def _absent(facts: TopicFacts, link: TopicLink) -> Finding:
     return Finding(
         kind="absent",
         text=f"the primary sends {user} no value of {topic}: it was deleted without a message, {user} may not read it"
-        f" any more, or it expired; the value here came{_when(facts.value)}",
+        f" any more, or it expired; the value here came{_when(facts.value)}{_kept(link, ', and is kept')}",
         hint="Check the access rules (ACL) of the primary for that user; a tap with a user of its own can tell (--tap)",
     )
+
+
+def _kept(link: TopicLink, text: str) -> str:
+    """Return `text` with what the newest audit made of a value that the primary does not send; empty for nothing."""
+    if not link.unconfirmed:
+        return ""
+    text += ", unconfirmed"
+    return text if link.audited is None else f"{text}: the audit that ended {_time(link.audited)} did not bring it"
 
 
 def _client(facts: TopicFacts, client: TopicClient) -> Finding | None:

@@ -1,7 +1,8 @@
 """Faults planted at a node that works: each is seen in a stated time, and takes no live value from a local client.
 
 One Mosquitto, one node and one local client go through all of them. After each the node is ready again and holds what
-the primary has. A fault is *seen* when the node is not ready, or its status or log has an alarm that names it.
+the primary has. A fault is *seen* when the node is not ready, or its status or log has an alarm that names it. While it
+lasts, the first line of `fanout explain` names the cause, wherever the node can be asked and a topic is affected.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from fanout.cli.app import app
+from fanout.cli.exit_codes import ExitCode
 from tests.support.clients import Inbox, publish_properties, slow_reader, subscriber
 from tests.support.mosquitto import Mosquitto, find_mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
@@ -30,13 +34,18 @@ pytestmark = [
 ]
 
 VALUES = {f"plant/{area}/{number}": b"first" for area in ("a", "b") for number in range(10)}
+BRANCHES = 100
+MANY = {f"many/{branch:02d}/{number}": b"first" for branch in range(BRANCHES) for number in range(2)}
+"""Values behind the second link, which audits seldom: what is hidden there is seen by samples."""
 HEARTBEAT_S = 0.5
+SAMPLES_MAX = 29
+"""Most samples that it took until one showed that a hundredth of the topics is hidden (docs/decisions/0014)."""
 HOUR_S = 3600.0
 SLACK_S = 3.0
 """Added to each stated time, since the machine may be busy."""
 SETTINGS = (
     f"{QUICK}heartbeat_s = {HEARTBEAT_S}\nkeep_alive_s = 2\nsession_expiry_s = 1\nsnapshot_quiet_s = 1.0\n"
-    'on_session_loss = "serve_stale"\naudit_interval_s = 2.0\nusername = "edge"\n'
+    'on_session_loss = "serve_stale"\nusername = "edge"\n'
 )
 CLOCK = """
 import os, time
@@ -91,7 +100,17 @@ class Plant:
         if not self.node.ready:
             return True
         status = self.node.document("/v1/status")
-        return bool(status["links"][0]["alarm"] or status["log"]["alarm"])
+        return any(one["alarm"] for one in (*status["links"], status["log"]))
+
+    def explained(self, topic: str, *further: str) -> str:
+        """Return the first line of `fanout explain`."""
+        answer = CliRunner().invoke(app, ["explain", topic, "--url", self.node.url, *further])
+        return answer.stdout.splitlines()[0]
+
+    def hidden(self) -> tuple[ExitCode, str]:
+        """Return exit code and text of `fanout audit --list` for the second link."""
+        answer = CliRunner().invoke(app, ["audit", "many", "--list", "--url", self.node.url])
+        return ExitCode(answer.exit_code), answer.stdout
 
 
 def seen_within(plant: Plant, seconds: float, *, fault: str, seen: Callable[[], Any] | None = None) -> float:
@@ -114,16 +133,21 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
         pytest.MonkeyPatch.context() as patch,
     ):
         with publisher(mosquitto.port) as client:
-            publish_all(client, list(VALUES.items()))
+            publish_all(client, [*VALUES.items(), *MANY.items()])
         patch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("FANOUT_TEST_CLOCK", str(directory / "ahead"))
         node = nodes.secondary(
-            link(mosquitto.port, selector("plant/#"), settings=SETTINGS),
+            link(mosquitto.port, selector("plant/#"), settings=f"{SETTINGS}audit_interval_s = 2.0\n"),
+            link(mosquitto.port, selector("many/#"), name="many", settings=f"{SETTINGS}audit_interval_s = 5.0\n"),
             settings="queue_messages_max = 500\nwrite_buffer_high_bytes = 65536\nwrite_buffer_low_bytes = 16384\n",
         ).started()
         try:
-            with subscriber(node.port, "plant/#", qos=1) as local:
-                local.wait(len(VALUES))
+            with subscriber(node.port, "plant/#", "many/#", qos=1) as local:
+                local.wait(len(VALUES) + len(MANY))
+                wait_until_blocking(
+                    lambda: all(node.link_status(name)["sampling"]["samples_total"] for name in ("primary", "many")),
+                    what="the first samples",
+                )
                 yield Plant(mosquitto, node, local, directory)
         finally:
             nodes.end()
@@ -146,7 +170,7 @@ def plant(servers: Plant) -> Iterator[Plant]:
 
 def held(port: int) -> dict[str, bytes]:
     """Return the retained values of a server."""
-    return read_retained(port, "plant/#")
+    return read_retained(port, "plant/#") | read_retained(port, "many/#")
 
 
 def test_a_frozen_primary(plant: Plant) -> None:
@@ -154,6 +178,7 @@ def test_a_frozen_primary(plant: Plant) -> None:
     plant.signal_mosquitto(signal.SIGSTOP)
     try:
         seen_within(plant, 4 * HEARTBEAT_S, fault="a frozen primary")
+        assert plant.explained("plant/a/0").startswith("Link primary is ")
     finally:
         plant.signal_mosquitto(signal.SIGCONT)
 
@@ -187,6 +212,7 @@ def test_a_database_that_was_restored(plant: Plant) -> None:
     before = len(plant.local.messages)
     plant.mosquitto.kill()
     seen_within(plant, 2 * HEARTBEAT_S, fault="a primary that is gone")
+    assert plant.explained("plant/b/1").startswith("Link primary is ")
     shutil.copy(copy, store)
     plant.mosquitto.start()
     wait_until_blocking(
@@ -200,9 +226,44 @@ def test_the_right_to_read_the_wildcard_is_lost(plant: Plant) -> None:
     plant.allow(CONTROL_ONLY)
     try:
         seen_within(plant, 5.0, fault="a lost right")
-        assert held(plant.node.port) == VALUES
+        assert held(plant.node.port) == VALUES | MANY
+        wait_until_blocking(lambda: plant.node.link_status()["unconfirmed"] == len(VALUES), what="the end of the audit")
+        line = plant.explained("plant/a/0")
+        assert line.startswith('The primary sends user edge neither "plant/a/0" nor any of 8 topics beside it: ')
+        assert "the value here is kept, unconfirmed: the audit that ended 20" in line
     finally:
         plant.allow(ALL_RIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("branches", "samples"),
+    [(range(0, BRANCHES, 2), 2), ([42], SAMPLES_MAX)],
+    ids=["by half", "by a hundredth"],
+)
+def test_the_right_to_read_is_narrowed(plant: Plant, branches: Sequence[int], samples: int) -> None:
+    """Mosquitto goes on without the hidden topics: a sample sees that, and the node keeps and lists them."""
+    hidden = [topic for topic in MANY if int(topic.split("/")[1]) in branches]
+    denied = "".join(f"topic deny many/{branch:02d}/#\n" for branch in branches)
+    head, _, tail = ALL_RIGHTS.partition("user edge\n")
+    plant.allow(f"{head}user edge\n{denied}{tail}")
+    try:
+        seen_within(plant, samples * HEARTBEAT_S + 1.0, fault=f"{len(hidden)} of {len(MANY)} topics hidden")
+        wait_until_blocking(
+            lambda: plant.node.link_status("many")["unconfirmed"] == len(hidden), what="the end of the audit"
+        )
+        assert not plant.node.ready
+        assert held(plant.node.port) == VALUES | MANY
+        code, text = plant.hidden()
+        assert code == ExitCode.NO
+        assert f"{len(hidden)} topics did not come from the primary: deleted there, no longer readable by user " in text
+        assert ("many/42" in text) == (42 in branches)
+        line = plant.explained(hidden[0])
+        assert line.startswith(f'The primary sends user edge no value of "{hidden[0]}": it was deleted without a ')
+        assert ", and is kept, unconfirmed: the audit that ended 20" in line
+    finally:
+        plant.allow(ALL_RIGHTS)
+    wait_until_blocking(lambda: plant.node.ready, what="the node being ready by itself")
+    assert plant.hidden() == (ExitCode.OK, "many: no topic is unconfirmed\n")
 
 
 def test_a_disk_that_is_full(plant: Plant) -> None:
@@ -216,6 +277,7 @@ def test_a_disk_that_is_full(plant: Plant) -> None:
         plant.publish({f"plant/a/{number}": b"x" * 20_000 for number in range(10)})
         seen_within(plant, 5.0, fault="a full disk", seen=lambda: plant.node.document("/v1/status")["log"]["alarm"])
         plant.local.wait_for("plant/a/9", b"x" * 20_000)
+        assert plant.explained("plant/a/9").startswith('The value of "plant/a/9" here equals that of the primary; ')
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
     wait_until_blocking(
@@ -223,8 +285,11 @@ def test_a_disk_that_is_full(plant: Plant) -> None:
     )
 
 
-@pytest.mark.parametrize(("qos", "figure"), [(0, "conflated_total"), (1, "sessions_overflowed_total")])
-def test_a_slow_reader(plant: Plant, qos: int, figure: str) -> None:
+@pytest.mark.parametrize(
+    ("qos", "figure", "cause"),
+    [(0, "conflated_total", "reads too slowly"), (1, "sessions_overflowed_total", "has no session at this node")],
+)
+def test_a_slow_reader(plant: Plant, qos: int, figure: str, cause: str) -> None:
     """It costs nobody else anything: at QoS 0 it gets the newest values later, at QoS 1 its session ends."""
 
     def counted() -> int:
@@ -239,6 +304,7 @@ def test_a_slow_reader(plant: Plant, qos: int, figure: str) -> None:
         seen_within(plant, 1.0, fault="a slow reader", seen=lambda: counted() > before)
         publish_all(client, [("plant/a/0", b"behind it")])
         plant.local.wait_for("plant/a/0", b"behind it")
+        assert plant.explained("plant/a/0", "--client", f"slow-{qos}").startswith(f'Client "slow-{qos}" {cause}')
         assert plant.node.ready
 
 

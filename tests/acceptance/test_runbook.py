@@ -18,6 +18,7 @@ from tests.cli.processes import run_fanout
 from tests.support.clients import slow_reader
 from tests.support.mosquitto import Mosquitto, find_mosquitto, free_port, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
 pytestmark = [
@@ -26,6 +27,7 @@ pytestmark = [
 ]
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "runbook.md"
+RULES = "topic readwrite #\ntopic read $SYS/#\nuser mute\ntopic read #\ntopic read $SYS/#\ntopic write plant/gone/#\n"
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -62,13 +64,19 @@ class House:
     """Its links: `absent` (nothing listens), `refused` (a wrong password), `mute` (no right to the control topic)."""
     nodes: Nodes
 
+    def allow(self, rules: str) -> None:
+        """Put other access rules in force at the primary."""
+        (self.nodes.directory / "rules").write_text(rules)
+        assert self.mosquitto.process is not None
+        self.mosquitto.process.send_signal(signal.SIGHUP)
+
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Return the servers, with one retained value."""
     directory = tmp_path_factory.mktemp("runbook")
     rules, users, secret = directory / "rules", directory / "users", directory / "secret"
-    rules.write_text("topic readwrite #\ntopic read $SYS/#\nuser mute\ntopic read #\ntopic read $SYS/#\n")
+    rules.write_text(RULES)
     users.touch()
     for user in ("refused", "mute"):
         subprocess.run(["mosquitto_passwd", "-b", str(users), user, user], check=True, capture_output=True)
@@ -139,6 +147,39 @@ def full_disk(house: House) -> Iterator[LiveNode]:
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
         wait_until_blocking(lambda: not _alarm(house.well), what="the log being written again")
+
+
+@contextmanager
+def hidden_branch(house: House) -> Iterator[LiveNode]:
+    """Hide a branch of two topics from the link of the node that is well until it has noticed."""
+
+    def is_noticed(node: LiveNode) -> bool:
+        run_fanout("audit", "plant", "--url", node.url)
+        return bool(node.link_status("plant")["unconfirmed"] == len(topics))
+
+    topics = ["plant/gone/1", "plant/gone/2"]
+    with publisher(house.mosquitto.port) as client:
+        publish_all(client, [(topic, b"1") for topic in topics])
+    wait_until_blocking(lambda: set(topics) <= set(read_retained(house.well.port, "plant/#")), what="the new topics")
+    house.allow(f"topic deny plant/gone/#\n{RULES}")
+    try:
+        wait_until_blocking(lambda: is_noticed(house.well), what="the new rules being in force at an audit")
+        yield house.well
+    finally:
+        house.allow(RULES)
+        assert run_fanout("audit", "plant", "--url", house.well.url).returncode == 0
+        house.well.wait_until_ready()
+
+
+@contextmanager
+def deleted_branch(house: House) -> Iterator[LiveNode]:
+    """Delete that branch at the primary while it is hidden."""
+    with hidden_branch(house) as node:
+        for number in (1, 2):
+            message = ["-u", "mute", "-P", "mute", "-q", "1", "-t", f"plant/gone/{number}", "-r", "-n"]
+            subprocess.run(["mosquitto_pub", "-p", str(house.mosquitto.port), *message], check=True)
+        yield node
+        assert "plant/gone/1" not in read_retained(node.port, "plant/#")
 
 
 @contextmanager
@@ -222,6 +263,8 @@ SITUATIONS: dict[str, tuple[Callable[[House], AbstractContextManager[LiveNode]],
     "equals that of the primary": (at_well, 0),
     "has no session at this node": (at_well, 1),
     "CHANGED": (at_well, 0),
+    "did not come from the primary": (hidden_branch, 1),
+    "REMOVED": (deleted_branch, 0),
     "plant/a": (at_well, 0),
     "state": (at_well, 0),
     "alarm": (full_disk, 0),

@@ -50,6 +50,7 @@ STALLED = LIVE.model_copy(
     update={"state": "stalled", "current_until": AT_TAP, "reason": "stalled, waits for a heartbeat"}
 )
 LIMITED = LIVE.model_copy(update={"limit": "topics_max"})
+UNCONFIRMED = LIVE.model_copy(update={"unconfirmed": True, "audited": AUDITED})
 LIVE_ONLY = LIVE.model_copy(update={"retained": False})
 
 SUBSCRIBED = TopicClient(client_id="panel", session=True, connected=True, filters=("#",), subscriptions=1)
@@ -96,6 +97,9 @@ def row(digest: str, change: str, *, phase: str = "live") -> LoggedUpdate:
         ({"here": None, "primary": ABSENT}, ["absent"]),
         ({"here": None, "primary": BRANCH_ABSENT}, ["absent"]),
         ({"primary": BRANCH_ABSENT}, ["not_readable"]),
+        ({"primary": ABSENT, "link": UNCONFIRMED}, ["absent"]),
+        ({"primary": BRANCH_ABSENT, "link": UNCONFIRMED}, ["not_readable"]),
+        ({"primary": SAME, "link": UNCONFIRMED}, ["equal"]),
         ({"primary": REFUSED}, ["not_readable"]),
         ({"primary": DENIED}, ["not_readable"]),
         ({"primary": UNANSWERED}, ["unknown"]),
@@ -180,6 +184,18 @@ def test_the_cause_comes_before_the_effect(facts: dict[str, Any], kinds: list[st
             {"primary": ABSENT},
             'the primary sends user edge no value of "plant/1": it was deleted without a message, user edge may not'
             " read it any more, or it expired; the value here came 2026-03-01 11:50:00 UTC",
+        ),
+        (
+            {"primary": ABSENT, "link": UNCONFIRMED},
+            'the primary sends user edge no value of "plant/1": it was deleted without a message, user edge may not'
+            " read it any more, or it expired; the value here came 2026-03-01 11:50:00 UTC, and is kept, unconfirmed:"
+            " the audit that ended 2026-03-01 11:55:00 UTC did not bring it",
+        ),
+        (
+            {"primary": BRANCH_ABSENT, "link": UNCONFIRMED.model_copy(update={"audited": None})},
+            'the primary sends user edge neither "plant/1" nor any of 8 topics beside it: user edge may probably not'
+            " read them there any more, or all of them were deleted without a message; the value here is kept,"
+            " unconfirmed",
         ),
         (
             {"here": None, "primary": ABSENT, "link": LIVE.model_copy(update={"username": None})},

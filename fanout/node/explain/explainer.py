@@ -153,6 +153,7 @@ class TopicExplainer:
                 audited=utc_from_ns(status.audits.last_ended_ns) if last is not None and not last.failure else None,
                 retained=not selector.live_only,
                 limit=replica.refused.limit_of(topic.encode(), index=index),
+                unconfirmed=topic.encode() in replica.unconfirmed,
             ),
             value=_value(held),
             primary=answer,
