@@ -138,7 +138,7 @@ class Reporter:
                 digest=replica.digest(index),
                 evidence=evidence,
                 complete=evidence is not None and not short_by,
-                unfit=dict(content.unfit[index]) if content is not None else {},
+                rejected=dict(content.rejected[index]) if content is not None else {},
                 maybe_unreadable=self._maybe_unreadable(index),
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
@@ -178,7 +178,7 @@ class Reporter:
             reconnects_total=max(0, packet_router.connections_total - 1),
             snapshot_seconds=lifecycle.snapshot_seconds,
             snapshot_topics=lifecycle.snapshot_topics,
-            withheld="its connection is lost" if lost else self._withheld(),
+            not_ready_reason="its connection is lost" if lost else self._find_not_ready_reason(),
             paths_above=self._notice.paths,
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),
@@ -490,7 +490,7 @@ class Reporter:
         is_sound = self._is_sound if self.state is LinkState.LIVE else self._was_sound
         return is_sound and (stale_policy.reason is not None or (complete and stale_policy.offers(age_s)))
 
-    def _withheld(self) -> str | None:
+    def _find_not_ready_reason(self) -> str | None:
         if self._notice.reason:
             return f"its primary is not ready: {self._notice.reason}"
         if self._replica.unconfirmed and self._config.on_doubt == "not_ready":

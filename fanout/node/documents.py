@@ -195,7 +195,7 @@ class NodeDocuments:
             links.append(
                 link_lag(
                     status.name,
-                    state=status.called,
+                    state=status.shown_state,
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
                     items_behind=status.items_behind,
                     heartbeat_age_seconds=status.heartbeat_age_s,
@@ -334,7 +334,7 @@ class NodeDocuments:
                     evidence=selector.evidence,
                     maybe_unreadable=selector.maybe_unreadable,
                     digest=f"{selector.digest:016x}",
-                    unfit_total=dict(selector.unfit),
+                    unfit_total=dict(selector.rejected),
                 )
                 for selector in status.selectors
             ),
@@ -476,7 +476,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
     return LinkReadiness(
         name=status.name,
         ready=status.ready,
-        state=status.called,
+        state=status.shown_state,
         reason=reason_against(status),
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,

@@ -603,7 +603,7 @@ class Node:
             retained_topics=len(self.store),
             links={
                 name: LinkFigures(
-                    status.called, status.ready, None if status.stale_s is None else math.ceil(status.stale_s)
+                    status.shown_state, status.ready, None if status.stale_s is None else math.ceil(status.stale_s)
                 )
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },

@@ -60,8 +60,8 @@ def reason_against(status: LinkStatus) -> str | None:
         return f"{state}, waits for {waits_for}{error}"
     if not all(selector.complete for selector in status.selectors):
         return f"incomplete: a limit kept values out ({', '.join(status.short_by)})"
-    if status.withheld is not None:
-        return f"live, but {status.withheld}"
+    if status.not_ready_reason is not None:
+        return f"live, but {status.not_ready_reason}"
     return None
 
 

@@ -239,7 +239,9 @@ async def test_a_list_with_more_defeats_the_rung() -> None:
         def told() -> bool:
             if server.is_connected:
                 server.push()
-            return "the primary lists 25 retained messages for plant/#, 13 are here" in (link.status.withheld or "")
+            return "the primary lists 25 retained messages for plant/#, 13 are here" in (
+                link.status.not_ready_reason or ""
+            )
 
         await link.wait(told)
         assert link.status.state is LinkState.LIVE

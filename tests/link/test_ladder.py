@@ -233,7 +233,7 @@ async def test_an_asynchronous_primary_defeats_marker_and_barrier() -> None:
         status = link.status
         assert not status.ready
         assert status.evidence is Evidence.TWO_PASS
-        assert status.withheld == (
+        assert status.not_ready_reason == (
             "the evidence for plant/# is two-pass, weaker than min_evidence = barrier:"
             " the primary's answers overtake its retained messages"
         )
@@ -425,7 +425,7 @@ async def test_two_pass_is_fooled_by_a_limit_hence_not_enough_by_default() -> No
     async with linked(one) as (link, wait_for):
         await wait_for(lambda link: link.status.state is S.LIVE)
         assert not link.status.ready
-        assert "allow the link's user to read $SYS/broker/version" in (link.status.withheld or "")
+        assert "allow the link's user to read $SYS/broker/version" in (link.status.not_ready_reason or "")
 
 
 def test_a_topic_created_between_two_passes_needs_a_third() -> None:
@@ -586,7 +586,7 @@ async def test_quiet_is_not_enough_by_default() -> None:
     async with linked(unfenced(sends_again=False)) as (link, wait_for):
         await wait_for(lambda link: link.status.state is S.LIVE)
         assert not link.status.ready
-        assert "is quiet, weaker than min_evidence = barrier" in (link.status.withheld or "")
+        assert "is quiet, weaker than min_evidence = barrier" in (link.status.not_ready_reason or "")
 
 
 def test_a_primary_that_does_not_even_answer_is_not_quiet() -> None:
@@ -668,7 +668,7 @@ def test_nothing_retained_is_transferred_for_live_only() -> None:
     assert set(pair.dispatched()) == {(b"plant/7", b"now")}
     assert all(not update[3] for each in pair.of(Applied) for update in each.changes.dispatch)
     assert pair.session.pipeline.content is not None
-    assert pair.session.pipeline.content.unfit == [{}]
+    assert pair.session.pipeline.content.rejected == [{}]
 
 
 async def test_live_only_needs_no_evidence() -> None:

@@ -233,7 +233,7 @@ async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch
         await link.wait(lambda: link.status.ready)
         server.cut()
         await link.wait(lambda: not link.status.ready)
-        assert (link.status.state, link.status.withheld) == (LinkState.LIVE, "its connection is lost")
+        assert (link.status.state, link.status.not_ready_reason) == (LinkState.LIVE, "its connection is lost")
         assert link.status.serves_stale, "not even for a moment is it out, where stale values are offered"
         may_close.set()
         await link.wait(lambda: link.status.ready)
@@ -308,7 +308,7 @@ async def test_stale_values_are_served_and_told() -> None:
             primary.has_session = False
             primary.truncate_after = 3
             server.cut()
-            await link.wait(lambda: link.status.called == "stale")
+            await link.wait(lambda: link.status.shown_state == "stale")
             assert not link.status.ready
             assert 0 < (link.status.stale_left_s or 0) <= 600
             assert len(link.replica) == len(VALUES)
@@ -316,7 +316,7 @@ async def test_stale_values_are_served_and_told() -> None:
             primary.has_session = False
             server.cut()
             await link.wait_state(LinkState.LIVE)
-            assert link.status.called == "live"
+            assert link.status.shown_state == "live"
             assert link.sink.dispatched() == []
             assert "stale" in link.sink.states()
             assert "session lost, serving stale values" in [line["event"] for line in lines]
@@ -609,13 +609,13 @@ async def test_an_audit_is_asked_for_and_told() -> None:
         assert (report.checked, report.kept, report.removed) == (10, 5, 0)
         assert "5 topics did not come" in (link.status.alarm or "")
         assert not link.status.ready
-        assert "topics are unconfirmed" in (link.status.withheld or "")
+        assert "topics are unconfirmed" in (link.status.not_ready_reason or "")
         with pytest.raises(AuditRefused, match="5 topics are unconfirmed now, not 4"):
             await link.link.audit(confirmed=4)
         report = await link.link.audit(confirmed=5)
         assert report.removed == 5
         assert link.status.alarm is None
-        assert link.status.withheld is None
+        assert link.status.not_ready_reason is None
         assert link.values().keys() == {topic.decode() for topic in primary.retained}
         totals = link.status.audits
         assert (totals.ended_total, totals.failed_total, totals.removed_total, totals.last) == (2, 0, 5, report)
@@ -643,11 +643,11 @@ async def test_an_audit_that_is_cut_short_takes_readiness_away() -> None:
         primary.truncate_after = None
         assert "ended after 9" in report.failure
         assert not link.status.ready
-        assert "an audit failed" in (link.status.withheld or "")
+        assert "an audit failed" in (link.status.not_ready_reason or "")
         assert len(link.values()) == len(VALUES)
         server.cut()
         await link.wait(lambda: link.status.ready)
-        assert link.status.withheld is None
+        assert link.status.not_ready_reason is None
 
 
 async def test_a_stop_ends_the_wait_for_an_audit() -> None:
@@ -676,8 +676,8 @@ async def test_evidence_weaker_than_wanted_is_not_ready(
     ):
         await link.wait_state(LinkState.LIVE)
         assert link.status.ready is ready
-        withheld = link.status.withheld or ""
-        assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in withheld) is not ready
+        not_ready_reason = link.status.not_ready_reason or ""
+        assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in not_ready_reason) is not ready
         told = [line for line in lines if line["event"] == "evidence is too weak to be ready"]
         assert len(told) == (0 if ready else 1)
 

@@ -350,7 +350,7 @@ async def test_without_anything_to_mark_the_end_the_set_is_taken_twice(tmp_path:
             assert link.values() == {"plant/a": b"1"}
             assert link.status.evidence is Evidence.TWO_PASS
             assert not link.status.ready
-            assert "allow the link's user to read $SYS/broker/version" in (link.status.withheld or "")
+            assert "allow the link's user to read $SYS/broker/version" in (link.status.not_ready_reason or "")
     finally:
         server.stop()
 
@@ -502,7 +502,7 @@ async def test_a_selector_that_the_access_rules_hide_is_shown_as_empty_or_not_re
         async with running(config_for(server.port, *expecting, client_id="expecting")) as link:
             await link.wait_state(LinkState.LIVE)
             assert not link.status.ready
-            assert link.status.withheld == (
+            assert link.status.not_ready_reason == (
                 "plant/# has no topics, and min_topics = 5: let anonymous clients read all of it in the primary's"
                 " access rules, or lower min_topics"
             )

@@ -227,7 +227,7 @@ def test_values_refused_by_a_limit_are_a_reason() -> None:
 
 def test_what_withholds_readiness_is_a_reason() -> None:
     """A link that is live and proved may have to wait for something else, such as its primary's own readiness."""
-    waiting = dataclasses.replace(LIVE, withheld="its primary is not ready: link top is down")
+    waiting = dataclasses.replace(LIVE, not_ready_reason="its primary is not ready: link top is down")
     assert reasons(waiting) == ("link plant is live, but its primary is not ready: link top is down",)
 
 

@@ -54,7 +54,7 @@ def test_stale_link_says_so_whatever_it_does() -> None:
         status = dataclasses.replace(
             LIVE, state=state, stale_reason="the session expired", stale_left_s=41.7, last_error="refused"
         )
-        assert status.called == "stale"
+        assert status.shown_state == "stale"
         assert reason_against(status) == f"stale (the session expired), {doing}"
 
 

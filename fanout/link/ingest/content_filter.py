@@ -33,7 +33,7 @@ class ContentFilter:
     """Content filter of one link.
 
     Attributes:
-        unfit: Number of rejected messages of each selector, by reason; a reason without any is absent.
+        rejected: Number of rejected messages of each selector, by reason; a reason without any is absent.
     """
 
     def __init__(self, selectors: Sequence[Selector], *, replica: Replica, copies_come: bool) -> None:
@@ -44,7 +44,7 @@ class ContentFilter:
             replica: The link's replica, read only: a rejected value replaces the one held by a removal.
             copies_come: Whether the primary sends retained sets even for `live_only` (MQTT 3.1.1).
         """
-        self.unfit: list[dict[str, int]] = [{} for _ in selectors]
+        self.rejected: list[dict[str, int]] = [{} for _ in selectors]
         self._selectors = tuple(selectors)
         self._replica = replica
         self._copies_come = copies_come
@@ -65,7 +65,7 @@ class ContentFilter:
             selector = self._selectors[index]
             reason = self._reason_against(update, selector, copies=self._copies_come and phase is not Phase.LIVE)
             if reason is not None:
-                self.unfit[index][reason] = self.unfit[index].get(reason, 0) + 1
+                self.rejected[index][reason] = self.rejected[index].get(reason, 0) + 1
                 if update[3] and (update[0] in taken or update[0] in self._replica.view):
                     admitted.append(_removal(update, selector))
             elif selector.live_only and update[3]:

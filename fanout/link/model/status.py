@@ -42,7 +42,7 @@ class SelectorStatus:
     """Evidence that its snapshot of this epoch is complete; None while there is none."""
     complete: bool
     """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
-    unfit: Mapping[str, int] = field(default_factory=dict)
+    rejected: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
     maybe_unreadable: bool = False
     """Whether it is empty, and may be so because the link's user may not read it at the primary."""
@@ -135,7 +135,7 @@ class LinkStatus:
     """Seconds from the first SUBSCRIBE to the proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
-    withheld: str | None = None
+    not_ready_reason: str | None = None
     """Why a link that is live and proved is not ready all the same; None for no reason."""
     paths_above: tuple[tuple[str, ...], ...] = ()
     """Paths of fanout nodes above this one, each from the top to the primary; empty without any."""
@@ -180,7 +180,7 @@ class LinkStatus:
     """Stalls of the live link."""
 
     @property
-    def called(self) -> str:
+    def shown_state(self) -> str:
         """State name, as documents and metrics show it."""
         return self.state.value if self.stale_reason is None else STALE
 
@@ -199,7 +199,7 @@ class LinkStatus:
     def ready(self) -> bool:
         """Whether the link is live with every selector complete, and nothing withholds readiness."""
         proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
-        return proved and self.withheld is None
+        return proved and self.not_ready_reason is None
 
 
 def causes_of_absence(user: str) -> str:
@@ -241,7 +241,7 @@ class LinkSink(Protocol):
         """Deliver a batch to local clients; called after it was recorded and acknowledged."""
 
     def readiness_changed(self) -> None:
-        """Note that `withheld` or `paths_above` of a link's status may have changed."""
+        """Note that `not_ready_reason` or `paths_above` of a link's status may have changed."""
 
     def client_count(self) -> int:
         """Return the largest number of clients that one removal may reach."""

@@ -146,7 +146,7 @@ class TopicExplainer:
                 topic=at_primary,
                 primary=status.primary,
                 username=link.config.username,
-                state=status.called,
+                state=status.shown_state,
                 since=utc_from_ns(status.since_ns),
                 current_until=None if status.stale_s is None else utc_from_ns(now_ns - int(status.stale_s * _NS_PER_S)),
                 reason=self._reason_against(status),

@@ -89,7 +89,7 @@ def test_what_fits_passes_and_the_rest_is_counted(
     """An update that fits is not touched; one that does not is gone, with its reason."""
     content, _ = joined(Selector("#", **settings))
     assert content.admit([update], phase=phase) == ([update] if fits else [])
-    assert content.unfit == [{} if fits else {reason: 1}]
+    assert content.rejected == [{} if fits else {reason: 1}]
     assert not reason or reason in REASONS
 
 
@@ -112,7 +112,7 @@ def test_value_that_does_not_fit_takes_away_the_one_before(together: bool) -> No
     assert removal == (b"site/t", b"", 1, True, b"", 7, 0, content_digest(b"t", b""), None)
     assert len(replica) == 0
     assert content.admit([after, value(b"site/t", b"not even retained", retain=False)], phase=Phase.LIVE) == []
-    assert content.unfit == [{"payload_too_large": 3}]
+    assert content.rejected == [{"payload_too_large": 3}]
 
 
 def test_each_selector_has_its_own_rules() -> None:
@@ -123,7 +123,7 @@ def test_each_selector_has_its_own_rules() -> None:
         admitted = content.admit(batch, phase=Phase.LIVE)
         assert admitted == batch[1:]
         replica.apply(admitted, phase=Phase.LIVE)
-    assert content.unfit == [{"payload_too_large": 2}, {}, {}]
+    assert content.rejected == [{"payload_too_large": 2}, {}, {}]
 
 
 def test_link_that_takes_everything_has_no_filter() -> None:
@@ -141,7 +141,7 @@ def test_link_is_complete_with_what_fits() -> None:
     pair.pump()
     assert b"plant/1" not in pair.values()
     assert pair.session.pipeline.content is not None
-    assert pair.session.pipeline.content.unfit == [{"payload_too_large": 11}]
+    assert pair.session.pipeline.content.rejected == [{"payload_too_large": 11}]
     pair.lose()
     pair.connect()
     assert pair.is_in(LinkState.LIVE), "what is left out is no loss"

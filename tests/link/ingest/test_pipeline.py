@@ -188,7 +188,7 @@ def test_what_does_not_fit_a_selector_is_left_out() -> None:
     assert one.content is not None
     applied, _ = one.take([row(b"plant/1", b"long", flags=3, packet_id=1)], phase=Phase.LIVE, now_ns=NOW, epoch=9)
     assert [each.acknowledgement for each in applied] == [bytes.fromhex("40020001")]
-    assert one.content.unfit == [{"payload_too_large": 1}]
+    assert one.content.rejected == [{"payload_too_large": 1}]
     assert len(replica) == 0
 
 

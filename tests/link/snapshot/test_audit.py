@@ -68,7 +68,7 @@ async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dr
         account.take(AuditEnded(AuditReport(False, failure="cut short", loss=True)))
         account.take(endless)
         assert not link.status.ready
-        assert link.status.withheld == "updates may be missing since an audit failed: cut short"
+        assert link.status.not_ready_reason == "updates may be missing since an audit failed: cut short"
         await link.link.audit()
         await link.wait(lambda: link.status.ready)
 
@@ -80,7 +80,10 @@ async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> N
         await link.wait(lambda: link.status.ready)
         link.link._reporter.take(HeartbeatsLost(2))
         assert not link.status.ready
-        assert link.status.withheld == "updates may be missing until an audit has ended: the primary dropped heartbeats"
+        assert (
+            link.status.not_ready_reason
+            == "updates may be missing until an audit has ended: the primary dropped heartbeats"
+        )
         await link.link.audit()
         await link.wait(lambda: link.status.ready)
 

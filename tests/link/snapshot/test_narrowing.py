@@ -102,7 +102,7 @@ async def test_a_count_that_may_be_a_limit_is_not_enough_to_be_ready() -> None:
         await link.wait_state(S.LIVE)
         assert not link.status.ready
         assert link.status.evidence is Evidence.TWO_PASS
-        assert "exactly 100 retained messages for plant/#" in (link.status.withheld or "")
+        assert "exactly 100 retained messages for plant/#" in (link.status.not_ready_reason or "")
 
 
 @pytest.mark.parametrize(

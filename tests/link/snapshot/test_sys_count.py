@@ -276,9 +276,9 @@ async def test_mosquitto_counts_what_cannot_be_read(tmp_path: Path) -> None:
     try:
         assert load_retained(server.port, [("plant/1", b"x"), ("$hidden/1", b"x")]) == 2
         async with running(config_for(server.port, EVERYTHING, min_evidence="count")) as link:
-            await link.wait(lambda: "the primary counts" in (link.status.withheld or ""), 60)
+            await link.wait(lambda: "the primary counts" in (link.status.not_ready_reason or ""), 60)
             assert not link.status.ready
-            assert "is marker, weaker than min_evidence = count" in (link.status.withheld or "")
+            assert "is marker, weaker than min_evidence = count" in (link.status.not_ready_reason or "")
     finally:
         server.stop()
 
@@ -292,4 +292,4 @@ async def test_a_link_that_selects_a_part_is_not_counted() -> None:
     ):
         await link.wait_state(LinkState.LIVE)
         assert not link.status.ready
-        assert "the primary's count is not of what is selected" in (link.status.withheld or "")
+        assert "the primary's count is not of what is selected" in (link.status.not_ready_reason or "")
