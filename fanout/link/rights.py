@@ -1,4 +1,4 @@
-"""Rights that a link's user needs at the primary: which topics it reads and writes there, and what each is for (core).
+"""Rights that a link's users need at the primary: which topics they read and write, and what each is for (core).
 
 `fanout.cli.output.acl` writes them in the syntax of a broker.
 """
@@ -15,7 +15,7 @@ from fanout.link.protocol.control_channel import link_control_topic
 from fanout.link.snapshot.capability_check import BY_WILDCARD, RETAINED_COUNT, SERVER_FENCE
 from fanout.link.snapshot.sys_count import SYSTEM_TOPICS, UPTIME, is_comparable
 
-__all__ = ["Access", "PrimaryKind", "Right", "link_rights"]
+__all__ = ["Access", "PrimaryKind", "Right", "audit_rights", "link_rights"]
 
 Access: TypeAlias = Literal["read", "write"]
 """Direction of a right: to subscribe and receive, or to publish."""
@@ -52,6 +52,15 @@ def link_rights(config: LinkConfig, *, node_id: str, primary: PrimaryKind) -> tu
     for right in (*_data(config), *_control(config, node_id), *_system(config, primary)):
         found.setdefault((right.access, right.filter), right)
     return tuple(found.values())
+
+
+def audit_rights(config: LinkConfig) -> tuple[Right, ...]:
+    """Return what `audit_username` of a link reads at its primary, each right once; none without such a user."""
+    if config.audit_username is None:
+        return ()
+    missing = "missing topics of it stay unconfirmed"
+    filters = dict.fromkeys(selector.filter for selector in config.selectors if not selector.live_only)
+    return tuple(Right("read", each, "missing topics, asked for by name", missing) for each in filters)
 
 
 def _data(config: LinkConfig) -> Iterator[Right]:

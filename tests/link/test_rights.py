@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanout.link.rights import PrimaryKind, link_rights
+from fanout.link.rights import PrimaryKind, audit_rights, link_rights
 from fanout.selection import Selector
 from tests.link.harness import config_for
 
@@ -60,3 +60,11 @@ def test_a_primary_whose_order_is_unknown_is_asked_by_a_wildcard(selector: Selec
 def test_a_fanout_primary_tells_of_itself_elsewhere() -> None:
     """It needs no fence."""
     assert rights(Selector("#"), primary="fanout") == [("read", "#"), *CONTROL, ("read", "$SYS/fanout/#")]
+
+
+def test_the_user_for_audits_reads_the_retained_sets_and_writes_nothing() -> None:
+    """It is asked for missing topics by name; there are none of a selector that is `live_only`."""
+    selectors = Selector("a/#", writes="forward"), Selector("b/+"), Selector("c/+", live_only=True)
+    found = audit_rights(config_for(1883, *selectors, audit_username="auditor"))
+    assert [(right.access, right.filter) for right in found] == [("read", "a/#"), ("read", "b/+")]
+    assert audit_rights(config_for(1883, *selectors)) == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
@@ -57,7 +58,7 @@ def syntax_of(server: str) -> AclSyntax:
 
 
 def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax) -> str:
-    """Return the rights of a link's user as lines of text, each with what it is for.
+    """Return the rights of a link's user, and of its `audit_username`, as lines of text, each with what it is for.
 
     Args:
         link: The link.
@@ -67,11 +68,14 @@ def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax) -> str:
     Raises:
         AclUnwritable: The syntax cannot carry a user name or Topic Filter.
     """
-    from fanout.link.rights import link_rights
+    from fanout.link.rights import audit_rights, link_rights
 
-    rights = link_rights(link, node_id=node_id, primary=_KINDS.get(syntax, "other"))
-    title = f"link {link.name} of node {node_id}"
-    return "\n".join(_WRITERS[syntax](rights, link, title)) + "\n"
+    write, title = _WRITERS[syntax], f"link {link.name} of node {node_id}"
+    lines = write(link_rights(link, node_id=node_id, primary=_KINDS.get(syntax, "other")), link, title)
+    if asked := audit_rights(link):
+        auditor = replace(link, name=f"{link.name}-audit", username=link.audit_username, audit_username=None)
+        lines += write(asked, auditor, f"audit_username of {title}")
+    return "\n".join(lines) + "\n"
 
 
 def _mosquitto(rights: Sequence[Right], link: LinkConfig, title: str) -> list[str]:

@@ -58,6 +58,24 @@ def test_mosquitto_and_flashmq_have_the_same_lines(syntax: AclSyntax) -> None:
     assert text.count("; without it: ") == len(expected) - 1
 
 
+@pytest.mark.parametrize(
+    ("syntax", "end"),
+    [
+        (AclSyntax.MOSQUITTO, ["user auditor", "topic read plant/#"]),
+        (AclSyntax.EMQX, ['{allow, {username, "auditor"}, subscribe, ["plant/#"]}.']),
+    ],
+)
+def test_the_user_for_audits_comes_second(syntax: AclSyntax, end: list[str]) -> None:
+    """The rights of the link's user are what they are without it; the other one may only read."""
+    comment = "#" if syntax is AclSyntax.MOSQUITTO else "%"
+    alone = lines_for(syntax, link(), comment=comment)
+    assert lines_for(syntax, link(audit_username="auditor"), comment=comment) == [*alone, *end]
+    text = acl_text(link(audit_username="auditor"), node_id=NODE, syntax=syntax)
+    assert "audit_username of link plant of node edge-1" in text
+    with pytest.raises(AclUnwritable):
+        acl_text(link(audit_username=" auditor"), node_id=NODE, syntax=AclSyntax.MOSQUITTO)
+
+
 def test_without_a_user_the_lines_are_for_clients_without_one() -> None:
     """Mosquitto applies what stands above the first user to them; the comment says so."""
     text = acl_text(link(username=None), node_id=NODE, syntax=AclSyntax.MOSQUITTO)
