@@ -74,6 +74,7 @@ class Replica:
         refused: Topics that a limit keeps out at the moment.
         unconfirmed: Topics that the newest comparison with the primary did not bring.
         counts_down: Whether the primary is known to count a Message Expiry Interval down in the copies that it sends.
+        clock_was_set: Whether values have expiries by another time of day; then those of copies count in any case.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Replica:
         self._expiring = 0
         """Number of values that expire."""
         self.counts_down = False
+        self.clock_was_set = False
         self._seen: set[bytes] | None = None
         """Topics of the selector `_pass_index` that the running pass brought; None when no pass runs."""
         self._changed: set[bytes] = set()
@@ -339,7 +341,7 @@ class Replica:
                 return []
             if (
                 expires_ns > held[EXPIRES_NS]
-                and not self.counts_down
+                and not (self.counts_down or self.clock_was_set)
                 and expires_ns - copy[RECEIVED_NS] == held[EXPIRES_NS] - held[RECEIVED_NS]
             ):
                 return []

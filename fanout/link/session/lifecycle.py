@@ -120,6 +120,8 @@ class SessionLifecycle:
         """Evidence that the audit under way awaits behind its pass; None for none."""
         self._removals: deque[Iterator[None]] = deque()
         """Steps that remove topics which that evidence shows to be deleted."""
+        self._clock_set_s: float | None = None
+        """When the time of day was set, monotonic seconds; None once a pass that began behind it has ended."""
         self._outside: int | None = None
         """Retained messages that the primary had beyond the replica when nothing was missing; None for unknown."""
         self._snapshot_topics = 0
@@ -475,11 +477,28 @@ class SessionLifecycle:
         if check is not None and not self._removals and (check.is_over or not self._replica.unconfirmed):
             self._end_audit()
 
+    @property
+    def next_expiry_ns(self) -> int | None:
+        """When `remove_expired` has something to remove, Unix time in nanoseconds; None for never."""
+        waits = self.state is LinkState.TEARING_DOWN or self._clock_set_s is not None
+        return None if waits else self._replica.next_expiry_ns
+
     def remove_expired(self) -> None:
-        """Remove some expired values, unless a tear-down removes all values."""
-        expiry_ns = self._replica.next_expiry_ns
-        if expiry_ns is not None and expiry_ns <= self.now_ns and self.state is not LinkState.TEARING_DOWN:
+        """Remove some expired values, unless a tear-down removes all values, or the time of day was set."""
+        expiry_ns = self.next_expiry_ns
+        if expiry_ns is not None and expiry_ns <= self.now_ns:
             self._tell_removed(self._replica.remove_expired(self.now_ns, self._piece_topics()))
+
+    def note_clock_set(self) -> None:
+        """Note that the time of day was set, and let no value expire until all are compared with the primary.
+
+        A copy has the rest of the value's expiry, so its time is right again behind that.
+        """
+        if self._replica.next_expiry_ns is None:
+            return
+        self._clock_set_s = self.now
+        self._replica.clock_was_set = True
+        self.call_audit("the time of day was set: values may have expired too early")
 
     # --- epochs and stages ---
 
@@ -564,6 +583,10 @@ class SessionLifecycle:
     def _finish(self, retained_pass: RetainedPass) -> None:
         self.stage = None
         self._peer.note_order(retained_pass.order, retained_pass.why)
+        began_s = retained_pass.started_s
+        if self._clock_set_s is not None and began_s is not None and began_s >= self._clock_set_s:
+            self._clock_set_s = None
+            self._replica.clock_was_set = False
         if self.auditing:
             self._begin_absence_check()
             return

@@ -209,10 +209,10 @@ class LinkSession:
         """Return when to call `tick`, monotonic seconds; infinity when only bytes change anything."""
         lifecycle = self.lifecycle
         deadline = lifecycle.abandoned_at
+        expiry_ns = lifecycle.next_expiry_ns
+        if expiry_ns is not None and self._held_since is None:
+            deadline = min(deadline, now + max(0, expiry_ns - now_ns) / 1e9)
         if lifecycle.state is not LinkState.TEARING_DOWN:
-            expiry_ns = self._replica.next_expiry_ns
-            if expiry_ns is not None and self._held_since is None:
-                deadline = min(deadline, now + max(0, expiry_ns - now_ns) / 1e9)
             deadline = min(deadline, lifecycle.stale_policy.deadline)
         if not lifecycle.connected:
             return deadline
@@ -350,10 +350,10 @@ class LinkSession:
     # --- time ---
 
     def _watch_clock(self, now_ns: int, now: float) -> None:
-        """Request an audit when the time of day was set: values expired too early, or will expire too late."""
+        """Note that the time of day was set: by it, values would expire too early or too late."""
         clock_s = now_ns / 1e9 - now
-        if abs(clock_s - self._clock_s) > _CLOCK_STEP_S and self._replica.next_expiry_ns is not None:
-            self.lifecycle.call_audit("the time of day was set: values may have expired too early")
+        if abs(clock_s - self._clock_s) > _CLOCK_STEP_S:
+            self.lifecycle.note_clock_set()
         self._clock_s = clock_s
 
     def _postpone(self, pause_s: float) -> None:

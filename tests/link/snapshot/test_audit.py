@@ -528,6 +528,21 @@ def test_an_audit_follows_when_the_time_of_day_was_set(step_s: int, interval_s: 
     assert len(pair.of(AuditEnded)) == 1
     left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
     assert left_s <= set(range(3590, 3601))
+    assert [change for applied in pair.of(Applied) for change in applied.changes.updates if not change[1]] == []
+
+
+def test_values_expire_again_behind_the_audit_that_a_step_of_the_clock_called_for() -> None:
+    """A value that the primary does not bring any more expires by the new time, one that it brings has its own."""
+    primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
+    pair = Stepped(make_config(), primary)
+    pair.go_live()
+    pair.step_s = 100_000
+    del primary.retained[b"plant/2"]
+    pair.wait(6)
+    assert not pair.of(AuditEnded)[-1].report.failure
+    pair.wait(1)
+    assert pair.values() == {b"plant/1": b"x"}
+    assert len(pair.replica.unconfirmed) == 0
 
 
 def test_no_audit_follows_when_nothing_expires_or_clocks_drift() -> None:
