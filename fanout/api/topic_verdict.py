@@ -163,7 +163,7 @@ def _probably_unreadable(facts: TopicFacts, link: TopicLink) -> Finding | None:
     return Finding(
         kind="not_readable",
         text=f"the primary sends {user} neither {_quoted(link.topic)} nor any of {answer.beside_asked} topics beside"
-        f" it: {user} may probably not read them there any more, or all of them were deleted without a message"
+        f" it: {user} probably may not read them there any more, or all of them were deleted without a message"
         f"{_kept(link, '; the value here is kept')}",
         hint="Check the access rules (ACL) of the primary for that user; a tap with a user of its own can tell (--tap)",
     )

@@ -163,7 +163,7 @@ def test_topic_that_the_user_may_not_read_any_more(place: Place) -> None:
         code, lines = explained(place.secondary, "site/plant/old/1")
         assert code == ExitCode.NO
         assert lines[0].startswith(
-            'The primary sends user edge neither "plant/old/1" nor any of 8 topics beside it: user edge may probably'
+            'The primary sends user edge neither "plant/old/1" nor any of 8 topics beside it: user edge probably may'
         )
         _, lines = explained(place.secondary, "site/plant/old/1", "--tap", place.tap.url)
         assert lines[0] == (

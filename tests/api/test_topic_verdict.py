@@ -193,7 +193,7 @@ def test_the_cause_comes_before_the_effect(facts: dict[str, Any], kinds: list[st
         ),
         (
             {"primary": BRANCH_ABSENT, "link": UNCONFIRMED.model_copy(update={"audited": None})},
-            'the primary sends user edge neither "plant/1" nor any of 8 topics beside it: user edge may probably not'
+            'the primary sends user edge neither "plant/1" nor any of 8 topics beside it: user edge probably may not'
             " read them there any more, or all of them were deleted without a message; the value here is kept,"
             " unconfirmed",
         ),
