@@ -53,6 +53,8 @@ from fanout.replica.update import Changes
 __all__ = ["SessionLifecycle"]
 
 _NEVER = float("inf")
+_CLOCK_STEP_NS = 2_000_000_000
+"""A difference between the time of day and the monotonic clock that is larger than their drift between two looks."""
 _SETTLED_QUIETS = 3
 """After so many quiet times no copies of a retained set are under way at a primary that does not answer in order."""
 _SESSION_GONE = "the primary has no session for this link any more"
@@ -120,6 +122,8 @@ class SessionLifecycle:
         """Evidence that the audit under way awaits behind its pass; None for none."""
         self._removals: deque[Iterator[None]] = deque()
         """Steps that remove topics which that evidence shows to be deleted."""
+        self._clock_ahead_ns: int | None = None
+        """Nanoseconds by which the time of day was ahead of the monotonic clock when it was last looked at."""
         self._clock_set_s: float | None = None
         """When the time of day was set, monotonic seconds; None once a pass that began behind it has ended."""
         self._outside: int | None = None
@@ -489,16 +493,19 @@ class SessionLifecycle:
         if expiry_ns is not None and expiry_ns <= self.now_ns:
             self._tell_removed(self._replica.remove_expired(self.now_ns, self._piece_topics()))
 
-    def note_clock_set(self) -> None:
-        """Note that the time of day was set, and let no value expire until all are compared with the primary.
+    def watch_clock(self) -> None:
+        """Look whether the time of day was set; if so, let no value expire until all are compared with the primary.
 
-        A copy has the rest of the value's expiry, so its time is right again behind that.
+        To be called before expired values are removed. A copy has the rest of the value's expiry, so its time is right
+        again behind the comparison.
         """
-        if self._replica.next_expiry_ns is None:
+        before_ns, self._clock_ahead_ns = self._clock_ahead_ns, self.now_ns - round(self.now * 1e9)
+        if before_ns is None or abs(self._clock_ahead_ns - before_ns) <= _CLOCK_STEP_NS:
             return
-        self._clock_set_s = self.now
-        self._replica.clock_was_set = True
-        self.call_audit("the time of day was set: values may have expired too early")
+        if self._replica.next_expiry_ns is not None:
+            self._clock_set_s = self.now
+            self._replica.clock_was_set = True
+            self.call_audit("the time of day was set: values may have expired too early")
 
     # --- epochs and stages ---
 
@@ -549,6 +556,7 @@ class SessionLifecycle:
         """
         index, evidence, audit = retained_pass.index, retained_pass.evidence, self.audits.current
         assert evidence is not None
+        self.watch_clock()
         self.remove_expired()
         self._replica.close_pass()
         retained_pass.request_own_qos(self.now)

@@ -30,8 +30,6 @@ from fanout.replica.store import Replica
 
 __all__ = ["LinkSession"]
 
-_CLOCK_STEP_S = 2.0
-"""A difference between two clocks larger than their drift between two ticks."""
 _LATE_S = 1.0
 """A tick later than this shows that the process did not run."""
 
@@ -94,8 +92,6 @@ class LinkSession:
         )
         self._decoder: Decoder | None = None
         """Decoder of the newest Network Connection; None before the first."""
-        self._clock_s = 0.0
-        """Seconds by which the time of day was ahead of the monotonic clock at the last tick."""
         self._held_since: float | None = None
         """When reading was stopped, monotonic seconds; None while the link reads."""
 
@@ -142,7 +138,7 @@ class LinkSession:
         """Begin a Network Connection to `address` that was just established; CONNECT is sent."""
         lifecycle = self.lifecycle
         lifecycle.at(now_ns, now)
-        self._clock_s = now_ns / 1e9 - now
+        lifecycle.watch_clock()
         self.peer.system_topics.use(address)
         self._decoder = Decoder(
             version=self._config.version,
@@ -186,7 +182,7 @@ class LinkSession:
         """Do the work that is due; to be called at `deadline`."""
         lifecycle = self.lifecycle
         lifecycle.at(now_ns, now)
-        self._watch_clock(now_ns, now)
+        lifecycle.watch_clock()
         if self._held_since is None:
             lifecycle.remove_expired()
         if now >= lifecycle.stale_policy.deadline and lifecycle.state is not LinkState.TEARING_DOWN:
@@ -348,13 +344,6 @@ class LinkSession:
         return self._sender.take()
 
     # --- time ---
-
-    def _watch_clock(self, now_ns: int, now: float) -> None:
-        """Note that the time of day was set: by it, values would expire too early or too late."""
-        clock_s = now_ns / 1e9 - now
-        if abs(clock_s - self._clock_s) > _CLOCK_STEP_S:
-            self.lifecycle.note_clock_set()
-        self._clock_s = clock_s
 
     def _postpone(self, pause_s: float) -> None:
         """Move all deadlines of answers by a pause, and by the time to read what came meanwhile."""

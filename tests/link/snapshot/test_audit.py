@@ -528,7 +528,7 @@ def test_an_audit_follows_when_the_time_of_day_was_set(step_s: int, interval_s: 
     assert len(pair.of(AuditEnded)) == 1
     left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
     assert left_s <= set(range(3590, 3601))
-    assert [change for applied in pair.of(Applied) for change in applied.changes.updates if not change[1]] == []
+    assert removed_topics(pair) == []
 
 
 def test_values_expire_again_behind_the_audit_that_a_step_of_the_clock_called_for() -> None:
@@ -543,6 +543,57 @@ def test_values_expire_again_behind_the_audit_that_a_step_of_the_clock_called_fo
     pair.wait(1)
     assert pair.values() == {b"plant/1": b"x"}
     assert len(pair.replica.unconfirmed) == 0
+
+
+def removed_topics(pair: Pair) -> list[bytes]:
+    """Return the topics that were removed here."""
+    return [update[0] for applied in pair.of(Applied) for update in applied.changes.updates if not update[1]]
+
+
+@pytest.mark.parametrize("step_s", [100_000, -100_000])
+@pytest.mark.parametrize("ticks", [False, True], ids=["verified at once", "a tick comes first"])
+def test_no_value_expires_when_the_time_of_day_was_set_while_the_link_was_down(step_s: int, ticks: bool) -> None:
+    """The session is resumed: the verification corrects the expiries, and finds no losses that are none."""
+    primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
+    pair = Stepped(make_config(), primary)
+    pair.go_live()
+    pair.lose()
+    pair.now += 1
+    pair.step_s = step_s
+    pair.connect(pump=not ticks)
+    if ticks:
+        pair.tick()
+    pair.wait(6)
+    assert pair.states() == [
+        LinkState.DOWN,
+        LinkState.CONNECTING,
+        LinkState.RESUMING,
+        LinkState.VERIFYING,
+        LinkState.LIVE,
+    ]
+    assert removed_topics(pair) == []
+    assert pair.values() == primary.retained
+    left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
+    assert left_s <= set(range(3590, 3601))
+
+
+def test_no_value_expires_when_the_time_of_day_was_set_during_a_comparison() -> None:
+    """The audit under way ends before the next tick could notice that; another one follows it."""
+    primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
+    pair = Stepped(make_config(), primary)
+    pair.go_live()
+    ask(pair, pump=False)
+    pair.now += 0.1
+    pair.step_s = 100_000
+    pair.pump()
+    assert len(pair.of(AuditEnded)) == 1
+    assert pair.of(AuditEnded)[0].called, "values may still be wrong"
+    pair.wait(6)
+    assert [bool(ended.called) for ended in pair.of(AuditEnded)] == [True, False]
+    assert removed_topics(pair) == []
+    assert pair.values() == primary.retained
+    left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
+    assert left_s <= set(range(3590, 3601))
 
 
 def test_no_audit_follows_when_nothing_expires_or_clocks_drift() -> None:
