@@ -405,7 +405,7 @@ def _stamped_figures(
         *("expected", "applied", "reobtained", "conflated", "missing", "unknown", "pending"),
         *("pending_applied", "duplicated", "stale", "refused", "unreferenced"),
     )
-    values: dict[str, int] = {name: counts.get(name, 0) for name in names}
+    values: dict[str, Any] = {name: counts.get(name, 0) for name in names}
     expected, missing, unknown = values["expected"], values["missing"], values["unknown"]
     there = expected - missing
     doubtful = (absent or 0) + unidentified

@@ -1,6 +1,6 @@
 """A finished report as values: what every rendering shows and what the JSON file holds.
 
-Owns the shape of `report.json`, version 1, and its published schema (`docs/reference/report.schema.json`). Nothing here
+Owns the shape of `report.json`, version 2, and its published schema (`docs/reference/report.schema.json`). Nothing here
 depends on when, where or by how many machines the report was computed, so that two runs over the same logs give the
 same bytes. Knows neither Spark nor any rendering.
 """
@@ -24,6 +24,7 @@ from fanout.reports.values.figures import (
     Value,
 )
 from fanout.reports.values.findings import ConvergenceSection, SnapshotSection, StallSection, TrafficSection
+from fanout.reports.values.summary import MissingCause, Summary
 
 __all__ = [
     "Attempt",
@@ -31,12 +32,15 @@ __all__ = [
     "CompletenessPoint",
     "CompletenessSection",
     "CompletenessSeries",
+    "CorrectedLag",
     "DifferingTopic",
+    "HopLag",
     "Inputs",
     "LagPoint",
     "LagSection",
     "LagSeries",
     "LogSummary",
+    "MissingTopic",
     "MissingUpdate",
     "Parameters",
     "PrefixAtNode",
@@ -58,7 +62,7 @@ __all__ = [
 ]
 
 
-ReportName = Literal["completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all", "watch"]
+ReportName = Literal["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all", "watch"]
 """What can be reported on; each is a command, and `all` is every other but `watch` in one."""
 
 
@@ -188,6 +192,11 @@ class PrefixFigures(Value):
     """Null, too, where the reference's log does not show every update."""
     complete_percent_at_most: float | None = None
     """Of what the reference saw, with the unknown counted as there."""
+    first_missing: AwareDatetime | None = None
+    """When the first update that is missing was published; null when none is."""
+    last_missing: AwareDatetime | None = None
+    going_on: bool | None = None
+    """Whether the loss had not ended by the end of what was judged; null when nothing is missing."""
 
 
 class CompletenessPoint(Value):
@@ -248,8 +257,27 @@ class MissingUpdate(Value):
     origin: AwareDatetime
     superseded: bool
     """Whether a later value of the topic came in a snapshot or audit."""
-    cause: Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "live"]
-    """What the link was doing; see `MissingCauses`."""
+    cause: MissingCause
+
+
+class MissingTopic(Value):
+    """One topic of which a node lacks updates."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    missing: int
+    unknown: int
+    superseded: int
+    """Of the missing: a later value of the topic came in a snapshot or audit."""
+    first_missing: AwareDatetime
+    """When the first update that is missing was published."""
+    last_missing: AwareDatetime
+    going_on: bool
+    """Whether the loss had not ended by the end of what was judged."""
+    cause: MissingCause
+    """That of most of the missing."""
 
 
 class DifferingTopic(Value):
@@ -272,6 +300,17 @@ class RepeatedTopic(Value):
     reference_updates: int
 
 
+class CorrectedLag(Value):
+    """Propagation time with the difference of the two clocks taken out."""
+
+    p50_us: int
+    p95_us: int
+    p99_us: int
+    most_us: int
+    uncertain_us: int
+    """Each of these is right to so much in either direction."""
+
+
 class Propagation(Value):
     """Propagation time: applied by the node's clock less stamped by the stamping node's. Never clamped."""
 
@@ -280,6 +319,9 @@ class Propagation(Value):
     filter: str
     stamped_by: str
     lag: LagFigures
+    """As the two clocks say it."""
+    corrected: CorrectedLag | None = None
+    """Null when the difference of the clocks is not known from both sides."""
 
 
 class RoundTrip(Value):
@@ -339,6 +381,20 @@ class PrefixLag(Value):
     lag: Distribution
 
 
+class HopLag(Value):
+    """How late updates became, in the mean, on the way from one node of a chain to the next."""
+
+    from_node: str
+    to_node: str
+    stamped_by: str
+    mean_us: int
+    """The difference of the mean propagation times at both; the difference of their clocks is in it."""
+    corrected_mean_us: int | None
+    """With that taken out; null when it is not known."""
+    uncertain_us: int | None
+    """The corrected mean is right to so much in either direction."""
+
+
 class LagSection(Value):
     """How late updates were."""
 
@@ -349,6 +405,8 @@ class LagSection(Value):
     window_s: int = 0
     """The width of the windows of `over_time`; 0 when nothing was measured over time."""
     over_time: tuple[LagSeries, ...] = ()
+    hops: tuple[HopLag, ...] = ()
+    """Of every chain of nodes, in the order of the way; empty where updates take one hop."""
     prefixes: Listed[PrefixLag] | None = None
     """The slowest first, by p99; null when prefixes were not asked for."""
     others: int = 0
@@ -406,8 +464,10 @@ class Report(Value):
     """A whole report; a section that it does not make is null or empty."""
 
     format: Literal["fanout-report"] = "fanout-report"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     report: ReportName
+    summary: Summary | None = None
+    """The three answers; null in a report that has no figures for them."""
     parameters: Parameters
     inputs: Inputs
     logs: tuple[LogSummary, ...]
@@ -424,6 +484,8 @@ class Report(Value):
     """By node, the prefixes that lack most updates, in the order of their names."""
     over_time: CompletenessSection | None = None
     """Null when no target has stamps."""
+    missing_topics: Listed[MissingTopic] | None = None
+    """By topic, those that lack most first; null when no target has stamps."""
     missing: Listed[MissingUpdate] | None = None
     """Null when no target has stamps."""
     differing: Listed[DifferingTopic] | None = None

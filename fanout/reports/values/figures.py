@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from fanout.reports.read.scope import NEVER_US
 
@@ -138,6 +138,12 @@ class StampedFigures(Value):
     unidentified: int = 0
     """Updates of the reference in the covered span, settled, that carry no stamp: in no other figure, since nothing
     tells whether the node got them."""
+    first_missing: AwareDatetime | None = None
+    """When the first update that is missing was published; null when none is."""
+    last_missing: AwareDatetime | None = None
+    going_on: bool | None = None
+    """Whether the loss had not ended by the end of what was judged: the updates that came since the last missing one
+    are too few to show that it has. Null when nothing is missing."""
 
 
 class UnstampedFigures(Value):
@@ -194,6 +200,8 @@ class Distribution(Value):
     p95_us: int
     p99_us: int
     most_us: int
+    mean_us: int | None = None
+    """Exact, rounded down; null where it was not computed."""
 
 
 class LagFigures(Distribution):

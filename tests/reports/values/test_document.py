@@ -15,7 +15,7 @@ def test_json_holds_everything_and_reads_back() -> None:
     text = made.to_json()
     assert text.endswith("}\n")
     document = json.loads(text)
-    assert (document["format"], document["version"], document["report"]) == ("fanout-report", 1, "completeness")
+    assert (document["format"], document["version"], document["report"]) == ("fanout-report", 2, "completeness")
     assert document["parameters"]["settle_s"] == 5
     assert document["window"]["settled_until"] == "2026-02-02T02:44:55Z"
     assert [t["basis"] for t in document["targets"]] == ["stamped", "unstamped"]

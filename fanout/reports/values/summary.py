@@ -1,0 +1,152 @@
+"""The answers that stand in front of every report.
+
+Did every secondary get everything; if not, what, since when, and why? How late was it, and where on the way? Is it
+getting worse? Computed from the figures of the report itself, so that no rendering has to judge anything.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from fanout.reports.values.figures import Value
+
+__all__ = [
+    "Answer",
+    "CauseCount",
+    "Direction",
+    "HopSummary",
+    "LagSummary",
+    "MissingCause",
+    "NodeSummary",
+    "NodeTrend",
+    "PrefixMissing",
+    "Summary",
+    "Trend",
+]
+
+Answer = Literal["complete", "not_complete", "not_proved", "nothing_judged"]
+"""`complete`: nothing is missing, and that is proved. `not_complete`: something is missing, or was never held.
+`not_proved`: nothing is known to be missing, and nobody can know that nothing is. `nothing_judged`: nothing was old
+enough to be judged."""
+
+MissingCause = Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "live"]
+"""What the link was doing; see `MissingCauses`."""
+
+Direction = Literal["better", "same", "worse"]
+
+
+class CauseCount(Value):
+    """How many of a node's missing updates have one cause."""
+
+    cause: MissingCause
+    updates: int
+
+
+class PrefixMissing(Value):
+    """How many updates a node lacks under one topic prefix."""
+
+    prefix: str
+    missing: int
+
+
+class NodeSummary(Value):
+    """Whether one node got everything, over all of its selectors."""
+
+    node: str
+    answer: Answer
+    complete_percent_at_least: float | None
+    """Null when nothing can be proved."""
+    complete_percent_at_most: float | None
+    """Null when nothing was expected. Equal to the other one when the share is exact."""
+    missing: int
+    missing_is_exact: bool
+    """False when more may be missing than could be counted."""
+    unknown: int
+    first_missing: AwareDatetime | None
+    """When the first update that is missing was published; null when none is, or without stamps."""
+    last_missing: AwareDatetime | None
+    going_on: bool | None
+    """Whether the loss had not ended by the end of what was judged; null when nothing is missing, or without stamps."""
+    causes: tuple[CauseCount, ...]
+    """Of the missing, most first; those that are 0 are left out."""
+    prefixes: tuple[PrefixMissing, ...]
+    """The topic prefixes that lack most, at most three, most first."""
+    topics_behind: int | None
+    """Topics of which the newest update never came; null when the report does not look for them."""
+    topics_different: int | None
+    """Topics whose final value is not the reference's; null when the report does not compare them."""
+    never_held: tuple[str, ...]
+    """Selectors of which the node never held everything."""
+
+
+class LagSummary(Value):
+    """How late updates reached one node from where they were stamped."""
+
+    node: str
+    stamped_by: str
+    updates: int
+    p50_us: int | None
+    """With the difference of the clocks taken out; null when nothing is known of it."""
+    p99_us: int | None
+    uncertain_us: int | None
+    """The corrected values are right to so much in either direction."""
+    raw_p99_us: int
+    """As the two clocks say it."""
+    clock_ahead_us: int | None
+    """How far the node's clock is ahead of the one that stamped; negative when it is behind."""
+
+
+class HopSummary(Value):
+    """How late updates became on one hop of a chain of nodes, in the mean."""
+
+    from_node: str
+    to_node: str
+    stamped_by: str
+    mean_us: int
+    uncertain_us: int | None
+    """Null when the difference of the two clocks is not known: it is in the mean."""
+
+
+class NodeTrend(Value):
+    """One node now and before."""
+
+    node: str
+    missing_before: int
+    missing: int
+    complete_percent_before: float | None
+    complete_percent: float | None
+    p99_us_before: int | None
+    p99_us: int | None
+    direction: Direction
+
+
+class Trend(Value):
+    """Whether it is getting worse."""
+
+    against: Literal["first_half", "baseline"]
+    """What the figures are compared with: the first half of the window, whose second half is `now`, or an earlier
+    report."""
+    before_begin: AwareDatetime
+    before_end: AwareDatetime
+    begin: AwareDatetime
+    end: AwareDatetime
+    direction: Direction
+    """The worst of all nodes."""
+    nodes: tuple[NodeTrend, ...]
+
+
+class Summary(Value):
+    """The three answers."""
+
+    answer: Answer
+    """The worst of all nodes."""
+    nodes: tuple[NodeSummary, ...]
+    """Those that lack most first."""
+    lag: tuple[LagSummary, ...]
+    """In the order of `nodes`; a node that never got a stamped update has none."""
+    hops: tuple[HopSummary, ...]
+    """Along the chains of nodes; empty when every node is fed by the one that stamps."""
+    trend: Trend | None
+    """Null when the window is too short to be halved and no earlier report was given."""
