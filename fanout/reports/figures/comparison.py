@@ -374,7 +374,7 @@ class Comparison:
         named = rows.small_frame(self._spark, names, schema="target int, node string, link string, selector string")
         return by_target.join(sf.broadcast(named), on="target", how="inner")
 
-    def _place(self, target_id: int) -> dict[str, str]:
+    def _place(self, target_id: int) -> dict[str, Any]:
         target = self._scope.targets[target_id]
         return {"node": target.node, "link": target.link, "filter": target.selection.filter}
 
