@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 from fanout.errors import ReportError
 from fanout.reports.figures.comparison import Comparison
 from fanout.reports.figures.convergence import describe_convergence
+from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.judging import judge
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.sections import describe_inputs, describe_lag, describe_logs, describe_ready
 from fanout.reports.figures.snapshots import describe_snapshots
 from fanout.reports.figures.stalls import describe_stalls
+from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.figures.traffic import basis_statement, describe_traffic, traffic_scope
 from fanout.reports.identify.planning import basis_statements, decide_scope
 from fanout.reports.read.log_files import LogFiles
@@ -113,12 +115,10 @@ def make_section_report(
         }
         if name == "traffic":
             return Report(**common, traffic=counted)
-        if name == "stalls":
-            return Report(**common, stalls=describe_stalls(spark, tables, scope=scope, list_limit=limit, parquet=out))
-        return Report(
-            **common,
-            convergence=describe_convergence(spark, tables, survey=survey, scope=scope, list_limit=limit, parquet=out),
-        )
+        with TopicStates(spark, tables, survey=survey, scope=scope) as states:
+            if name == "stalls":
+                return Report(**common, stalls=describe_stalls(states, list_limit=limit, parquet=out))
+            return Report(**common, convergence=describe_convergence(states, list_limit=limit, parquet=out))
 
 
 def make_lag_report(
@@ -195,13 +195,9 @@ def make_completeness_report(
         by_identity = comparison.stamped(sequences)
         progress("updates by value")
         unstamped, repeated = comparison.unstamped()
-        finals: dict[int, FinalFigures] = {}
-        differing = None
-        if not scope.window.has_end:  # what is held then, not at the end of the logs, would take replaying them
-            progress("final values")
-            finals, differing = comparison.finals()
-        else:
-            out.write_empty("final_values")
+        progress("final values")
+        states = TopicStates(spark, tables, survey=survey, scope=scope)
+        finals, differing = describe_finals(states, list_limit=parameters.list_limit, parquet=out)
         targets = tuple(
             _target_report(
                 target, scope, by_identity.figures.get(target.id), unstamped.get(target.id), finals.get(target.id)
@@ -244,11 +240,12 @@ def make_completeness_report(
                 else "",
             ),
         )
-        if name == "completeness":
-            return report
-        return _with_sections(
-            report, spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out, progress=progress
-        )
+        with states:
+            if name == "completeness":
+                return report
+            return _with_sections(
+                report, spark, tables, states=states, parameters=parameters, parquet=out, progress=progress
+            )
 
 
 def _with_sections(
@@ -256,18 +253,18 @@ def _with_sections(
     spark: SparkSession,
     tables: Tables,
     *,
-    survey: Survey,
-    scope: Scope,
+    states: TopicStates,
     parameters: Parameters,
     parquet: ParquetTables,
     progress: Progress,
 ) -> Report:
     """Return a completeness report with the sections of all other reports, relative to the same reference."""
+    survey, scope = states.survey, states.scope
     settle_us, limit = scope.settle_us, parameters.list_limit
     progress("stalls")
-    stalled = describe_stalls(spark, tables, scope=scope, list_limit=limit, parquet=parquet)
+    stalled = describe_stalls(states, list_limit=limit, parquet=parquet)
     progress("convergence")
-    held = describe_convergence(spark, tables, survey=survey, scope=scope, list_limit=limit, parquet=parquet)
+    held = describe_convergence(states, list_limit=limit, parquet=parquet)
     progress("snapshots")
     epochs = describe_snapshots(
         spark, tables, survey=survey, settle_us=settle_us, window=scope.window, list_limit=limit, parquet=parquet
