@@ -14,8 +14,8 @@ from fanout.reports.figures.convergence import describe_convergence
 from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.judging import judge
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.sections import describe_inputs, describe_lag, describe_logs, describe_ready
-from fanout.reports.figures.snapshots import describe_snapshots
+from fanout.reports.figures.sections import describe_inputs, describe_lag, describe_logs
+from fanout.reports.figures.snapshots import LinkSections, describe_links
 from fanout.reports.figures.stalls import describe_stalls
 from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.figures.traffic import basis_statement, describe_traffic, traffic_scope
@@ -90,14 +90,10 @@ def make_section_report(
             "logs": describe_logs(survey),
         }
         if name == "snapshots":
-            epochs = describe_snapshots(
+            links = describe_links(
                 spark, tables, survey=survey, settle_us=settle_us, window=window, list_limit=limit, parquet=out
             )
-            return Report(
-                **common,
-                basis=(_SNAPSHOTS_BASIS,),
-                snapshots=epochs,
-            )
+            return Report(**common, basis=(_SNAPSHOTS_BASIS,), snapshots=links.snapshots)
         if name == "traffic":
             scope = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us, window=window)
             counted = describe_traffic(
@@ -146,6 +142,7 @@ def make_lag_report(
     with spark_errors():
         tables, survey, progress = _look(spark, files, window=window, progress=progress)
         progress("lag")
+        out = ParquetTables(spark, parquet)
         return Report(
             report="lag",
             parameters=parameters,
@@ -158,9 +155,11 @@ def make_lag_report(
                 window=window,
                 depth=depth,
                 list_limit=list_limit,
-                parquet=ParquetTables(spark, parquet),
+                parquet=out,
             ),
-            ready=describe_ready(tables, survey=survey, window=window, list_limit=list_limit),
+            ready=describe_links(
+                spark, tables, survey=survey, settle_us=0, window=window, list_limit=list_limit, parquet=None
+            ).ready,
         )
 
 
@@ -205,6 +204,15 @@ def make_completeness_report(
             for target in scope.targets
         )
         progress("lag")
+        links = describe_links(
+            spark,
+            tables,
+            survey=survey,
+            settle_us=scope.settle_us,
+            window=scope.window,
+            list_limit=parameters.list_limit,
+            parquet=out if name == "all" else None,
+        )
         report = Report(
             report=name,
             parameters=parameters,
@@ -229,7 +237,7 @@ def make_completeness_report(
                 list_limit=parameters.list_limit,
                 parquet=out,
             ),
-            ready=describe_ready(tables, survey=survey, window=scope.window, list_limit=parameters.list_limit),
+            ready=links.ready,
             verdict=judge(
                 targets,
                 fail_under_percent=parameters.fail_under_percent,
@@ -244,7 +252,7 @@ def make_completeness_report(
             if name == "completeness":
                 return report
             return _with_sections(
-                report, spark, tables, states=states, parameters=parameters, parquet=out, progress=progress
+                report, spark, tables, links, states=states, parameters=parameters, parquet=out, progress=progress
             )
 
 
@@ -252,6 +260,7 @@ def _with_sections(
     report: Report,
     spark: SparkSession,
     tables: Tables,
+    links: LinkSections,
     *,
     states: TopicStates,
     parameters: Parameters,
@@ -265,10 +274,6 @@ def _with_sections(
     stalled = describe_stalls(states, list_limit=limit, parquet=parquet)
     progress("convergence")
     held = describe_convergence(states, list_limit=limit, parquet=parquet)
-    progress("snapshots")
-    epochs = describe_snapshots(
-        spark, tables, survey=survey, settle_us=settle_us, window=scope.window, list_limit=limit, parquet=parquet
-    )
     progress("traffic")
     # By the same rule it has the same reference. Its groups are not those of the comparison, where a primary that
     # links over MQTT 3.1.1 are compared with stands twice, by identity and by value: its updates would count twice.
@@ -285,7 +290,7 @@ def _with_sections(
             ),
             "stalls": stalled,
             "convergence": held,
-            "snapshots": epochs,
+            "snapshots": links.snapshots,
             "traffic": counted,
         }
     )

@@ -533,7 +533,7 @@ def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> Non
     )
     assert [stage.partition(",")[0] for stage in stages] == [
         *("first look at the logs", "updates by identity", "updates by value", "final values", "lag"),
-        *("stalls", "convergence", "snapshots", "traffic"),
+        *("stalls", "convergence", "traffic"),
     ]
     assert (report.report, report.reference and report.reference.name) == ("all", "hub")
     assert [statement.split()[0] for statement in report.basis] == ["Stamped:", "Unstamped:", "Traffic:", "Epochs:"]
