@@ -189,6 +189,11 @@ class Target:
     silent_after_us: int = NEVER_US
     """When that is too much for a log that is only late: updates after this, which the node has not, are unknown."""
 
+    @property
+    def place(self) -> dict[str, str]:
+        """What names it in a report: node, link and filter."""
+        return {"node": self.node, "link": self.link, "filter": self.selection.filter}
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
