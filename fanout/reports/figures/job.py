@@ -9,7 +9,8 @@ from typing import Any, Final, Literal
 from pyspark.sql import SparkSession
 
 from fanout.errors import ReportError
-from fanout.reports.figures.comparison import Comparison
+from fanout.reports.figures.by_identity import IdentityComparison
+from fanout.reports.figures.by_value import describe_by_value
 from fanout.reports.figures.convergence import describe_convergence
 from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.judging import judge
@@ -188,12 +189,15 @@ def make_completeness_report(
     with spark_errors():
         tables, survey, progress = _look(spark, files, window=_asked(parameters), earlier=earlier, progress=progress)
         scope = _scope(survey, parameters)
-        comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
+        compared: dict[str, Any] = {"survey": survey, "scope": scope, "parameters": parameters, "parquet": out}
+        identities = IdentityComparison(spark, tables, **compared)
         progress("updates by identity")
-        sequences = comparison.reference_sequences()
-        by_identity = comparison.stamped(sequences)
+        sequences = identities.reference_sequences()
+        by_identity = identities.stamped(sequences)
         progress("updates by value")
-        unstamped, repeated = comparison.unstamped()
+        unstamped, repeated = describe_by_value(
+            spark, tables, survey=survey, scope=scope, list_limit=parameters.list_limit
+        )
         progress("final values")
         states = TopicStates(spark, tables, survey=survey, scope=scope)
         finals, differing = describe_finals(states, list_limit=parameters.list_limit, parquet=out)
@@ -226,6 +230,7 @@ def make_completeness_report(
             prefixes=by_identity.prefixes,
             prefix_map=by_identity.prefix_map,
             over_time=by_identity.over_time,
+            missing_topics=by_identity.topics,
             missing=by_identity.missing,
             differing=differing,
             repeated=repeated,

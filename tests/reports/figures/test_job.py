@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fanout.errors import ReportError
-from fanout.reports.figures import comparison, prefixes, sections
+from fanout.reports.figures import by_identity, by_value, final_values, sections, topic_states
 from fanout.reports.figures.job import make_completeness_report, make_lag_report
 from fanout.reports.figures.parquet import TABLES
 from fanout.reports.read import reading
@@ -47,7 +47,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (reading, comparison, prefixes, sections):
+    for module in (reading, by_identity, by_value, final_values, sections, topic_states):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield seen
     for plan in seen:
@@ -178,7 +178,7 @@ def test_a_window_of_random_logs_gives_what_the_oracle_says(
 
     Each run has other logs and another window; a failure names the seed.
     """
-    monkeypatch.setattr(comparison, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
+    monkeypatch.setattr(by_identity, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
     seed = random.SystemRandom().randrange(2**32)
     rng = random.Random(seed)
     hub = random_hub(rng, updates=400)
