@@ -5,7 +5,8 @@ Also what was expected around each loss, which tells a loss that goes on from on
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -14,13 +15,23 @@ from fanout.reports.compare.absences import CAUSES, UNEXPLAINED
 from fanout.reports.compare.prefixes import prefix_of, window_of
 from fanout.reports.compare.sequence_bits import is_expected, origin_us
 
-__all__ = ["COUNTS", "count_expected", "count_losses", "expected_updates", "worst_losses"]
+__all__ = [
+    "COUNTS",
+    "SCOPE_KEYS",
+    "count_around",
+    "count_losses",
+    "count_windows",
+    "expected_updates",
+    "lacking_topics",
+    "place_expected",
+]
 
 COUNTS = ("missing", "unknown", "superseded", *CAUSES, UNEXPLAINED)
 """What is counted of a loss: see `StampedFigures` and `MissingCauses`."""
 
 
-_ORDER = ("origin_us", "primary", "epoch", "sequence", "target")
+SCOPE_KEYS: Final = {"target": ("target",), "topic": ("target", "topic"), "prefix": ("target", "prefix")}
+"""What a loss can be of, and the columns that name it."""
 
 
 def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us: int) -> DataFrame:
@@ -59,31 +70,10 @@ def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us:
     )
 
 
-def worst_losses(losses: DataFrame, *, absent: DataFrame, list_limit: int) -> DataFrame:
-    """Return all losses by target and window, the worst topics, and the first missing updates.
-
-    Args:
-        losses: `count_losses`, persisted: it is read for each part.
-        absent: As for `count_losses`.
-        list_limit: The most topics, and the most updates.
-
-    Returns:
-        The columns of both; `scope` is `update` for a missing update, `topics` for the number of lacking topics, in
-        `missing`.
-    """
+def lacking_topics(losses: DataFrame) -> DataFrame:
+    """Return the losses of single topics that are known for sure, the worst first."""
     topics = losses.where((sf.col("scope") == "topic") & (sf.col("missing") > 0))
-    updates = absent.where("known").orderBy(*_ORDER).limit(list_limit)
-    parts = [
-        losses.where(sf.col("scope").isin("target", "window")),
-        topics.orderBy(sf.desc("missing"), sf.desc("unknown"), "topic", "target").limit(list_limit),
-        topics.agg(sf.lit("topics").alias("scope"), sf.count(sf.lit(1)).alias("missing")),
-        updates.select(
-            sf.lit("update").alias("scope"),
-            *("target", "topic", "primary", "epoch", "sequence", "origin_us", "cause"),
-            sf.col("superseded").alias("is_superseded"),
-        ),
-    ]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    return topics.orderBy(sf.desc("missing"), sf.desc("unknown"), "topic", "target")
 
 
 def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:
@@ -101,32 +91,28 @@ def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:
     )
 
 
-def count_expected(
-    expected: DataFrame, *, places: DataFrame, scopes: dict[str, DataFrame], depth: int, window_us: int
-) -> DataFrame:
-    """Return how many updates were expected in each window of each link, and around the losses of each scope.
+def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], depth: int, window_us: int) -> DataFrame:
+    """Return the expected updates counted by window of time, and by where they lie from the losses of each scope.
 
     Args:
         expected: `expected_updates`.
-        places: As for `count_losses`.
-        scopes: By name (`target`, `topic`, `prefix`) the few losses to look around: the columns of its key, first_us and
+        scopes: By name (`target`, `topic`, `prefix`) the few losses to look around: their key, first_us and
             last_us.
         depth: How many topic levels make a prefix.
         window_us: The width of the windows of time.
 
     Returns:
-        Columns scope, the key of it, place (1 within the loss, 2 behind it; null for `window`), expected.
+        Columns target, window_us; topic and prefix (null unless one of the losses), and for each scope its place: 0
+        before the loss, 1 within it, 2 behind it, null without one; expected.
     """
     rows = expected.withColumns(
         {"prefix": prefix_of(sf.col("topic"), depth=depth), "window_us": window_of(sf.col("at_us"), window_us)}
     )
-    keys = {"target": ["target"], "topic": ["target", "topic"], "prefix": ["target", "prefix"]}
     for name, few in scopes.items():
         times = sf.struct("first_us", "last_us").alias(f"{name}_loss")
-        rows = rows.join(sf.broadcast(few.select(*keys[name], times)), on=keys[name], how="left")
-    # One pass over the rows; what follows reads the few that are left of them.
+        rows = rows.join(sf.broadcast(few.select(*SCOPE_KEYS[name], times)), on=list(SCOPE_KEYS[name]), how="left")
     listed = [name for name in ("topic", "prefix") if name in scopes]
-    few_rows = (
+    return (
         rows.select(
             "target",
             "window_us",
@@ -136,18 +122,24 @@ def count_expected(
         .groupBy("target", "window_us", *listed, *(f"{name}_place" for name in scopes))
         .agg(sf.count(sf.lit(1)).alias("expected"))
     )
-    total = sf.sum("expected").alias("expected")
-    parts = [
-        few_rows.join(sf.broadcast(places), on="target", how="inner")
-        .groupBy("node", "link", "window_us")
-        .agg(sf.lit("window").alias("scope"), total)
-    ]
-    for name in scopes:
-        place = sf.col(f"{name}_place")
-        parts.append(
-            few_rows.where(place > 0).groupBy(*keys[name], place.alias("place")).agg(sf.lit(name).alias("scope"), total)
-        )
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def count_windows(placed: DataFrame, *, places: DataFrame) -> DataFrame:
+    """Return how many updates were expected of each link in each window: node, link, window_us, expected.
+
+    Args:
+        placed: `place_expected`.
+        places: As for `count_losses`.
+    """
+    named = placed.join(sf.broadcast(places), on="target", how="inner")
+    return named.groupBy("node", "link", "window_us").agg(sf.sum("expected").alias("expected"))
+
+
+def count_around(placed: DataFrame, *, scope: str) -> DataFrame:
+    """Return how many updates were expected within and behind each loss of a scope: its key, place, expected."""
+    place = sf.col(f"{scope}_place")
+    counted = placed.where(place > 0).groupBy(*SCOPE_KEYS[scope], place.alias("place"))
+    return counted.agg(sf.sum("expected").alias("expected"))
 
 
 def _place(loss: Column) -> Column:

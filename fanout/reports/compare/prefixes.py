@@ -6,8 +6,6 @@ reference's rows are counted instead, and of the nodes only what they lack.
 
 from __future__ import annotations
 
-from functools import reduce
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -62,30 +60,16 @@ def count_by_node(counted: DataFrame, *, places: DataFrame) -> DataFrame:
     )
 
 
-def worst_prefixes(counted: DataFrame, *, places: DataFrame, list_limit: int) -> DataFrame:
-    """Return the prefixes that lack most: by target, and with every node of each.
+def worst_prefixes(by_node: DataFrame, *, limit: int) -> DataFrame:
+    """Return the rows of the prefixes that lack most, over all nodes, with every node of each.
 
     Args:
-        counted: `count_prefixes`, persisted: it is read for each part.
-        places: As for `count_by_node`.
-        list_limit: The most prefixes of either list.
-
-    Returns:
-        The columns of `counted` and of `count_by_node`; `part` is `target` or `node` for the lists, and `targets` or
-        `prefixes` for how many entries there are, in `expected`.
+        by_node: `count_by_node`.
+        limit: The most prefixes.
     """
-    worst_first = (sf.desc("missing"), sf.desc("unknown"), "prefix")
-    by_node = count_by_node(counted, places=places)
-    by_prefix = by_node.groupBy("prefix").agg(*(sf.sum(name).alias(name) for name in ("missing", "unknown")))
-    worst = by_prefix.orderBy(*worst_first).limit(list_limit).select("prefix")
-    number = sf.count(sf.lit(1)).alias("expected")
-    parts = [
-        counted.orderBy(*worst_first, "target").limit(list_limit).withColumn("part", sf.lit("target")),
-        by_node.join(sf.broadcast(worst), on="prefix", how="left_semi").withColumn("part", sf.lit("node")),
-        counted.agg(number).withColumn("part", sf.lit("targets")),
-        by_prefix.agg(number).withColumn("part", sf.lit("prefixes")),
-    ]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    lacking = by_node.groupBy("prefix").agg(*(sf.sum(name).alias(name) for name in ("missing", "unknown")))
+    worst = lacking.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix").limit(limit).select("prefix")
+    return by_node.join(sf.broadcast(worst), on="prefix", how="left_semi")
 
 
 def window_of(at_us: Column, window_us: int) -> Column:

@@ -6,6 +6,7 @@ Every query is one of the transforms; nothing is computed here but shares and bo
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -49,6 +50,8 @@ _LOSS: Final = "target int, topic string, prefix string, first_us bigint, last_u
 _PLACES: Final = "target int, node string, link string, proved boolean"
 
 Row = dict[str, Any]
+Around = dict[tuple[str, int, str | None], Row]
+"""By (scope, target, topic or prefix): how many updates were expected within the loss, and after it."""
 
 
 class ByIdentity(NamedTuple):
@@ -170,13 +173,13 @@ class IdentityComparison:
                     absent, places=self._places, depth=self._depth, window_us=self._window_us
                 ).persist()
                 kept += [absent, lost]
-                found = self._worst(losses.worst_losses(lost, absent=absent, list_limit=self._list_limit))
+                found = self._worst(lost, absent)
                 self._parquet.write("missing", self._with_names(absent))
             else:
                 self._parquet.write_empty("missing")
             expected = losses.expected_updates(wanted, repeats=not self._scope.stamped_once)
-            by_prefix, prefix_map = self._prefixes(expected, lost, kept) if self._depth else ([], None)
-            around, windows = self._expected(expected, found, by_prefix)
+            by_prefix, prefix_map = self._prefixes(expected, lost, kept) if self._depth else (None, None)
+            around, windows = self._expected(expected, found, () if by_prefix is None else by_prefix.listed)
         finally:
             for frame in kept:
                 frame.unpersist()
@@ -194,7 +197,7 @@ class IdentityComparison:
         }
         return ByIdentity(
             figures,
-            prefixes=None if prefix_map is None else self._list_prefixes(by_prefix, around),
+            prefixes=None if by_prefix is None else self._list_prefixes(by_prefix, around),
             prefix_map=prefix_map,
             topics=Listed[MissingTopic](
                 total=found.topics_total,
@@ -214,50 +217,46 @@ class IdentityComparison:
         )
         return absences.with_cause(absent, absences=spans, span_us=self._survey.span_us(self._scope.window)).persist()
 
-    def _worst(self, found: DataFrame) -> _Losses:
+    def _worst(self, lost: DataFrame, absent: DataFrame) -> _Losses:
+        # Both are in memory from the first of these on, so that each of the others takes a tenth of a second.
         by_scope: dict[str, list[Row]] = defaultdict(list)
-        for row in collect_rows(found):
+        for row in collect_rows(lost.where(sf.col("scope").isin("target", "window"))):
             by_scope[row["scope"]].append(row)
+        topics = losses.lacking_topics(lost)
+        listed = collect_rows(topics.limit(self._list_limit))
+        updates = absent.where("known").orderBy("origin_us", "primary", "epoch", "sequence", "target")
         return _Losses(
             by_target={row["target"]: row for row in by_scope["target"]},
             by_window={(row["node"], row["link"], row["window_us"]): row for row in by_scope["window"]},
-            # The parts of a union come in no order that Spark promises.
-            topics=sorted(
-                by_scope["topic"], key=lambda row: (-row["missing"], -row["unknown"], row["topic"], row["target"])
-            ),
-            topics_total=sum(row["missing"] for row in by_scope["topics"]),
-            updates=sorted(
-                by_scope["update"],
-                key=lambda row: tuple(row[name] for name in ("origin_us", "primary", "epoch", "sequence", "target")),
-            ),
+            topics=listed,
+            topics_total=topics.count() if len(listed) == self._list_limit else len(listed),
+            updates=collect_rows(updates.limit(self._list_limit)),
         )
 
     def _prefixes(
         self, expected: DataFrame, lost: DataFrame | None, kept: list[DataFrame]
-    ) -> tuple[list[Row], Listed[PrefixNodes]]:
+    ) -> tuple[Listed[Row], Listed[PrefixNodes]]:
         """Return the worst prefixes by target, and by node; `kept` gets what has to be let go."""
         counted = prefixes.count_prefixes(expected, losses=lost, depth=self._depth).persist()
-        kept.append(counted)
-        by_part: dict[str, list[Row]] = defaultdict(list)
-        found = prefixes.worst_prefixes(counted, places=self._places, list_limit=self._list_limit)
-        for row in collect_rows(found):
-            by_part[row["part"]].append(row)
-        worst = sorted(
-            by_part["target"], key=lambda row: (-row["missing"], -row["unknown"], row["prefix"], row["target"])
-        )
-        self._prefixes_total = by_part["targets"][0]["expected"]
-        at_nodes = sorted(by_part["node"], key=lambda row: (row["prefix"], row["node"]))
-        return worst, Listed[PrefixNodes](
-            total=by_part["prefixes"][0]["expected"],
-            listed=tuple(
-                PrefixNodes(prefix=prefix, nodes=tuple(_at_node(row) for row in of_prefix))
-                for prefix, of_prefix in groupby(at_nodes, key=lambda row: str(row["prefix"]))
+        by_node = prefixes.count_by_node(counted, places=self._places).persist()
+        kept += [counted, by_node]
+        worst_first = (sf.desc("missing"), sf.desc("unknown"), "prefix", "target")
+        worst = collect_rows(counted.orderBy(*worst_first).limit(self._list_limit))
+        at_nodes = collect_rows(prefixes.worst_prefixes(by_node, limit=self._list_limit).orderBy("prefix", "node"))
+        return (
+            Listed[Row](total=counted.count(), listed=tuple(worst)),
+            Listed[PrefixNodes](
+                total=by_node.select("prefix").distinct().count(),
+                listed=tuple(
+                    PrefixNodes(prefix=prefix, nodes=tuple(_at_node(row) for row in of_prefix))
+                    for prefix, of_prefix in groupby(at_nodes, key=lambda row: str(row["prefix"]))
+                ),
             ),
         )
 
     def _expected(
-        self, expected: DataFrame, found: _Losses, by_prefix: list[Row]
-    ) -> tuple[dict[tuple[str, int, str | None], Row], dict[tuple[str, str, int], int]]:
+        self, expected: DataFrame, found: _Losses, by_prefix: Sequence[Row]
+    ) -> tuple[Around, dict[tuple[str, str, int], int]]:
         """Return what was expected in and behind each loss, by (scope, target, name), and in each window."""
         of_scope: dict[str, list[tuple[object, ...]]] = {
             "target": [_loss(row) for row in found.by_target.values() if row["missing"]],
@@ -265,18 +264,17 @@ class IdentityComparison:
             "prefix": [_loss(row) for row in by_prefix if row["missing"]],
         }
         scopes = {name: rows.small_frame(self._spark, few, schema=_LOSS) for name, few in of_scope.items() if few}
-        counted = losses.count_expected(
-            expected, places=self._places, scopes=scopes, depth=self._depth, window_us=self._window_us
-        )
-        around: dict[tuple[str, int, str | None], Row] = defaultdict(dict)
-        windows: dict[tuple[str, str, int], int] = {}
-        for row in collect_rows(counted):
-            if row["scope"] == "window":
-                windows[row["node"], row["link"], row["window_us"]] = row["expected"]
-            else:
-                key = (row["scope"], row["target"], row.get(row["scope"]) if row["scope"] != "target" else None)
-                around[key]["within" if row["place"] == 1 else "after"] = row["expected"]
-        return around, windows
+        placed = losses.place_expected(expected, scopes=scopes, depth=self._depth, window_us=self._window_us).persist()
+        try:
+            by_window = collect_rows(losses.count_windows(placed, places=self._places))
+            around: Around = defaultdict(dict)
+            for scope in scopes:
+                for row in collect_rows(losses.count_around(placed, scope=scope)):
+                    name = None if scope == "target" else row[scope]
+                    around[scope, row["target"], name]["within" if row["place"] == 1 else "after"] = row["expected"]
+        finally:
+            placed.unpersist()
+        return around, {(row["node"], row["link"], row["window_us"]): row["expected"] for row in by_window}
 
     def _over_time(
         self, expected: dict[tuple[str, str, int], int], lacking: dict[tuple[str, str, int], Row]
@@ -301,7 +299,7 @@ class IdentityComparison:
             ),
         )
 
-    def _missing_topic(self, row: Row, around: dict[tuple[str, int, str | None], Row]) -> MissingTopic:
+    def _missing_topic(self, row: Row, around: Around) -> MissingTopic:
         return MissingTopic(
             **self._place(row["target"]),
             topic=row["topic"],
@@ -317,10 +315,10 @@ class IdentityComparison:
             **self._place(row["target"]),
             **{name: row[name] for name in ("topic", "primary", "epoch", "sequence", "cause")},
             origin=time_of(row["origin_us"]),
-            superseded=row["is_superseded"],
+            superseded=row["superseded"],
         )
 
-    def _list_prefixes(self, worst: list[Row], around: dict[tuple[str, int, str | None], Row]) -> Listed[PrefixFigures]:
+    def _list_prefixes(self, worst: Listed[Row], around: Around) -> Listed[PrefixFigures]:
         listed = tuple(
             PrefixFigures(
                 **self._place(row["target"]),
@@ -333,9 +331,9 @@ class IdentityComparison:
                 complete_percent_at_most=percent(row["expected"] - row["missing"], row["expected"]),
                 **_since(row, around.get(("prefix", row["target"], row["prefix"]), {})),
             )
-            for row in worst
+            for row in worst.listed
         )
-        return Listed[PrefixFigures](total=self._prefixes_total, listed=listed)
+        return Listed[PrefixFigures](total=worst.total, listed=listed)
 
     def _lacked_by_reference(self, group: Group, sequences: tuple[ReferenceSequences, ...]) -> int | None:
         """Return how many updates the reference's log lacks, at most; None when nobody can know."""
