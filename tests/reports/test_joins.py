@@ -21,7 +21,7 @@ from fanout.reports.compare import rolling as kept
 from fanout.reports.compare import snapshots as snapshots_transforms
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
-from fanout.reports.figures import convergence
+from fanout.reports.figures import topic_states
 from fanout.reports.figures.job import make_report
 from fanout.reports.read import reading
 from fanout.reports.read.log_files import LogFiles
@@ -44,6 +44,8 @@ Site = tuple[str, int]
 KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     # Each of these gives a row to several: a row of a log to every group or target that it is of.
     ("source_rows", "node", "link"): ("node", "link", "group"),
+    ("reference_topics", "node", "link"): ("node", "link", "group", "span"),
+    ("lacking_updates", "group", "topic"): ("group", "topic", "target"),
     ("absences_of_targets", "node", "link"): ("node", "link", "target", "upstream"),
     ("journeys", "node", "link"): ("node", "link", "target", "above"),
     ("digest_points", "node", "link"): ("node", "link", "selector"),
@@ -113,11 +115,10 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
         monkeypatch.setattr(module, name, checking)
 
     watch(snapshots_transforms, "link_epochs", "node", "link", "node_epoch", "link_epoch")
-    watch(convergence, "_values", "set", "member", "topic")
-    watch(convergence_transforms, "compare_members", "set", "topic")
+    watch(topic_states, "reference_topics", "target", "topic")
+    watch(topic_states, "node_topics", "target", "topic")
+    watch(topic_states, "topic_states", "target", "topic")
     watch(convergence_transforms, "digest_points", "member", "window_us")
-    watch(stalls_transforms, "judge_topics", "target", "topic")
-    watch(stalls_transforms, "with_others", "target", "topic")
     watch(stalls_transforms, "lacking_updates", "target", "topic")
     watch(traffic_transforms, "count_topics", "group", "topic", "publisher")
     watch(traffic_transforms, "count_by_source", "group")
@@ -166,4 +167,4 @@ def test_no_join_multiplies_rows(
 
     assert made.keys() == set(joins())
     assert [site for site, rows in made.items() if not rows] == []
-    assert len(grouped) == 10
+    assert len(grouped) == 9

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import absences, holes, multisets, prefixes
-from fanout.reports.compare import final_values as state
 from fanout.reports.compare import sequence_bits as words
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.prefixes import map_prefixes
@@ -26,7 +25,6 @@ from fanout.reports.values.document import (
     CompletenessPoint,
     CompletenessSection,
     CompletenessSeries,
-    DifferingTopic,
     MissingUpdate,
     Parameters,
     PrefixFigures,
@@ -35,7 +33,6 @@ from fanout.reports.values.document import (
     RepeatedTopic,
 )
 from fanout.reports.values.figures import (
-    FinalFigures,
     Listed,
     MissingCauses,
     StampedFigures,
@@ -216,35 +213,6 @@ class Comparison:
         )
         total = sum(figure.repeated_topics for figure in figures.values())
         return figures, Listed[RepeatedTopic](total=total, listed=listed)
-
-    def finals(self) -> tuple[dict[int, FinalFigures], Listed[DifferingTopic]]:
-        """Return how the final values of each target compare, and the topics that differ."""
-        floors = state.floors_frame(self._spark, survey=self._survey, scope=self._scope)
-        standing = state.standing_rows(self._updates, floors=floors)
-        reference = state.reference_state(
-            rows.source_rows(standing, spark=self._spark, scope=self._scope), scope=self._scope
-        )
-        held = state.final_state(
-            rows.target_rows(standing, spark=self._spark, scope=self._scope, targets=self._scope.targets),
-            by=("target",),
-        )
-        verdicts = state.compare_states(
-            reference, held=held, survey=self._survey, scope=self._scope, spark=self._spark
-        ).persist()
-        try:
-            counts = {row.pop("target"): row for row in collect_rows(state.count_states(verdicts))}
-            unequal = verdicts.where(sf.col("verdict").isin("different", "absent", "extra"))
-            differing = collect_rows(unequal.orderBy("target", "topic").limit(self._list_limit))
-            self._parquet.write("final_values", self._with_names(verdicts))
-        finally:
-            verdicts.unpersist()
-        figures = {target.id: _final_figures(counts.get(target.id, {})) for target in self._scope.targets}
-        listed = tuple(
-            DifferingTopic(**self._place(row["target"]), topic=row["topic"], verdict=row["verdict"])
-            for row in differing
-        )
-        total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
-        return figures, Listed[DifferingTopic](total=total, listed=listed)
 
     def _absent(self, group: Group, sequences: tuple[ReferenceSequences, ...]) -> int | None:
         """Return how many updates the reference's log lacks, at most; None when nobody can know."""
@@ -436,14 +404,4 @@ def _unstamped_figures(counts: dict[str, Any], causes: MissingCauses, *, extra_i
         topics=counts.get("topics", 0),
         repeated_topics=counts.get("repeated_topics", 0),
         complete_percent_at_most=percent(seen - missing, seen),
-    )
-
-
-def _final_figures(counts: dict[str, Any]) -> FinalFigures:
-    values: dict[str, int] = {verdict: counts.get(verdict, 0) for verdict in state.VERDICTS}
-    judged = values["equal"] + values["different"] + values["absent"] + values["extra"]
-    return FinalFigures(
-        **values,
-        equal_percent=None if values["unknown"] else percent(values["equal"], judged),
-        equal_percent_at_least=percent(values["equal"], judged + values["unknown"]),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 from fanout.errors import ReportError
 from fanout.reports.figures.judging import judge
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind
+from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind, Section
 from fanout.reports.figures.sections import describe_inputs, describe_logs
 from fanout.reports.figures.summary import summarize
 from fanout.reports.read.log_files import LogFiles
@@ -71,12 +72,10 @@ def make_report(
     with spark_errors():
         tables, survey, progress = _look(spark, files, window=window, earlier=earlier, progress=progress)
         material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
-        parts: list[Part] = []
         if kind.needs_reference:
             _scope(kind, material)  # refused before anything is compared
-        for section in kind.sections:
-            progress(section.name)
-            parts.append(section.build(material))
+        with closing(material):
+            parts = [_build(section, material, progress=progress) for section in kind.sections]
     fields: dict[str, Any] = {"inputs": describe_inputs(files, survey=survey), "logs": describe_logs(survey)}
     if kind.needs_reference:
         scope = _scope(kind, material)
@@ -96,6 +95,11 @@ def make_report(
         return report
     summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline)
     return report.model_copy(update={"summary": summary})
+
+
+def _build(section: Section, material: Material, *, progress: Progress) -> Part:
+    progress(section.name)
+    return section.build(material)
 
 
 def _scope(kind: ReportKind, material: Material) -> Scope:

@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 
 from fanout.reports.figures.comparison import Comparison
 from fanout.reports.figures.convergence import describe_convergence
+from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.sections import describe_lag, describe_ready
 from fanout.reports.figures.snapshots import describe_snapshots
 from fanout.reports.figures.stalls import describe_stalls
+from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.figures.traffic import basis_statement, describe_traffic, traffic_scope
 from fanout.reports.identify.planning import basis_statements, decide_scope
 from fanout.reports.read.reading import Tables
@@ -38,6 +40,8 @@ _LAG_BASIS: Final = (
 
 class Material:
     """What sections are made from: the logs, what the first look found, and what was asked for.
+
+    Call `close` to free what Spark keeps.
 
     Args:
         spark: The session.
@@ -92,6 +96,16 @@ class Material:
             parameters=self.parameters,
             parquet=self.parquet,
         )
+
+    @cached_property
+    def states(self) -> TopicStates:
+        """The verdicts on each topic."""
+        return TopicStates(self.spark, self.tables, survey=self.survey, scope=self.scope)
+
+    def close(self) -> None:
+        """Free what Spark keeps."""
+        if "states" in vars(self):
+            self.states.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +163,16 @@ def _by_value(material: Material) -> Part:
 
 
 def _final_values(material: Material) -> Part:
-    if material.window.has_end:  # what is held then, not at the end of the logs, would take replaying them
-        material.parquet.write_empty("final_values")
-        return Part()
-    figures, differing = material.comparison.finals()
+    figures, differing = describe_finals(material.states, list_limit=material.list_limit, parquet=material.parquet)
     return Part({"differing": differing}, {target: {"final": one} for target, one in figures.items()})
+
+
+def _topics(material: Material) -> Part:
+    """Count the topics that differ or stopped, and list none of them."""
+    figures, differing = describe_finals(material.states, list_limit=0, parquet=material.parquet)
+    stalled = describe_stalls(material.states, list_limit=0, parquet=material.parquet)
+    by_target = {target: {"final": one} for target, one in figures.items()}
+    return Part({"differing": differing, "stalls": stalled}, by_target)
 
 
 def _lag(material: Material) -> Part:
@@ -180,25 +199,12 @@ def _ready(material: Material) -> Part:
 
 
 def _stalls(material: Material) -> Part:
-    section = describe_stalls(
-        material.spark,
-        material.tables,
-        scope=material.scope,
-        list_limit=material.list_limit,
-        parquet=material.parquet,
-    )
+    section = describe_stalls(material.states, list_limit=material.list_limit, parquet=material.parquet)
     return Part({"stalls": section})
 
 
 def _convergence(material: Material) -> Part:
-    section = describe_convergence(
-        material.spark,
-        material.tables,
-        survey=material.survey,
-        scope=material.scope,
-        list_limit=material.list_limit,
-        parquet=material.parquet,
-    )
+    section = describe_convergence(material.states, list_limit=material.list_limit, parquet=material.parquet)
     return Part({"convergence": section})
 
 
@@ -231,6 +237,7 @@ def _traffic(material: Material) -> Part:
 _BY_IDENTITY: Final = Section("updates by identity", needs_reference=True, build=_by_identity)
 _BY_VALUE: Final = Section("updates by value", needs_reference=True, build=_by_value)
 _FINAL_VALUES: Final = Section("final values", needs_reference=True, build=_final_values)
+_TOPICS: Final = Section("topics", needs_reference=True, build=_topics)
 _LAG: Final = Section("lag", needs_reference=False, build=_lag)
 _LAG_BY_PREFIX: Final = Section("lag", needs_reference=False, build=_lag_by_prefix)
 _READY: Final = Section("time to ready", needs_reference=False, build=_ready)
@@ -252,7 +259,7 @@ def _basis_of_all(material: Material) -> tuple[str, ...]:
 _COMPARED: Final = (_BY_IDENTITY, _BY_VALUE, _FINAL_VALUES)
 
 REPORTS: Final[Mapping[ReportName, ReportKind]] = {
-    "summary": ReportKind((*_COMPARED, _STALLS, _LAG), _basis),
+    "summary": ReportKind((_BY_IDENTITY, _BY_VALUE, _TOPICS, _LAG), _basis),
     "completeness": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _READY), _basis),
     "all": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _READY, _STALLS, _CONVERGENCE, _SNAPSHOTS, _TRAFFIC), _basis_of_all),
     "lag": ReportKind((_LAG_BY_PREFIX, _READY), lambda _: (_LAG_BASIS,)),

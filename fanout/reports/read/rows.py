@@ -34,6 +34,7 @@ __all__ = [
     "struct_of",
     "target_rows",
     "targets_frame",
+    "within_reference",
 ]
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -83,14 +84,14 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     """Return one row for each target with its spans; `target` is the key.
 
     The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
-    since what is beyond its end was lost from it. `tolerance_us` is how far apart two nodes may log one update:
-    nothing for one that was stamped. `held_until_us` is until when what a node logged may be an update of the window.
+    since what is beyond its end was lost from it. `held_until_us` is until when what a node logged may be an update of
+    the window.
     """
     rows: list[tuple[object, ...]] = []
     for target in scope.targets:
         group = scope.groups[target.group]
         bounded = group.selections is not None
-        tolerance_us = scope.settle_us if group.basis == "unstamped" else 0
+        tolerance_us = scope.tolerance_us(target)
         rows.append(
             (
                 target.id,
@@ -144,13 +145,21 @@ def explode_targets(rows: DataFrame, *, scope: Scope, targets: Sequence[Target])
 def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, targets: Sequence[Target]) -> DataFrame:
     """Return the rows that the nodes logged for these targets, with the columns `target` and `group`.
 
-    Rows of topics that the reference does not select are left out: nothing can be said of them.
+    Rows of topics that the reference does not select are left out.
     """
     listed: list[tuple[object, ...]] = [
         (target.node, target.link, target.selection.filter, target.id, target.group) for target in targets
     ]
     places = small_frame(spark, listed, schema=_PLACES)
     rows = updates.join(sf.broadcast(places), on=["node", "link", "selector"], how="inner")
+    return within_reference(rows, scope=scope, targets=targets)
+
+
+def within_reference(rows: DataFrame, *, scope: Scope, targets: Sequence[Target]) -> DataFrame:
+    """Return the rows, with the columns topic and target, of topics that the reference selects.
+
+    Nothing can be said of the others.
+    """
     for group in scope.groups:
         if group.selections is None:
             continue
