@@ -148,7 +148,7 @@ def run_report(
     tell = progress or _tell_nobody
     baseline: Report | None = None
     if asked.baseline is not None:
-        from fanout.reports.figures.baseline import read_baseline
+        from fanout.reports.summary.baseline import read_baseline
 
         baseline = read_baseline(asked.baseline)
     tell("starting Spark")

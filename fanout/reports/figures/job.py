@@ -9,15 +9,15 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from fanout.errors import ReportError
-from fanout.reports.figures.judging import judge
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind, Section
 from fanout.reports.figures.sections import describe_inputs, describe_logs
-from fanout.reports.figures.summary import summarize
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Earlier, Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
 from fanout.reports.read.survey import Survey
+from fanout.reports.summary.judging import judge
+from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     Parameters,
     ReferenceSequences,

@@ -95,7 +95,10 @@ def test_an_audit_that_found_a_difference_covers_the_time_since_the_one_before(s
 
 @pytest.mark.parametrize("span_us", [(0, 30), (0, 64_000), (14, 15)])
 def test_each_update_has_the_cause_of_the_span_that_covers_it(spark: SparkSession, span_us: tuple[int, int]) -> None:
-    """However time is cut into slices: after the begin and up to the end of it; the link's own absence goes before an audit, and that before others'."""
+    """After the begin and up to the end of it, however time is cut into slices.
+
+    The link's own absence goes before an audit, and that before others'.
+    """
     spans = [
         (0, 5, 22, "upstream"),
         (0, 10, 20, "audit"),

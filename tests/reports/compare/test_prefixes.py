@@ -36,8 +36,11 @@ def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession) -> Non
         [(0, topic, 0) for topic in ("a/x/1", "a/x/2", "a/y", "b")],
         schema="target int, topic string, at_us bigint",
     )
-    lacking = [("prefix", 0, "a/x", 1, 0, 11, 11, 11), ("prefix", 0, "a/y", 0, 1, None, None, 12)]
-    lacking.append(("target", 0, None, 1, 1, 11, 11, 12))
+    lacking: list[tuple[object, ...]] = [
+        ("prefix", 0, "a/x", 1, 0, 11, 11, 11),
+        ("prefix", 0, "a/y", 0, 1, None, None, 12),
+        ("target", 0, None, 1, 1, 11, 11, 12),
+    ]
     losses = small_frame(
         spark,
         lacking,

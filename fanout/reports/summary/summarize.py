@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from fanout.reports.figures.trend import find_trend
+from fanout.reports.summary.trend import find_trend
 from fanout.reports.values.document import LagSection, Propagation, Report, TargetReport
 from fanout.reports.values.figures import percent
 from fanout.reports.values.summary import (

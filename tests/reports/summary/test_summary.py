@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanout.reports.figures.summary import summarize
+from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     ClockDifference,
     CorrectedLag,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fanout.errors import ReportError
-from fanout.reports.figures import baseline as baselines
-from fanout.reports.figures.baseline import read_baseline
-from fanout.reports.figures.summary import summarize
+from fanout.reports.summary import baseline as baselines
+from fanout.reports.summary.baseline import read_baseline
+from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     CompletenessPoint,
     CompletenessSection,
@@ -24,7 +24,7 @@ from fanout.reports.values.document import (
 )
 from fanout.reports.values.summary import Trend
 from tests.reports.documents import BEGIN, END, report, stamped, target, unstamped
-from tests.reports.figures.test_summary import made, propagation
+from tests.reports.summary.test_summary import made, propagation
 
 SETTLED = END - timedelta(seconds=5)
 MIDDLE = BEGIN + (SETTLED - BEGIN) / 2
