@@ -21,7 +21,7 @@ from fanout.reports.compare import rolling as kept
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
 from fanout.reports.figures import snapshots, topic_states
-from fanout.reports.figures.job import make_completeness_report, make_section_report
+from fanout.reports.figures.job import make_report
 from fanout.reports.read import reading
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Earlier, read_tables, take_survey
@@ -154,11 +154,9 @@ def test_no_join_multiplies_rows(
     """The keys of all joins are unique where they have to be, and every join that the source has was made."""
     files = LogFiles.in_directories([write(tmp_path, logs())])
     asked = {"reference": None, "settle_s": 1.0, "depth": 2, "fail_under_percent": None, "list_limit": 50}
-    make_completeness_report(
-        spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None
-    )
+    make_report(spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None)
     window = Parameters.model_validate(asked | {"until": when(at(40))})
-    make_section_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
+    make_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
     tables = tables_of(spark, logs())
     kept.drop_old("events", tables.events, keep_us=1)
     cuts = tuple(LogCut(node, T0, pos=9, at_us=at(9), absent=0) for node in ("hub", "below"))

@@ -14,6 +14,7 @@ __all__ = [
     "LOCAL_MASTER",
     "SETTLE_S",
     "AcceptUnion",
+    "Baseline",
     "BehindMax",
     "FailUnder",
     "HtmlFile",
@@ -55,6 +56,15 @@ JsonFile: TypeAlias = Annotated[
 HtmlFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--html", parser=local_path, metavar="FILE", help="Write the report as one self-contained page."),
+]
+Baseline: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        parser=local_path,
+        metavar="FILE",
+        help="Say whether it got worse since an earlier report, from its JSON. Default: since the first half of the "
+        "window.",
+    ),
 ]
 ParquetDirectory: TypeAlias = Annotated[
     str | None,

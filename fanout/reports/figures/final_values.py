@@ -32,7 +32,7 @@ def describe_finals(
     total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
     parquet.write("final_values", states.frame.where("final IS NOT NULL").withColumnRenamed("final", "verdict"))
     unequal = states.frame.where(sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")
-    listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total else []
+    listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total and list_limit else []
     return figures, Listed[DifferingTopic](
         total=total,
         listed=tuple(

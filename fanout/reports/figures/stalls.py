@@ -64,6 +64,6 @@ def describe_stalls(states: TopicStates, *, list_limit: int, parquet: ParquetTab
             reference_newest=time_of(row["settled_us"]),
             **{name: row[name] for name in ("lacking", "stalled_links", "current_links")},
         )
-        for row in (collect_rows(worst) if total else [])
+        for row in (collect_rows(worst) if total and list_limit else [])
     )
     return StallSection(targets=targets, topics=Listed[StalledTopic](total=total, listed=topics))

@@ -25,7 +25,7 @@ from fanout.errors import LogError, ReportError
 from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.replog.shipping.fetching import fetch, is_store, names_in
 from fanout.reports.compare import rolling as kept
-from fanout.reports.figures.job import make_completeness_report
+from fanout.reports.figures.job import make_report
 from fanout.reports.figures.sections import describe_cells
 from fanout.reports.figures.snapshots import describe_links
 from fanout.reports.keep.headlines import headlines, with_completeness
@@ -215,9 +215,10 @@ class Keeper:
                 Path(scratch), wanted=lambda place: recent_names(names_in(place), minutes=last.minutes).__contains__
             )
             recent = recent_files(listed, minutes=last.minutes, reference=last.reference, directories=self._logs)
-            self._found = make_completeness_report(
+            self._found = make_report(
                 self._spark,
                 recent.files,
+                name="completeness",
                 parameters=Parameters(
                     reference=last.reference,
                     settle_s=self._settle_s,

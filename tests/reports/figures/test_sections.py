@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from fanout.errors import ReportError
 from fanout.reports.compare.convergence import digest_sum
 from fanout.reports.figures import convergence, sections, snapshots, stalls, topic_states, traffic
-from fanout.reports.figures.job import make_section_report
+from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES, ParquetTables
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows
@@ -60,7 +60,7 @@ def section(
 ) -> Report:
     """Return one report over logs on disk."""
     parameters = {"reference": None, "settle_s": 0, "depth": 1, "fail_under_percent": None, "list_limit": 1_000_000}
-    return make_section_report(
+    return make_report(
         spark,
         files if isinstance(files, LogFiles) else LogFiles.in_directories([files]),
         name=name,
