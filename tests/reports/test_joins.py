@@ -18,10 +18,9 @@ import pytest
 import fanout.reports
 from fanout.reports.compare import convergence as convergence_transforms
 from fanout.reports.compare import rolling as kept
-from fanout.reports.compare import snapshots as snapshots_transforms
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
-from fanout.reports.figures import topic_states
+from fanout.reports.figures import snapshots, topic_states
 from fanout.reports.figures.job import make_report
 from fanout.reports.read import reading
 from fanout.reports.read.log_files import LogFiles
@@ -114,7 +113,7 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
 
         monkeypatch.setattr(module, name, checking)
 
-    watch(snapshots_transforms, "link_epochs", "node", "link", "node_epoch", "link_epoch")
+    watch(snapshots, "link_periods", "node", "link", "node_epoch", "kind", "number")
     watch(topic_states, "reference_topics", "target", "topic")
     watch(topic_states, "node_topics", "target", "topic")
     watch(topic_states, "topic_states", "target", "topic")

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from fanout.reports.figures.comparison import Comparison
+from fanout.reports.figures.by_identity import IdentityComparison
+from fanout.reports.figures.by_value import describe_by_value
 from fanout.reports.figures.convergence import describe_convergence
 from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.sections import describe_lag, describe_ready
-from fanout.reports.figures.snapshots import describe_snapshots
+from fanout.reports.figures.sections import describe_lag
+from fanout.reports.figures.snapshots import LinkSections, describe_links
 from fanout.reports.figures.stalls import describe_stalls
 from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.figures.traffic import basis_statement, describe_traffic, traffic_scope
@@ -86,18 +87,6 @@ class Material:
         )
 
     @cached_property
-    def comparison(self) -> Comparison:
-        """The queries that compare updates."""
-        return Comparison(
-            self.spark,
-            self.tables,
-            survey=self.survey,
-            scope=self.scope,
-            parameters=self.parameters,
-            parquet=self.parquet,
-        )
-
-    @cached_property
     def states(self) -> TopicStates:
         """The verdicts on each topic."""
         return TopicStates(self.spark, self.tables, survey=self.survey, scope=self.scope)
@@ -150,15 +139,34 @@ class ReportKind:
 
 
 def _by_identity(material: Material) -> Part:
-    sequences = material.comparison.reference_sequences()
-    found = material.comparison.stamped(sequences)
-    fields = found._asdict()
-    figures = fields.pop("figures")
-    return Part(fields, {target: {"stamped": one} for target, one in figures.items()}, sequences)
+    comparison = IdentityComparison(
+        material.spark,
+        material.tables,
+        survey=material.survey,
+        scope=material.scope,
+        parameters=material.parameters,
+        parquet=material.parquet,
+    )
+    sequences = comparison.reference_sequences()
+    found = comparison.stamped(sequences)
+    fields = {
+        "prefixes": found.prefixes,
+        "prefix_map": found.prefix_map,
+        "missing_topics": found.topics,
+        "missing": found.missing,
+        "over_time": found.over_time,
+    }
+    return Part(fields, {target: {"stamped": one} for target, one in found.figures.items()}, sequences)
 
 
 def _by_value(material: Material) -> Part:
-    figures, repeated = material.comparison.unstamped()
+    figures, repeated = describe_by_value(
+        material.spark,
+        material.tables,
+        survey=material.survey,
+        scope=material.scope,
+        list_limit=material.list_limit,
+    )
     return Part({"repeated": repeated}, {target: {"unstamped": one} for target, one in figures.items()})
 
 
@@ -191,11 +199,29 @@ def _lag_by_prefix(material: Material, *, depth: int | None = None) -> Part:
     return Part({"lag": section})
 
 
-def _ready(material: Material) -> Part:
-    section = describe_ready(
-        material.tables, survey=material.survey, window=material.window, list_limit=material.list_limit
+def _links(material: Material, *, parquet: ParquetTables | None) -> LinkSections:
+    return describe_links(
+        material.spark,
+        material.tables,
+        survey=material.survey,
+        settle_us=material.settle_us,
+        window=material.window,
+        list_limit=material.list_limit,
+        parquet=parquet,
     )
-    return Part({"ready": section})
+
+
+def _ready(material: Material) -> Part:
+    return Part({"ready": _links(material, parquet=None).ready})
+
+
+def _snapshots(material: Material) -> Part:
+    return Part({"snapshots": _links(material, parquet=material.parquet).snapshots})
+
+
+def _epochs(material: Material) -> Part:
+    found = _links(material, parquet=material.parquet)
+    return Part({"ready": found.ready, "snapshots": found.snapshots})
 
 
 def _stalls(material: Material) -> Part:
@@ -206,19 +232,6 @@ def _stalls(material: Material) -> Part:
 def _convergence(material: Material) -> Part:
     section = describe_convergence(material.states, list_limit=material.list_limit, parquet=material.parquet)
     return Part({"convergence": section})
-
-
-def _snapshots(material: Material) -> Part:
-    section = describe_snapshots(
-        material.spark,
-        material.tables,
-        survey=material.survey,
-        settle_us=material.settle_us,
-        window=material.window,
-        list_limit=material.list_limit,
-        parquet=material.parquet,
-    )
-    return Part({"snapshots": section})
 
 
 def _traffic(material: Material) -> Part:
@@ -240,10 +253,11 @@ _FINAL_VALUES: Final = Section("final values", needs_reference=True, build=_fina
 _TOPICS: Final = Section("topics", needs_reference=True, build=_topics)
 _LAG: Final = Section("lag", needs_reference=False, build=_lag)
 _LAG_BY_PREFIX: Final = Section("lag", needs_reference=False, build=_lag_by_prefix)
-_READY: Final = Section("time to ready", needs_reference=False, build=_ready)
+_READY: Final = Section("epochs", needs_reference=False, build=_ready)
+_EPOCHS: Final = Section("epochs", needs_reference=False, build=_epochs)
 _STALLS: Final = Section("stalls", needs_reference=True, build=_stalls)
 _CONVERGENCE: Final = Section("convergence", needs_reference=True, build=_convergence)
-_SNAPSHOTS: Final = Section("snapshots", needs_reference=False, build=_snapshots)
+_SNAPSHOTS: Final = Section("epochs", needs_reference=False, build=_snapshots)
 _TRAFFIC: Final = Section("traffic", needs_reference=True, build=_traffic)
 
 
@@ -261,7 +275,7 @@ _COMPARED: Final = (_BY_IDENTITY, _BY_VALUE, _FINAL_VALUES)
 REPORTS: Final[Mapping[ReportName, ReportKind]] = {
     "summary": ReportKind((_BY_IDENTITY, _BY_VALUE, _TOPICS, _LAG), _basis),
     "completeness": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _READY), _basis),
-    "all": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _READY, _STALLS, _CONVERGENCE, _SNAPSHOTS, _TRAFFIC), _basis_of_all),
+    "all": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _EPOCHS, _STALLS, _CONVERGENCE, _TRAFFIC), _basis_of_all),
     "lag": ReportKind((_LAG_BY_PREFIX, _READY), lambda _: (_LAG_BASIS,)),
     "snapshots": ReportKind((_SNAPSHOTS,), lambda _: (_SNAPSHOTS_BASIS,)),
     "convergence": ReportKind((_CONVERGENCE,), _basis),

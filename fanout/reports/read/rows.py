@@ -34,6 +34,7 @@ __all__ = [
     "struct_of",
     "target_rows",
     "targets_frame",
+    "with_names",
     "within_reference",
 ]
 
@@ -167,6 +168,13 @@ def within_reference(rows: DataFrame, *, scope: Scope, targets: Sequence[Target]
         selected = reduce(or_, (matches_selection(sf.col("topic"), s) for s in group.selections))
         rows = rows.where(selected | ~sf.col("target").isin(ids))
     return rows
+
+
+def with_names(by_target: DataFrame, *, spark: SparkSession, scope: Scope) -> DataFrame:
+    """Return rows by target with the columns node, link and selector."""
+    names: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in scope.targets]
+    named = small_frame(spark, names, schema="target int, node string, link string, selector string")
+    return by_target.join(sf.broadcast(named), on="target", how="inner")
 
 
 def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, schema: str | StructType) -> DataFrame:

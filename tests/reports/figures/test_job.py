@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fanout.errors import ReportError
-from fanout.reports.figures import comparison, prefixes, sections
+from fanout.reports.figures import by_identity, by_value, final_values, sections, topic_states
 from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES
 from fanout.reports.read import reading
@@ -47,7 +47,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (reading, comparison, prefixes, sections):
+    for module in (reading, by_identity, by_value, final_values, sections, topic_states):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield seen
     for plan in seen:
@@ -187,7 +187,7 @@ def test_a_window_of_random_logs_gives_what_the_oracle_says(
 
     Each run has other logs and another window; a failure names the seed.
     """
-    monkeypatch.setattr(comparison, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
+    monkeypatch.setattr(by_identity, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
     seed = random.SystemRandom().randrange(2**32)
     rng = random.Random(seed)
     hub = random_hub(rng, updates=400)
@@ -542,7 +542,7 @@ def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> Non
     )
     assert [stage.partition(",")[0] for stage in stages] == [
         *("first look at the logs", "updates by identity", "updates by value", "final values", "lag"),
-        *("time to ready", "stalls", "convergence", "snapshots", "traffic"),
+        *("epochs", "stalls", "convergence", "traffic"),
     ]
     assert (report.report, report.reference and report.reference.name) == ("all", "hub")
     assert [statement.split()[0] for statement in report.basis] == ["Stamped:", "Unstamped:", "Traffic:", "Epochs:"]
@@ -613,7 +613,7 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
     (basis,) = report.basis
     assert all(said in basis for said in ("from an update's stamp", "without a stamp", "heartbeats", "two clocks"))
     assert [p.lag.rows for p in report.lag.propagation] == [180]
-    assert stages == ["first look at the logs", "lag, 180 rows", "time to ready, 180 rows"]
+    assert stages == ["first look at the logs", "lag, 180 rows", "epochs, 180 rows"]
     empty = LogFiles(files.updates[:0], (), ())
     with pytest.raises(ReportError, match="no log file"):
         make_lag_report(spark, empty, list_limit=5, progress=stages.append)
