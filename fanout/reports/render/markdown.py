@@ -14,7 +14,7 @@ from fanout.reports.values.document import Report
 
 __all__ = ["render_markdown"]
 
-_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()#+!|~@:-])")
+_SPECIAL: Final = re.compile(r"([\\`*_\[\]|~@]|(?<=:)//)")
 _ROWS_MAX: Final = 12
 """Rows of the list of topics."""
 
@@ -38,7 +38,7 @@ def render_markdown(report: Report) -> str:
     parts += [_table(table) for table in answers.answer_tables(report, summary)]
     parts.append(_text(answers.trend_line(summary).text))
     if steps := answers.next_steps(summary):
-        parts.append("What to do:\n\n" + "\n".join(f"- {_text(step)}" for step in steps))
+        parts.append("What to do:\n\n" + "\n".join(f"- {step}" for step in steps))
     if (topics := answers.missing_by_topic(report)).rows:
         parts.append(_table(topics))
     return "\n\n".join(parts) + "\n"
@@ -52,7 +52,7 @@ def _table(table: Table) -> str:
         *(_row([cell.text for cell in row]) for row in rows),
     ]
     cut = table.total is not None and len(rows) < table.total
-    note = f"\n\n{len(rows)} of {count(table.total)}\\." if cut else ""
+    note = f"\n\n{len(rows)} of {count(table.total)}" if cut else ""
     return f"**{_text(table.title)}**\n\n" + "\n".join(lines) + note
 
 
@@ -63,6 +63,6 @@ def _row(texts: list[str]) -> str:
 def _text(text: str) -> str:
     """Return text of strangers with nothing in it that Markdown, or HTML in it, would take for more than text.
 
-    Colons and at signs too: a bare address becomes a link, and a bare name a mention.
+    At signs and the slashes of addresses too: a bare address becomes a link, and a bare name a mention.
     """
     return escape(_SPECIAL.sub(r"\\\1", " ".join(text.split())), quote=False)

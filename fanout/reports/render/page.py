@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from html import escape
 from typing import Final
 
@@ -124,6 +125,7 @@ def _answers(report: Report, summary: Summary) -> list[str]:
     trend = answers.trend_line(summary)
     steps = "".join(f"<li>{escape(step)}</li>" for step in answers.next_steps(summary))
     topics = answers.missing_by_topic(report)
+    topics = replace(topics, rows=topics.rows[:_LISTED_OPEN_MAX])
     return [
         f'<p class="answer"><strong class="{head.tone}">{escape(head.text)}</strong> {escape(sentence)}</p>',
         f'<p class="dim">{escape(answers.relative_to(report))}</p>',
