@@ -26,12 +26,14 @@ from fanout.cli.arguments.report_options import (
     HtmlFile,
     JsonFile,
     LogDirectories,
+    MarkdownFile,
     Master,
     ParquetDirectory,
     Reference,
     Settle,
     Since,
     Until,
+    Verbose,
     local_path,
 )
 from fanout.escaping import printable
@@ -60,6 +62,7 @@ _OPTIONS: Final = {
     "behind_max": "behind_max_s",
     "json_file": "json_path",
     "html_file": "html_path",
+    "markdown_file": "markdown_path",
 }
 """Arguments of the commands that have another name in `fanout.reports.entry.ReportOptions`."""
 
@@ -87,8 +90,9 @@ def _makes(name: ReportName) -> Callable[[Callable[..., None]], Callable[..., No
         def command(log_dirs: list[str], **options: Any) -> None:
             _check_window(options["since"], options["until"])
             _require_spark()
+            verbose = options.pop("verbose", False)
             asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
-            _make(name, log_dirs=log_dirs, asked=asked)
+            _make(name, log_dirs=log_dirs, asked=asked, verbose=verbose)
 
         own, common = (inspect.signature(each, eval_str=True) for each in (named, _every_report))
         command.__signature__ = own.replace(  # type: ignore[attr-defined]  # typer reads the options from it
@@ -113,6 +117,8 @@ def summary(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Answer what an operator asks first, as quickly as can be.
 
@@ -133,6 +139,8 @@ def everything(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show everything in one report.
 
@@ -157,6 +165,8 @@ def completeness(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show what each secondary applied of what there was.
 
@@ -364,22 +374,28 @@ def _require_spark() -> None:
     require_pyspark()
 
 
-def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any]) -> None:
+def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbose: bool) -> None:
     """Make a report and print it, or the one document that goes to standard output alone; end with its exit code."""
     from fanout.reports import entry
 
-    alone = next((option for option in ("json_path",) if asked[option] == _STANDARD_OUTPUT), None)
-    options = entry.ReportOptions(**(asked if alone is None else asked | {alone: None}))
+    alone = [option for option in ("json_path", "markdown_path") if asked.get(option) == _STANDARD_OUTPUT]
+    if len(alone) > 1:
+        raise typer.BadParameter("only one of --json and --markdown can go to standard output; give the other a FILE")
+    options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
     with _progress() as progress, _staged(log_dirs, master=options.master, progress=progress) as files:
         result = entry.run_report(name, files, options, progress=progress)
-    if alone == "json_path":
+    if alone == ["json_path"]:
         sys.stdout.write(result.report.to_json())
+    elif alone == ["markdown_path"]:
+        from fanout.reports.render.markdown import render_markdown
+
+        sys.stdout.write(render_markdown(result.report))
     else:
         from fanout.cli.output.terminal import output
         from fanout.reports.render.terminal import print_report
 
         with output() as console:
-            print_report(result.report, console=console)
+            print_report(result.report, console=console, verbose=verbose)
     raise typer.Exit(result.exit_code)
 
 

@@ -95,6 +95,8 @@ class ReportOptions:
     """Where to write the JSON; None for nowhere."""
     html_path: Path | None = None
     """Where to write the page; None for nowhere."""
+    markdown_path: Path | None = None
+    """Where to write the answers as Markdown; None for nowhere. Of a report that has answers."""
     parquet: str | None = None
     """The directory or URI for the tables as Parquet; None writes none."""
 
@@ -143,7 +145,7 @@ def run_report(
     depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
     if name in ("all", "traffic") and depth < 1:
         raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
-    _check_places(asked.json_path, asked.html_path)
+    _check_places(asked.json_path, asked.html_path, asked.markdown_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     baseline: Report | None = None
@@ -286,6 +288,10 @@ def _write_files(report: Report, options: ReportOptions) -> None:
         from fanout.reports.render.page import render_page
 
         _write(options.html_path, render_page(report))
+    if options.markdown_path is not None:
+        from fanout.reports.render.markdown import render_markdown
+
+        _write(options.markdown_path, render_markdown(report))
 
 
 def _check_places(*paths: Path | None) -> None:

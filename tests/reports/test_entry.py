@@ -54,7 +54,7 @@ def test_completeness_is_written_and_judged(spark: SparkSession, logs: Path, tmp
     assert json.loads(text)["inputs"]["directories"] == [str(logs)]
     assert "Replication report" in (tmp_path / "report.html").read_text()
     assert stages[0] == "starting Spark"
-    assert stages[-1] == "time to ready, 19 rows"
+    assert stages[-1] == "epochs, 19 rows"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "new", "report.html"]
 
 

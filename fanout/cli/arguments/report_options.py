@@ -20,12 +20,14 @@ __all__ = [
     "HtmlFile",
     "JsonFile",
     "LogDirectories",
+    "MarkdownFile",
     "Master",
     "ParquetDirectory",
     "Reference",
     "Settle",
     "Since",
     "Until",
+    "Verbose",
     "local_path",
 ]
 
@@ -57,6 +59,16 @@ HtmlFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--html", parser=local_path, metavar="FILE", help="Write the report as one self-contained page."),
 ]
+MarkdownFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--markdown",
+        parser=local_path,
+        metavar="FILE",
+        help="Write the answers as Markdown, for a ticket; - writes them to standard output, alone.",
+    ),
+]
+Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all tables behind the answers.")]
 Baseline: TypeAlias = Annotated[
     Path | None,
     typer.Option(

@@ -152,9 +152,9 @@ def _by_identity(material: Material) -> Part:
     fields = {
         "prefixes": found.prefixes,
         "prefix_map": found.prefix_map,
-        "over_time": found.over_time,
         "missing_topics": found.topics,
         "missing": found.missing,
+        "over_time": found.over_time,
     }
     return Part(fields, {target: {"stamped": one} for target, one in found.figures.items()}, sequences)
 
@@ -199,19 +199,6 @@ def _lag_by_prefix(material: Material, *, depth: int | None = None) -> Part:
     return Part({"lag": section})
 
 
-def _ready(material: Material) -> Part:
-    return Part({"ready": _links(material, parquet=None).ready})
-
-
-def _snapshots(material: Material) -> Part:
-    return Part({"snapshots": _links(material, parquet=material.parquet).snapshots})
-
-
-def _ready_and_snapshots(material: Material) -> Part:
-    found = _links(material, parquet=material.parquet)
-    return Part({"ready": found.ready, "snapshots": found.snapshots})
-
-
 def _links(material: Material, *, parquet: ParquetTables | None) -> LinkSections:
     return describe_links(
         material.spark,
@@ -222,6 +209,19 @@ def _links(material: Material, *, parquet: ParquetTables | None) -> LinkSections
         list_limit=material.list_limit,
         parquet=parquet,
     )
+
+
+def _ready(material: Material) -> Part:
+    return Part({"ready": _links(material, parquet=None).ready})
+
+
+def _snapshots(material: Material) -> Part:
+    return Part({"snapshots": _links(material, parquet=material.parquet).snapshots})
+
+
+def _epochs(material: Material) -> Part:
+    found = _links(material, parquet=material.parquet)
+    return Part({"ready": found.ready, "snapshots": found.snapshots})
 
 
 def _stalls(material: Material) -> Part:
@@ -253,11 +253,11 @@ _FINAL_VALUES: Final = Section("final values", needs_reference=True, build=_fina
 _TOPICS: Final = Section("topics", needs_reference=True, build=_topics)
 _LAG: Final = Section("lag", needs_reference=False, build=_lag)
 _LAG_BY_PREFIX: Final = Section("lag", needs_reference=False, build=_lag_by_prefix)
-_READY: Final = Section("time to ready", needs_reference=False, build=_ready)
+_READY: Final = Section("epochs", needs_reference=False, build=_ready)
+_EPOCHS: Final = Section("epochs", needs_reference=False, build=_epochs)
 _STALLS: Final = Section("stalls", needs_reference=True, build=_stalls)
 _CONVERGENCE: Final = Section("convergence", needs_reference=True, build=_convergence)
-_SNAPSHOTS: Final = Section("snapshots", needs_reference=False, build=_snapshots)
-_LINKS: Final = Section("time to ready, snapshots", needs_reference=False, build=_ready_and_snapshots)
+_SNAPSHOTS: Final = Section("epochs", needs_reference=False, build=_snapshots)
 _TRAFFIC: Final = Section("traffic", needs_reference=True, build=_traffic)
 
 
@@ -275,7 +275,7 @@ _COMPARED: Final = (_BY_IDENTITY, _BY_VALUE, _FINAL_VALUES)
 REPORTS: Final[Mapping[ReportName, ReportKind]] = {
     "summary": ReportKind((_BY_IDENTITY, _BY_VALUE, _TOPICS, _LAG), _basis),
     "completeness": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _READY), _basis),
-    "all": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _LINKS, _STALLS, _CONVERGENCE, _TRAFFIC), _basis_of_all),
+    "all": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _EPOCHS, _STALLS, _CONVERGENCE, _TRAFFIC), _basis_of_all),
     "lag": ReportKind((_LAG_BY_PREFIX, _READY), lambda _: (_LAG_BASIS,)),
     "snapshots": ReportKind((_SNAPSHOTS,), lambda _: (_SNAPSHOTS_BASIS,)),
     "convergence": ReportKind((_CONVERGENCE,), _basis),

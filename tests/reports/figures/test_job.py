@@ -542,7 +542,7 @@ def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> Non
     )
     assert [stage.partition(",")[0] for stage in stages] == [
         *("first look at the logs", "updates by identity", "updates by value", "final values", "lag"),
-        *("time to ready", "stalls", "convergence", "traffic"),
+        *("epochs", "stalls", "convergence", "traffic"),
     ]
     assert (report.report, report.reference and report.reference.name) == ("all", "hub")
     assert [statement.split()[0] for statement in report.basis] == ["Stamped:", "Unstamped:", "Traffic:", "Epochs:"]
@@ -613,7 +613,7 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
     (basis,) = report.basis
     assert all(said in basis for said in ("from an update's stamp", "without a stamp", "heartbeats", "two clocks"))
     assert [p.lag.rows for p in report.lag.propagation] == [180]
-    assert stages == ["first look at the logs", "lag, 180 rows", "time to ready, 180 rows"]
+    assert stages == ["first look at the logs", "lag, 180 rows", "epochs, 180 rows"]
     empty = LogFiles(files.updates[:0], (), ())
     with pytest.raises(ReportError, match="no log file"):
         make_lag_report(spark, empty, list_limit=5, progress=stages.append)
