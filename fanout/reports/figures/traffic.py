@@ -91,9 +91,7 @@ def describe_traffic(
     in_window = tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
     topics = traffic.count_topics(
         in_window,
-        sources=rows.small_frame(
-            spark, sources, schema="node string, link string, `group` int, settled_until_us bigint"
-        ),
+        sources=rows.small_frame(spark, sources, schema=_SOURCES),
         control_topics=sorted(control_topics),
         union=scope.reference.kind == "union",
     ).persist()
