@@ -358,7 +358,7 @@ def _since(origin: Ints, missing: Mask, known: Mask) -> dict[str, Any]:
     first, last = int(origin[missing].min()), int(origin[missing].max())
     within = int((known & (origin >= first) & (origin <= last)).sum())
     after = int((known & (origin > last)).sum())
-    chance = (1 - int(missing.sum()) / within) ** after
+    chance = ((within - int(missing.sum())) / within) ** after
     times = (
         datetime.fromtimestamp(us // 1_000_000, UTC) + timedelta(microseconds=us % 1_000_000) for us in (first, last)
     )

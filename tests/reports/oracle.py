@@ -75,11 +75,8 @@ class Expected:
             return None
         first_us, last_us = min(times), max(times)
         came = sum(first_us <= at_us <= last_us and not lost for at_us, lost in judged)
-        chance = 1.0
-        for at_us, _ in judged:
-            if at_us > last_us:
-                chance *= came / (came + len(times))
-        return first_us, last_us, chance > 0.01
+        after = sum(at_us > last_us for at_us, _ in judged)
+        return first_us, last_us, (came / (came + len(times))) ** after > 0.01
 
 
 class Span(NamedTuple):

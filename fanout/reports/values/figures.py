@@ -73,8 +73,8 @@ def goes_on(missing: int, *, within: int, after: int) -> bool:
         within: Updates that were expected from the first of them to the last; of each is known whether it came.
         after: Updates that came later.
     """
-    share = min(1.0, missing / max(within, 1))
-    return (1 - share) ** after > _CHANCE_MAX
+    came_share = max(0, within - missing) / max(within, 1)
+    return came_share**after > _CHANCE_MAX
 
 
 Item = TypeVar("Item")
