@@ -45,9 +45,13 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SHORT_RUN_SETTINGS: Final = {
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.limit.initialNumPartitions": "64",
 }
 """Settings that halve the CPU time of a short local run, which is spent on compiling; wrong for a long one.
 
+Planning a query again while it runs, and looking for the first rows in one partition after another, cost more than they
+save.
 The 48 MB that this compiler has for its code are full after some reports; then it drops code and compiles it again.
 """
 
