@@ -17,8 +17,8 @@ from fanout.reports.figures.by_identity import IdentityComparison
 from fanout.reports.figures.by_value import describe_by_value
 from fanout.reports.figures.convergence import describe_convergence
 from fanout.reports.figures.final_values import describe_finals
+from fanout.reports.figures.lag import describe_lag
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.sections import describe_lag
 from fanout.reports.figures.snapshots import LinkSections, describe_links
 from fanout.reports.figures.stalls import describe_stalls
 from fanout.reports.figures.topic_states import TopicStates
