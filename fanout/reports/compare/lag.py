@@ -4,6 +4,10 @@ Two kinds of lag go through it, told apart by their key and never added up: the 
 update (applied by the node's clock minus stamped by the stamping node's), and the round trip of a link's
 heartbeat (one clock). Values are never clamped: a negative propagation time says how far two clocks are
 apart, at least.
+
+A bucket is as wide as its values are great, so a clock that is seconds ahead would put every update into one. Cells are
+cut a second time by the bucket of what lies above an offset, the least time of the link: there the buckets are as fine
+as the times that updates took.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ from fanout.reports.values.buckets import BUCKETS_PER_OCTAVE, ROUNDING
 
 __all__ = [
     "KEY",
+    "OFFSETS",
     "OTHERS",
     "PERCENTILES",
     "PREFIX_KEY",
+    "add_up_cells",
     "add_up_others",
     "count_octaves",
     "heartbeat_cells",
@@ -43,6 +49,9 @@ KEY = ("kind", "node", "link", "selector", "stamp_primary")
 PREFIX_KEY = ("node", "link", "stamp_primary", "prefix")
 """What a distribution by topic prefix is of, over the selectors of a link."""
 
+OFFSETS: Final = "node string, link string, stamp_primary string, offset_us bigint"
+"""The columns of the offsets of links, as Spark writes types; the first three are the key."""
+
 _CLOCKS_APART_US: Final = 3_600_000_000
 """How far clocks are taken to differ."""
 
@@ -50,8 +59,10 @@ OTHERS = "(others)"
 """Who stamped, for those that are too many to have figures each; no node can have this name."""
 
 
-def propagation_cells(updates: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
-    """Return the cells (key, window of origin, bucket) of the propagation times.
+def propagation_cells(
+    updates: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE, offsets: DataFrame | None = None
+) -> DataFrame:
+    """Return the cells (key, window of origin, bucket, offset bucket) of the propagation times.
 
     Args:
         updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
@@ -61,30 +72,38 @@ def propagation_cells(updates: DataFrame, *, window_us: int, asked: AskedWindow 
             hour counts in the window in which it was applied: whatever a publisher states, no window is far in the
             future.
         asked: Updates that stand at a time outside it do not count either.
+        offsets: `OFFSETS`; those that are not in it, and all with None, have 0.
     """
-    rows = _propagation(updates, asked=asked).select(
-        sf.lit("propagation").alias("kind"), *KEY[1:], sf.unix_micros("at").alias("at_us"), "lag_us"
+    rows = _propagation(updates, asked=asked, offsets=offsets).select(
+        sf.lit("propagation").alias("kind"), *KEY[1:], sf.unix_micros("at").alias("at_us"), "lag_us", "offset_us"
     )
     return _cells(rows, window_us=window_us)
 
 
-def prefix_cells(updates: DataFrame, *, depth: int, asked: AskedWindow = WHOLE) -> DataFrame:
-    """Return the cells (`PREFIX_KEY`, bucket) of the same propagation times.
+def prefix_cells(
+    updates: DataFrame, *, depth: int, asked: AskedWindow = WHOLE, offsets: DataFrame | None = None
+) -> DataFrame:
+    """Return the cells (`PREFIX_KEY`, bucket, offset bucket) of the same propagation times, and `offset_us`.
 
     Args:
         updates: See `propagation_cells`.
         depth: How many topic levels make a prefix.
         asked: See there.
+        offsets: See there.
     """
-    rows = _propagation(updates, asked=asked).withColumn("prefix", prefix_of(sf.col("topic"), depth=depth))
-    return rows.groupBy(*PREFIX_KEY, bucket(sf.col("lag_us")).alias("bucket")).agg(*_figures())
+    rows = _propagation(updates, asked=asked, offsets=offsets)
+    rows = rows.withColumn("prefix", prefix_of(sf.col("topic"), depth=depth))
+    return rows.groupBy(*PREFIX_KEY, "offset_us", *_buckets()).agg(*_figures())
 
 
-def _propagation(updates: DataFrame, *, asked: AskedWindow) -> DataFrame:
-    """Return the rows of updates whose propagation time is known, with it as lag_us, and at, when they count."""
+def _propagation(updates: DataFrame, *, asked: AskedWindow, offsets: DataFrame | None) -> DataFrame:
+    """Return the rows of updates whose propagation time is known.
+
+    They have it as lag_us, when they count as at, and offset_us.
+    """
     lag_us = sf.unix_micros("applied") - sf.unix_micros("origin")
     at = sf.when(lag_us < -_CLOCKS_APART_US, sf.col("applied")).otherwise(sf.col("origin"))
-    return updates.where(
+    rows = updates.where(
         # The first says no more than the second, but of bare columns, by which Parquet files can skip rows.
         (is_within(sf.col("applied"), asked) | is_within(sf.col("origin"), asked))
         & is_within(at, asked)
@@ -93,10 +112,14 @@ def _propagation(updates: DataFrame, *, asked: AskedWindow) -> DataFrame:
         & (sf.col("link") != "")
         & (sf.col("flags").bitwiseAND(FLAG_DUPLICATE) == 0)
     ).withColumns({"at": at, "lag_us": lag_us})
+    if offsets is None:
+        return rows.withColumn("offset_us", sf.lit(0).cast("long"))
+    known = rows.join(sf.broadcast(offsets), on=["node", "link", "stamp_primary"], how="left")
+    return known.withColumn("offset_us", sf.coalesce("offset_us", sf.lit(0).cast("long")))
 
 
 def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
-    """Return the cells (key, window, bucket) of the heartbeats' round trips."""
+    """Return the cells (key, window, bucket, offset bucket) of the heartbeats' round trips; their offset is 0."""
     rows = events.where(
         is_within(sf.col("at"), asked)
         & (sf.col("event") == "heartbeat")
@@ -110,23 +133,38 @@ def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = W
         sf.lit("").alias("stamp_primary"),
         sf.unix_micros("at").alias("at_us"),
         "lag_us",
+        sf.lit(0).cast("long").alias("offset_us"),
     )
     return _cells(rows, window_us=window_us)
 
 
+def add_up_cells(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
+    """Return cells with this key; the sum of a cell is null when it is not known of a part, or too great."""
+    return cells.groupBy(*key).agg(*_totals())
+
+
 def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
-    """Return, for each key, rows, least_us, most_us and the buckets of its percentiles: p50, p95, p99."""
-    buckets = cells.groupBy(*key, "bucket").agg(
-        sf.sum("rows").alias("rows"), sf.min("least_us").alias("least_us"), sf.max("most_us").alias("most_us")
-    )
+    """Return, for each key, rows, least_us, most_us, sum_us and where its percentiles are.
+
+    Each of p50, p95 and p99 is a bucket; the value of that rank lies between p50_least_us and p50_most_us, and so on.
+    """
+    buckets = add_up_cells(cells, key=[*key, "bucket", "offset_bucket"])
     whole = Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    upto = Window.partitionBy(*key).orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    upto = (
+        Window.partitionBy(*key)
+        .orderBy("bucket", "offset_bucket")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
     ranked = buckets.withColumn("total", sf.sum("rows").over(whole)).withColumn("upto", sf.sum("rows").over(upto))
+    # Cells of one offset do not overlap, so the least of each column is that of the first cell that reaches the rank.
+    places = {"": "bucket", "_least_us": "least_us", "_most_us": "most_us"}
     return ranked.groupBy(*key).agg(
-        sf.sum("rows").alias("rows"),
-        sf.min("least_us").alias("least_us"),
-        sf.max("most_us").alias("most_us"),
-        *(sf.min(sf.when(_reaches(percent), sf.col("bucket"))).alias(f"p{percent}") for percent in PERCENTILES),
+        *_totals(),
+        *(
+            sf.min(sf.when(_reaches(percent), sf.col(column))).alias(f"p{percent}{suffix}")
+            for percent in PERCENTILES
+            for suffix, column in places.items()
+        ),
     )
 
 
@@ -165,7 +203,12 @@ def bucket(value_us: Column) -> Column:
 
 def _cells(rows: DataFrame, *, window_us: int) -> DataFrame:
     start = sf.col("at_us") - sf.pmod(sf.col("at_us"), sf.lit(window_us).cast("long"))
-    return rows.groupBy(*KEY, start.alias("window_us"), bucket(sf.col("lag_us")).alias("bucket")).agg(*_figures())
+    return rows.groupBy(*KEY, start.alias("window_us"), *_buckets()).agg(*_figures())
+
+
+def _buckets() -> list[Column]:
+    lag_us = sf.col("lag_us")
+    return [bucket(lag_us).alias("bucket"), bucket(lag_us - sf.col("offset_us")).alias("offset_bucket")]
 
 
 def _figures() -> list[Column]:
@@ -173,6 +216,19 @@ def _figures() -> list[Column]:
         sf.count(sf.lit(1)).alias("rows"),
         sf.min("lag_us").alias("least_us"),
         sf.max("lag_us").alias("most_us"),
+        # Null, not wrong, where a publisher's clock stands in 1970 and sends much.
+        sf.try_sum("lag_us").alias("sum_us"),
+    ]
+
+
+def _totals() -> list[Column]:
+    """Return the figures of several cells together."""
+    known = sf.count("sum_us") == sf.count(sf.lit(1))
+    return [
+        sf.sum("rows").alias("rows"),
+        sf.min("least_us").alias("least_us"),
+        sf.max("most_us").alias("most_us"),
+        sf.when(known, sf.try_sum("sum_us")).alias("sum_us"),
     ]
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import lag
+from fanout.reports.figures.clocks import Span, correct, correct_percentile, find_clocks, find_hops, least_delays
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.rows import small_frame
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.read.survey import Survey
 from fanout.reports.values import buckets
@@ -32,6 +35,9 @@ _DISTRIBUTIONS_MAX: Final = 5_000
 """Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
 _SERIES_MAX: Final = 300
 """The same for links and who stamped, over time."""
+
+_Clocks = Mapping[tuple[str, str, str], ClockDifference]
+"""The differences of clocks by node, link and who stamped."""
 
 
 def describe_lag(
@@ -55,40 +61,59 @@ def describe_lag(
     """
     begin_us, end_us = survey.span_us(window)
     width_us = buckets.window_us(end_us - begin_us)
+    offsets = _offsets(tables, survey=survey)
     cells = (
-        lag.propagation_cells(tables.updates, window_us=width_us, asked=window)
+        lag.propagation_cells(tables.updates, window_us=width_us, asked=window, offsets=offsets)
         .unionByName(lag.heartbeat_cells(tables.events, window_us=width_us, asked=window))
         .persist()
     )
     try:
-        parquet.write("lag", cells)
+        parquet.write("lag", lag.add_up_cells(cells, key=(*lag.KEY, "window_us", "bucket")))
         section = describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
     finally:
         cells.unpersist()
     if not depth:
         return section
-    prefixes = _by_prefix(tables, window=window, depth=depth, list_limit=list_limit)
+    cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
+    prefixes = _by_prefix(cells, clocks=_by_place(section.clocks), list_limit=list_limit)
     return section.model_copy(update={"prefixes": prefixes})
 
 
-def _by_prefix(tables: Tables, *, window: AskedWindow, depth: int, list_limit: int) -> Listed[PrefixLag]:
-    cells = lag.prefix_cells(tables.updates, depth=depth, asked=window)
-    ranked = lag.rank_percentiles(cells, key=lag.PREFIX_KEY).persist()
+def _offsets(tables: Tables, *, survey: Survey) -> DataFrame | None:
+    """Return the least times of links by which cells are cut; None where clocks cannot be compared anyway."""
+    least = least_delays(survey)
+    if not least:
+        return None
+    rows: list[tuple[object, ...]] = [(*place, delay_us) for place, delay_us in least.items()]
+    return small_frame(tables.updates.sparkSession, rows, schema=lag.OFFSETS)
+
+
+def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:
+    ranked = lag.rank_percentiles(cells, key=(*lag.PREFIX_KEY, "offset_us")).persist()
     try:
-        slowest = ranked.orderBy(sf.desc("p99"), sf.desc("most_us"), *lag.PREFIX_KEY).limit(list_limit)
-        listed = tuple(
-            PrefixLag(
-                node=row["node"],
-                link=row["link"],
-                stamped_by=row["stamp_primary"],
-                prefix=row["prefix"],
-                lag=Distribution(rows=row["rows"], least_us=row["least_us"], most_us=row["most_us"], **_values(row)),
+        by_p99 = (sf.desc(sf.col(column) - sf.col("offset_us")) for column in ("p99_least_us", "most_us"))
+        slowest = ranked.orderBy(*by_p99, *lag.PREFIX_KEY).limit(list_limit)
+        listed: list[PrefixLag] = []
+        for row in collect_rows(slowest):
+            figures = Distribution(**_values(row))
+            clock = clocks.get(_series(row))
+            listed.append(
+                PrefixLag(
+                    node=row["node"],
+                    link=row["link"],
+                    stamped_by=row["stamp_primary"],
+                    prefix=row["prefix"],
+                    lag=figures,
+                    corrected=correct(figures, percentiles=_spans(row), difference=clock),
+                )
             )
-            for row in collect_rows(slowest)
-        )
-        return Listed[PrefixLag](total=ranked.count(), listed=listed)
+        return Listed[PrefixLag](total=ranked.count(), listed=tuple(listed))
     finally:
         ranked.unpersist()
+
+
+def _by_place(clocks: Iterable[ClockDifference]) -> _Clocks:
+    return {(clock.node, clock.link, clock.stamped_by): clock for clock in clocks}
 
 
 def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:
@@ -102,6 +127,7 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
         window_us: The width of the cells' windows.
         from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
     """
+    cells = _complete(cells)
     others = 0
     ranked = collect_rows(_ranked(cells).limit(_DISTRIBUTIONS_MAX + 1))
     if len(ranked) > _DISTRIBUTIONS_MAX or len({_series(row) for row in ranked}) > _SERIES_MAX:
@@ -109,30 +135,43 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
         cells = lag.add_up_others(cells, publishers=publishers)
         ranked = collect_rows(_ranked(cells))
     distributions = _distributions(cells, ranked=ranked)
-    over_time = _over_time(cells.where((sf.col("kind") == "propagation") & (sf.col("window_us") > from_us)))
-    propagation = tuple(
-        Propagation(
-            node=row["node"],
-            link=row["link"],
-            filter=row["selector"],
-            stamped_by=row["stamp_primary"],
-            lag=figures,
-        )
-        for row, figures in distributions
-        if row["kind"] == "propagation"
-    )
     heartbeat = tuple(
         RoundTrip(node=row["node"], link=row["link"], lag=figures)
         for row, figures in distributions
         if row["kind"] == "heartbeat"
     )
+    stamped = [(row, figures) for row, figures in distributions if row["kind"] == "propagation"]
+    raw = [_propagation(row, figures) for row, figures in stamped]
+    of_one_clock = [one for one in raw if one.stamped_by != lag.OTHERS]
+    clocks = find_clocks(of_one_clock, heartbeat, survey=survey)
+    by_place = _by_place(clocks)
+    over_time = cells.where((sf.col("kind") == "propagation") & (sf.col("window_us") > from_us))
     return LagSection(
-        propagation=propagation,
+        propagation=tuple(_propagation(row, figures, clocks=by_place) for row, figures in stamped),
         heartbeat=heartbeat,
-        clocks=_clocks(propagation, heartbeat, survey=survey),
+        clocks=clocks,
         window_s=window_us // 1_000_000,
-        over_time=over_time,
+        over_time=_over_time(over_time, clocks=by_place),
+        hops=find_hops(of_one_clock, heartbeat, survey=survey),
         others=others,
+    )
+
+
+def _complete(cells: DataFrame) -> DataFrame:
+    """Return the cells with the columns that kept ones do not have."""
+    missing = {"offset_bucket": sf.col("bucket"), "sum_us": sf.lit(None).cast("long")}
+    return cells.withColumns({name: column for name, column in missing.items() if name not in cells.columns})
+
+
+def _propagation(row: dict[str, Any], figures: LagFigures, *, clocks: _Clocks | None = None) -> Propagation:
+    difference = None if clocks is None else clocks.get(_series(row))
+    return Propagation(
+        node=row["node"],
+        link=row["link"],
+        filter=row["selector"],
+        stamped_by=row["stamp_primary"],
+        lag=figures,
+        corrected=correct(figures, percentiles=_spans(row), difference=difference),
     )
 
 
@@ -140,7 +179,7 @@ def _ranked(cells: DataFrame) -> DataFrame:
     return lag.rank_percentiles(cells, key=lag.KEY).orderBy(*lag.KEY)
 
 
-def _series(row: dict[str, Any]) -> tuple[str, ...]:
+def _series(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["node"], row["link"], row["stamp_primary"]
 
 
@@ -167,9 +206,6 @@ def _distributions(cells: DataFrame, *, ranked: list[dict[str, Any]]) -> list[tu
     for row in ranked:
         bounds = cumulative(octaves[tuple(row[name] for name in lag.KEY)])
         figures = LagFigures(
-            rows=row["rows"],
-            least_us=row["least_us"],
-            most_us=row["most_us"],
             cumulative=tuple(Cumulative(below_us=bound, rows=rows) for bound, rows in bounds),
             **_values(row),
         )
@@ -177,50 +213,36 @@ def _distributions(cells: DataFrame, *, ranked: list[dict[str, Any]]) -> list[tu
     return found
 
 
-def _over_time(cells: DataFrame) -> tuple[LagSeries, ...]:
+def _over_time(cells: DataFrame, *, clocks: _Clocks) -> tuple[LagSeries, ...]:
     key = ("node", "link", "stamp_primary")
-    series: dict[tuple[str, ...], list[LagPoint]] = defaultdict(list)
+    series: dict[tuple[str, str, str], list[LagPoint]] = defaultdict(list)
     for row in collect_rows(lag.rank_percentiles(cells, key=(*key, "window_us")).orderBy(*key, "window_us")):
-        series[tuple(row[name] for name in key)].append(
-            LagPoint(at=time_of(row["window_us"]), rows=row["rows"], most_us=row["most_us"], **_values(row))
+        clock = clocks.get(_series(row))
+        ahead_us = None if clock is None else clock.estimate_us
+        spans = _spans(row)
+        point = LagPoint.model_validate(
+            {name: value for name, value in _values(row).items() if name in LagPoint.model_fields}
+            | {
+                "at": time_of(row["window_us"]),
+                "corrected_p50_us": None if ahead_us is None else correct_percentile(spans[50], ahead_us=ahead_us),
+                "corrected_p99_us": None if ahead_us is None else correct_percentile(spans[99], ahead_us=ahead_us),
+            }
         )
+        series[_series(row)].append(point)
     return tuple(
         LagSeries(node=node, link=link, stamped_by=stamped_by, points=tuple(points))
         for (node, link, stamped_by), points in series.items()
     )
 
 
-def _values(row: dict[str, Any]) -> dict[str, int]:
-    return {
-        f"p{percent}_us": bucket_value_us(row[f"p{percent}"], least_us=row["least_us"], most_us=row["most_us"])
-        for percent in lag.PERCENTILES
-    }
+def _values(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a distribution by name."""
+    rows, sum_us = row["rows"], row["sum_us"]
+    bounds = {"least_us": row["least_us"], "most_us": row["most_us"]}
+    percentiles = {f"p{one}_us": bucket_value_us(row[f"p{one}"], **bounds) for one in lag.PERCENTILES}
+    return {"rows": rows, **bounds, **percentiles, "mean_us": None if sum_us is None else sum_us // rows}
 
 
-def _clocks(
-    propagation: tuple[Propagation, ...], heartbeat: tuple[RoundTrip, ...], *, survey: Survey
-) -> tuple[ClockDifference, ...]:
-    """Return the bounds of each pair of clocks, from figures that are there already."""
-    least: dict[tuple[str, str, str], int] = {}
-    for one in propagation:
-        pair = (one.node, one.link, one.stamped_by)
-        if one.stamped_by == lag.OTHERS:  # of many clocks
-            continue
-        least[pair] = min(least.get(pair, one.lag.least_us), one.lag.least_us)
-    round_trips = {(one.node, one.link): one.lag.least_us for one in heartbeat}
-    found: list[ClockDifference] = []
-    for (node, link, stamped_by), at_most_us in sorted(least.items()):
-        # A heartbeat goes to the next node only: in a chain it says nothing of the node that stamped.
-        direct = survey.upstreams(node, link=link) == {stamped_by}
-        round_trip_us = round_trips.get((node, link)) if direct else None
-        found.append(
-            ClockDifference(
-                node=node,
-                link=link,
-                stamped_by=stamped_by,
-                at_most_us=at_most_us,
-                at_least_us=None if round_trip_us is None else at_most_us - round_trip_us,
-                estimate_us=None if round_trip_us is None else at_most_us - round_trip_us // 2,
-            )
-        )
-    return tuple(found)
+def _spans(row: dict[str, Any]) -> dict[int, Span]:
+    """Return between which times each percentile is."""
+    return {percent: (row[f"p{percent}_least_us"], row[f"p{percent}_most_us"]) for percent in lag.PERCENTILES}
