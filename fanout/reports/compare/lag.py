@@ -30,14 +30,15 @@ __all__ = [
     "OTHERS",
     "PERCENTILES",
     "PREFIX_KEY",
+    "SERIES_KEY",
     "add_up_cells",
     "add_up_others",
-    "count_octaves",
     "heartbeat_cells",
     "prefix_cells",
     "propagation_cells",
     "rank_percentiles",
     "rank_publishers",
+    "with_series",
 ]
 
 PERCENTILES = (50, 95, 99)
@@ -45,6 +46,9 @@ PERCENTILES = (50, 95, 99)
 
 KEY = ("kind", "node", "link", "selector", "stamp_primary")
 """What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
+
+SERIES_KEY = ("series", *KEY, "window_us")
+"""What a distribution, or one window of a link's series, is of."""
 
 PREFIX_KEY = ("node", "link", "stamp_primary", "prefix")
 """What a distribution by topic prefix is of, over the selectors of a link."""
@@ -143,10 +147,31 @@ def add_up_cells(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
     return cells.groupBy(*key).agg(*_totals())
 
 
+def with_series(cells: DataFrame, *, from_us: int) -> DataFrame:
+    """Return each cell once as part of its distribution and, of propagation times, once as part of its link's series.
+
+    `SERIES_KEY` is the key: that of a distribution has no window, and that of a series no selector.
+
+    Args:
+        cells: The cells of `KEY`.
+        from_us: Series have no windows up to this.
+    """
+    series = sf.col("series")
+    both = cells.withColumn("series", sf.explode(sf.array(sf.lit(False), sf.lit(True))))
+    shown = both.where(~series | ((sf.col("kind") == "propagation") & (sf.col("window_us") > from_us)))
+    return shown.withColumns(
+        {
+            "selector": sf.when(series, "").otherwise(sf.col("selector")),
+            "window_us": sf.when(series, sf.col("window_us")).otherwise(0),
+        }
+    )
+
+
 def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
-    """Return, for each key, rows, least_us, most_us, sum_us and where its percentiles are.
+    """Return, for each key, rows, least_us, most_us, sum_us, octaves, and where its percentiles are.
 
     Each of p50, p95 and p99 is a bucket; the value of that rank lies between p50_least_us and p50_most_us, and so on.
+    `octaves` is (octave, rows in it), in order; octave -1 is everything below one microsecond.
     """
     buckets = add_up_cells(cells, key=[*key, "bucket", "offset_bucket"])
     whole = Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
@@ -157,14 +182,19 @@ def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
     )
     ranked = buckets.withColumn("total", sf.sum("rows").over(whole)).withColumn("upto", sf.sum("rows").over(upto))
     # Cells of one offset do not overlap, so the least of each column is that of the first cell that reaches the rank.
-    places = {"": "bucket", "_least_us": "least_us", "_most_us": "most_us"}
-    return ranked.groupBy(*key).agg(
+    places = {
+        f"p{percent}{suffix}": sf.when(_reaches(percent), sf.col(column))
+        for percent in PERCENTILES
+        for suffix, column in (("", "bucket"), ("_least_us", "least_us"), ("_most_us", "most_us"))
+    }
+    octave = sf.floor(sf.greatest(sf.col("bucket"), sf.lit(-1)) / BUCKETS_PER_OCTAVE)
+    counted = ranked.groupBy(*key, octave.alias("octave")).agg(
+        *_totals(), *(sf.min(place).alias(name) for name, place in places.items())
+    )
+    return counted.groupBy(*key).agg(
         *_totals(),
-        *(
-            sf.min(sf.when(_reaches(percent), sf.col(column))).alias(f"p{percent}{suffix}")
-            for percent in PERCENTILES
-            for suffix, column in places.items()
-        ),
+        *(sf.min(name).alias(name) for name in places),
+        sf.sort_array(sf.collect_list(sf.struct("octave", "rows"))).alias("octaves"),
     )
 
 
@@ -186,13 +216,6 @@ def add_up_others(cells: DataFrame, *, publishers: Sequence[str]) -> DataFrame:
     """Return the cells with one name, `OTHERS`, for whoever stamped beside these; keys then come several times."""
     apart = (sf.col("kind") != "propagation") | sf.col("stamp_primary").isin(list(publishers))
     return cells.withColumn("stamp_primary", sf.when(apart, sf.col("stamp_primary")).otherwise(sf.lit(OTHERS)))
-
-
-def count_octaves(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
-    """Return, for each key, `octaves`: (octave, rows in it); octave -1 is everything below one microsecond."""
-    octave = sf.floor(sf.greatest(sf.col("bucket"), sf.lit(-1)) / BUCKETS_PER_OCTAVE)
-    counted = cells.groupBy(*key, octave.alias("octave")).agg(sf.sum("rows").alias("rows"))
-    return counted.groupBy(*key).agg(sf.sort_array(sf.collect_list(sf.struct("octave", "rows"))).alias("octaves"))
 
 
 def bucket(value_us: Column) -> Column:

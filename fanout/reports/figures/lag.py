@@ -35,6 +35,8 @@ _DISTRIBUTIONS_MAX: Final = 5_000
 """Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
 _SERIES_MAX: Final = 300
 """The same for links and who stamped, over time."""
+_ROWS_MAX: Final = 100_000
+"""Distributions and windows of series at once: with so many there are too many of either."""
 
 _Clocks = Mapping[tuple[str, str, str], ClockDifference]
 """The differences of clocks by node, link and who stamped."""
@@ -62,16 +64,17 @@ def describe_lag(
     begin_us, end_us = survey.span_us(window)
     width_us = buckets.window_us(end_us - begin_us)
     offsets = _offsets(tables, survey=survey)
-    cells = (
-        lag.propagation_cells(tables.updates, window_us=width_us, asked=window, offsets=offsets)
-        .unionByName(lag.heartbeat_cells(tables.events, window_us=width_us, asked=window))
-        .persist()
+    cells = lag.propagation_cells(tables.updates, window_us=width_us, asked=window, offsets=offsets).unionByName(
+        lag.heartbeat_cells(tables.events, window_us=width_us, asked=window)
     )
+    if parquet.wanted:
+        cells = cells.persist()
     try:
         parquet.write("lag", lag.add_up_cells(cells, key=(*lag.KEY, "window_us", "bucket")))
         section = describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
     finally:
-        cells.unpersist()
+        if parquet.wanted:
+            cells.unpersist()
     if not depth:
         return section
     cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
@@ -107,7 +110,8 @@ def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[
                     corrected=correct(figures, percentiles=_spans(row), difference=clock),
                 )
             )
-        return Listed[PrefixLag](total=ranked.count(), listed=tuple(listed))
+        total = ranked.count() if len(listed) == list_limit else len(listed)
+        return Listed[PrefixLag](total=total, listed=tuple(listed))
     finally:
         ranked.unpersist()
 
@@ -129,12 +133,12 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
     """
     cells = _complete(cells)
     others = 0
-    ranked = collect_rows(_ranked(cells).limit(_DISTRIBUTIONS_MAX + 1))
-    if len(ranked) > _DISTRIBUTIONS_MAX or len({_series(row) for row in ranked}) > _SERIES_MAX:
+    ranked = collect_rows(_ranked(cells, from_us=from_us).limit(_ROWS_MAX))
+    if len(ranked) == _ROWS_MAX or _too_many([row for row in ranked if not row["series"]]):
         publishers, others = _main_publishers(cells)
         cells = lag.add_up_others(cells, publishers=publishers)
-        ranked = collect_rows(_ranked(cells))
-    distributions = _distributions(cells, ranked=ranked)
+        ranked = collect_rows(_ranked(cells, from_us=from_us))
+    distributions = [(row, _figures(row)) for row in ranked if not row["series"]]
     heartbeat = tuple(
         RoundTrip(node=row["node"], link=row["link"], lag=figures)
         for row, figures in distributions
@@ -145,13 +149,12 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
     of_one_clock = [one for one in raw if one.stamped_by != lag.OTHERS]
     clocks = find_clocks(of_one_clock, heartbeat, survey=survey)
     by_place = _by_place(clocks)
-    over_time = cells.where((sf.col("kind") == "propagation") & (sf.col("window_us") > from_us))
     return LagSection(
         propagation=tuple(_propagation(row, figures, clocks=by_place) for row, figures in stamped),
         heartbeat=heartbeat,
         clocks=clocks,
         window_s=window_us // 1_000_000,
-        over_time=_over_time(over_time, clocks=by_place),
+        over_time=_over_time([row for row in ranked if row["series"]], clocks=by_place),
         hops=find_hops(of_one_clock, heartbeat, survey=survey),
         others=others,
     )
@@ -175,8 +178,16 @@ def _propagation(row: dict[str, Any], figures: LagFigures, *, clocks: _Clocks | 
     )
 
 
-def _ranked(cells: DataFrame) -> DataFrame:
-    return lag.rank_percentiles(cells, key=lag.KEY).orderBy(*lag.KEY)
+def _ranked(cells: DataFrame, *, from_us: int) -> DataFrame:
+    """Return the distributions, then the windows of each series."""
+    ranked = lag.rank_percentiles(lag.with_series(cells, from_us=from_us), key=lag.SERIES_KEY)
+    # Nothing shows the shape of a window.
+    shape = sf.when(~sf.col("series"), sf.col("octaves")).alias("octaves")
+    return ranked.select(*(name for name in ranked.columns if name != "octaves"), shape).orderBy(*lag.SERIES_KEY)
+
+
+def _too_many(distributions: list[dict[str, Any]]) -> bool:
+    return len(distributions) > _DISTRIBUTIONS_MAX or len({_series(row) for row in distributions}) > _SERIES_MAX
 
 
 def _series(row: dict[str, Any]) -> tuple[str, str, str]:
@@ -197,26 +208,14 @@ def _main_publishers(cells: DataFrame) -> tuple[list[str], int]:
     return main, ranked.count() - len(main)
 
 
-def _distributions(cells: DataFrame, *, ranked: list[dict[str, Any]]) -> list[tuple[dict[str, Any], LagFigures]]:
-    octaves: dict[tuple[str, ...], list[tuple[int, int]]] = {
-        tuple(row[name] for name in lag.KEY): row["octaves"]
-        for row in collect_rows(lag.count_octaves(cells, key=lag.KEY))
-    }
-    found: list[tuple[dict[str, Any], LagFigures]] = []
-    for row in ranked:
-        bounds = cumulative(octaves[tuple(row[name] for name in lag.KEY)])
-        figures = LagFigures(
-            cumulative=tuple(Cumulative(below_us=bound, rows=rows) for bound, rows in bounds),
-            **_values(row),
-        )
-        found.append((row, figures))
-    return found
+def _figures(row: dict[str, Any]) -> LagFigures:
+    bounds = cumulative(row["octaves"])
+    return LagFigures(cumulative=tuple(Cumulative(below_us=bound, rows=rows) for bound, rows in bounds), **_values(row))
 
 
-def _over_time(cells: DataFrame, *, clocks: _Clocks) -> tuple[LagSeries, ...]:
-    key = ("node", "link", "stamp_primary")
+def _over_time(ranked: list[dict[str, Any]], *, clocks: _Clocks) -> tuple[LagSeries, ...]:
     series: dict[tuple[str, str, str], list[LagPoint]] = defaultdict(list)
-    for row in collect_rows(lag.rank_percentiles(cells, key=(*key, "window_us")).orderBy(*key, "window_us")):
+    for row in ranked:
         clock = clocks.get(_series(row))
         ahead_us = None if clock is None else clock.estimate_us
         spans = _spans(row)
