@@ -12,7 +12,7 @@ as the times that updates took.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -20,17 +20,17 @@ from pyspark.sql import functions as sf
 
 from fanout.replog.files.schema import FLAG_DUPLICATE
 from fanout.reports.compare.prefixes import prefix_of
-from fanout.reports.read.rows import is_live, is_within
+from fanout.reports.read.rows import is_live, is_within, small_frame
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.values.buckets import BUCKETS_PER_OCTAVE, ROUNDING
 
 __all__ = [
     "KEY",
-    "OFFSETS",
     "OTHERS",
     "PERCENTILES",
     "PREFIX_KEY",
     "SERIES_KEY",
+    "Offsets",
     "add_up_cells",
     "add_up_others",
     "heartbeat_cells",
@@ -53,8 +53,15 @@ SERIES_KEY = ("series", *KEY, "window_us")
 PREFIX_KEY = ("node", "link", "stamp_primary", "prefix")
 """What a distribution by topic prefix is of, over the selectors of a link."""
 
-OFFSETS: Final = "node string, link string, stamp_primary string, offset_us bigint"
-"""The columns of the offsets of links, as Spark writes types; the first three are the key."""
+Offsets = Mapping[tuple[str, str, str], int]
+"""Offsets by node, link and who stamped, in microseconds; those that are not in it are 0."""
+
+NO_OFFSETS: Final[Offsets] = {}
+
+_CASES_MAX: Final = 16
+"""So many offsets are looked up in the expression itself, which is quicker than a join until they are many."""
+
+_OFFSETS: Final = "node string, link string, stamp_primary string, offset_us bigint"
 
 _CLOCKS_APART_US: Final = 3_600_000_000
 """How far clocks are taken to differ."""
@@ -64,7 +71,7 @@ OTHERS = "(others)"
 
 
 def propagation_cells(
-    updates: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE, offsets: DataFrame | None = None
+    updates: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE, offsets: Offsets = NO_OFFSETS
 ) -> DataFrame:
     """Return the cells (key, window of origin, bucket, offset bucket) of the propagation times.
 
@@ -76,7 +83,7 @@ def propagation_cells(
             hour counts in the window in which it was applied: whatever a publisher states, no window is far in the
             future.
         asked: Updates that stand at a time outside it do not count either.
-        offsets: `OFFSETS`; those that are not in it, and all with None, have 0.
+        offsets: Above what buckets are counted from, apart from those of the times themselves.
     """
     rows = _propagation(updates, asked=asked, offsets=offsets).select(
         sf.lit("propagation").alias("kind"), *KEY[1:], sf.unix_micros("at").alias("at_us"), "lag_us", "offset_us"
@@ -85,7 +92,7 @@ def propagation_cells(
 
 
 def prefix_cells(
-    updates: DataFrame, *, depth: int, asked: AskedWindow = WHOLE, offsets: DataFrame | None = None
+    updates: DataFrame, *, depth: int, asked: AskedWindow = WHOLE, offsets: Offsets = NO_OFFSETS
 ) -> DataFrame:
     """Return the cells (`PREFIX_KEY`, bucket, offset bucket) of the same propagation times, and `offset_us`.
 
@@ -100,7 +107,7 @@ def prefix_cells(
     return rows.groupBy(*PREFIX_KEY, "offset_us", *_buckets()).agg(*_figures())
 
 
-def _propagation(updates: DataFrame, *, asked: AskedWindow, offsets: DataFrame | None) -> DataFrame:
+def _propagation(updates: DataFrame, *, asked: AskedWindow, offsets: Offsets) -> DataFrame:
     """Return the rows of updates whose propagation time is known.
 
     They have it as lag_us, when they count as at, and offset_us.
@@ -116,10 +123,21 @@ def _propagation(updates: DataFrame, *, asked: AskedWindow, offsets: DataFrame |
         & (sf.col("link") != "")
         & (sf.col("flags").bitwiseAND(FLAG_DUPLICATE) == 0)
     ).withColumns({"at": at, "lag_us": lag_us})
-    if offsets is None:
-        return rows.withColumn("offset_us", sf.lit(0).cast("long"))
-    known = rows.join(sf.broadcast(offsets), on=["node", "link", "stamp_primary"], how="left")
-    return known.withColumn("offset_us", sf.coalesce("offset_us", sf.lit(0).cast("long")))
+    return _with_offsets(rows, offsets)
+
+
+def _with_offsets(rows: DataFrame, offsets: Offsets) -> DataFrame:
+    """Return the rows with the column offset_us."""
+    if len(offsets) > _CASES_MAX:
+        listed: list[tuple[object, ...]] = [(*place, offset_us) for place, offset_us in offsets.items()]
+        known = sf.broadcast(small_frame(rows.sparkSession, listed, schema=_OFFSETS))
+        rows = rows.join(known, on=["node", "link", "stamp_primary"], how="left")
+        return rows.withColumn("offset_us", sf.coalesce("offset_us", sf.lit(0).cast("long")))
+    offset_us = sf.lit(0).cast("long")
+    for (node, link, stamped_by), one_us in offsets.items():
+        here = (sf.col("stamp_primary") == stamped_by) & (sf.col("node") == node) & (sf.col("link") == link)
+        offset_us = sf.when(here, sf.lit(one_us).cast("long")).otherwise(offset_us)
+    return rows.withColumn("offset_us", offset_us)
 
 
 def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:

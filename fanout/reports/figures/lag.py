@@ -13,7 +13,6 @@ from fanout.reports.compare import lag
 from fanout.reports.figures.clocks import Span, correct, correct_percentile, find_clocks, find_hops, least_delays
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.read.reading import Tables, collect_rows
-from fanout.reports.read.rows import small_frame
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.read.survey import Survey
 from fanout.reports.values import buckets
@@ -35,6 +34,8 @@ _DISTRIBUTIONS_MAX: Final = 5_000
 """Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
 _SERIES_MAX: Final = 300
 """The same for links and who stamped, over time."""
+_OFFSET_MIN_US: Final = 2_000
+"""From which least time on the buckets of a link are counted from there."""
 _ROWS_MAX: Final = 100_000
 """Distributions and windows of series at once: with so many there are too many of either."""
 
@@ -63,7 +64,8 @@ def describe_lag(
     """
     begin_us, end_us = survey.span_us(window)
     width_us = buckets.window_us(end_us - begin_us)
-    offsets = _offsets(tables, survey=survey)
+    # Times of a few milliseconds lie in buckets that are fine enough as they are.
+    offsets = {place: least_us for place, least_us in least_delays(survey).items() if abs(least_us) >= _OFFSET_MIN_US}
     cells = lag.propagation_cells(tables.updates, window_us=width_us, asked=window, offsets=offsets).unionByName(
         lag.heartbeat_cells(tables.events, window_us=width_us, asked=window)
     )
@@ -80,15 +82,6 @@ def describe_lag(
     cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
     prefixes = _by_prefix(cells, clocks=_by_place(section.clocks), list_limit=list_limit)
     return section.model_copy(update={"prefixes": prefixes})
-
-
-def _offsets(tables: Tables, *, survey: Survey) -> DataFrame | None:
-    """Return the least times of links by which cells are cut; None where clocks cannot be compared anyway."""
-    least = least_delays(survey)
-    if not least:
-        return None
-    rows: list[tuple[object, ...]] = [(*place, delay_us) for place, delay_us in least.items()]
-    return small_frame(tables.updates.sparkSession, rows, schema=lag.OFFSETS)
 
 
 def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:
