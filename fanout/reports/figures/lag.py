@@ -209,17 +209,16 @@ def _figures(row: dict[str, Any]) -> LagFigures:
 def _over_time(ranked: list[dict[str, Any]], *, clocks: _Clocks) -> tuple[LagSeries, ...]:
     series: dict[tuple[str, str, str], list[LagPoint]] = defaultdict(list)
     for row in ranked:
+        figures = {name: value for name, value in _values(row).items() if name in LagPoint.model_fields}
         clock = clocks.get(_series(row))
-        ahead_us = None if clock is None else clock.estimate_us
-        spans = _spans(row)
-        point = LagPoint.model_validate(
-            {name: value for name, value in _values(row).items() if name in LagPoint.model_fields}
-            | {
-                "at": time_of(row["window_us"]),
-                "corrected_p50_us": None if ahead_us is None else correct_percentile(spans[50], ahead_us=ahead_us),
-                "corrected_p99_us": None if ahead_us is None else correct_percentile(spans[99], ahead_us=ahead_us),
+        if clock is not None and clock.estimate_us is not None:
+            spans, ahead_us = _spans(row), clock.estimate_us
+            figures |= {
+                "corrected_p50_us": correct_percentile(spans[50], ahead_us=ahead_us),
+                "corrected_p99_us": correct_percentile(spans[99], ahead_us=ahead_us),
+                "corrected_most_us": row["most_us"] - ahead_us,
             }
-        )
+        point = LagPoint.model_validate({"at": time_of(row["window_us"]), **figures})
         series[_series(row)].append(point)
     return tuple(
         LagSeries(node=node, link=link, stamped_by=stamped_by, points=tuple(points))

@@ -368,6 +368,7 @@ class LagPoint(Value):
     """With the difference of the clocks taken out; right to as much as those of the whole time. Null when it is not
     known."""
     corrected_p99_us: int | None = None
+    corrected_most_us: int | None = None
 
 
 class LagSeries(Value):

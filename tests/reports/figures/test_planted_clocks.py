@@ -99,9 +99,11 @@ def test_corrected_times_contain_the_true_ones(lag: LagSection, true_lag: Mappin
         true_us = percentile(times, percent)
         assert abs(said_us - true_us) <= corrected.uncertain_us + 0.022 * true_us, percent
     (series,) = (one for one in lag.over_time if one.node == node)
+    assert max(point.corrected_most_us or 0 for point in series.points) == corrected.most_us
     for point in series.points:
         assert point.corrected_p50_us is not None
         assert point.corrected_p99_us is not None
+        assert point.corrected_most_us is not None
         assert 0 < point.corrected_p50_us <= point.corrected_p99_us <= 1.03 * corrected.most_us
 
 
@@ -113,7 +115,8 @@ def test_without_heartbeats_to_the_node_that_stamped_nothing_is_corrected(lag: L
     (clock,) = (clock for clock in lag.clocks if clock.node == "blind")
     assert (clock.at_least_us, clock.estimate_us) == (None, None)
     (series,) = (one for one in lag.over_time if one.node == "blind")
-    assert {(point.corrected_p50_us, point.corrected_p99_us) for point in series.points} == {(None, None)}
+    times = {(point.corrected_p50_us, point.corrected_p99_us, point.corrected_most_us) for point in series.points}
+    assert times == {(None, None, None)}
 
 
 def test_the_hops_of_a_chain_are_those_that_were_planted(lag: LagSection, delays: Mapping[str, list[int]]) -> None:
