@@ -30,15 +30,16 @@ _PERCENTILE_PERMILLE: Final = 22
 def least_delays(survey: Survey) -> dict[Place, int]:
     """Return the least (applied - origin) of each link whose updates were stamped by a node above it."""
     found: dict[Place, int] = {}
+    above: dict[tuple[str, str], frozenset[str]] = {}
     for row in survey.updates:
         stamped_by, delay_us = row.stamp_primary, row.delay_us_min
         if not (row.live and row.link and stamped_by is not None and delay_us is not None):
             continue
-        place = (row.node, row.link, stamped_by)
-        if place in found:
-            found[place] = min(found[place], delay_us)
-        elif stamped_by in survey.nodes_above(row.node, link=row.link):
-            found[place] = delay_us
+        if (row.node, row.link) not in above:
+            above[row.node, row.link] = survey.nodes_above(row.node, link=row.link)
+        if stamped_by in above[row.node, row.link]:
+            place = (row.node, row.link, stamped_by)
+            found[place] = min(found.get(place, delay_us), delay_us)
     return found
 
 
