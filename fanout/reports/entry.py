@@ -6,21 +6,16 @@ Nothing here imports pyspark until a report is run.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fanout.errors import LogError, ReportError
-from fanout.replog.shipping.fetching import check_uri, is_store
-from fanout.reports.read.compacted import read_compacted
+from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, is_local, spark_session
+from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
 
 if TYPE_CHECKING:
     from fanout.reports.values.document import Report, ReportName
@@ -34,7 +29,6 @@ __all__ = [
     "ReportResult",
     "run_report",
     "run_settings",
-    "run_watch",
 ]
 
 SETTLE_S: Final = 30.0
@@ -49,10 +43,6 @@ LIST_LIMIT: Final = 50
 
 _SMALL_RUN_BYTES: Final = 32 * 1024 * 1024
 """Logs up to this size (about two million rows) are read in less time than it takes to compile for speed."""
-
-
-_SIGNAL_WAIT_S: Final = 5.0
-"""How long to wait for the signal that ended Spark before its end is called a fault."""
 
 
 DEPTHS: Final[Mapping[ReportName, int]] = {"summary": 2, "all": 2, "traffic": 1}
@@ -175,97 +165,6 @@ def run_report(
         )
     _write_files(report, asked)
     return ReportResult(report, report.verdict is None or report.verdict.passed)
-
-
-def run_watch(
-    logs: Sequence[Path | str],
-    *,
-    into: Path,
-    every_s: float | None,
-    keep_days: float,
-    completeness_minutes: float | None = None,
-    reference: str | None = None,
-    master: str = LOCAL_MASTER,
-    stop: threading.Event,
-    tell: Callable[[str], None],
-) -> None:
-    """Keep tables of lag, traffic and events up to date from the sealed files of log directories.
-
-    Args:
-        logs: Log directories on this machine, and `s3://` or `gs://` URIs that nodes ship to.
-        into: The directory of the tables, of the checkpoint and of the last result.
-        every_s: Seconds between the beginnings of two runs; None runs until nothing is new, once.
-        keep_days: How long windows and events are kept.
-        completeness_minutes: Of how much of the logs each run computes the completeness too, up to the newest that is
-            sealed; None computes none.
-        reference: As in `ReportOptions`, of that.
-        master: The Spark master's URL.
-        stop: Ends the keeping after the run that is under way.
-        tell: Is told, after each run, what it did or why it failed.
-
-    Raises:
-        ExtraMissing: pyspark is not installed.
-        LogError: A URI has credentials in it; with `every_s` None also when a store cannot be read.
-        ReportError: No Java, a directory is not that of a log, `into` cannot be used, or Spark ended by itself; with
-            `every_s` None also when a run fails.
-    """
-    stores = [place for place in map(str, logs) if is_store(place)]
-    directories = [place for place in logs if str(place) not in stores]
-    for uri in stores:
-        check_uri(uri)
-    for directory in directories:
-        if "://" in str(directory):
-            raise ReportError(
-                f"{directory} cannot be watched",
-                hint="Give the s3:// or gs:// URI that nodes ship to, or mount it and give the directory",
-            )
-        if read_compacted(directory) is not None:
-            raise ReportError(f"{directory} is compacted", hint="Give the directories that nodes write to")
-    if stores and not is_local(master):
-        raise ReportError(
-            f"what is fetched from a store is on this machine only, where {master} cannot read it",
-            hint="Leave --master out, or mount the store for all machines of the cluster and give the directory",
-        )
-    LogFiles.in_directories(directories)
-    from fanout.reports.read.ledger import Ledger
-
-    ledger = Ledger(into)
-    with ledger.locked(), spark_session(master=master, settings=SMALL_RUN_SETTINGS) as spark:
-        from fanout.reports.keep.keeper import Keeper, LastMinutes
-        from fanout.reports.read.reading import spark_errors
-
-        last: LastMinutes | None = None
-        if completeness_minutes is not None:
-            last = LastMinutes(completeness_minutes, reference, max(SETTLE_S, BEHIND_MAX_S), partial(datetime.now, UTC))
-        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days, settle_s=SETTLE_S, last=last)
-        while not stop.is_set():
-            begin = time.monotonic()
-            more, failed = False, "failed"
-            try:
-                with spark_errors():
-                    kept = keeper.run()
-                more = kept.more
-                tell(f"{kept.files} new files")
-                if kept.failure is not None:
-                    failed = "completeness failed"
-                    raise kept.failure
-            except (LogError, ReportError) as error:
-                if has_ended(spark):
-                    # What ends all processes of a service may reach Spark's before this one. The run that was under
-                    # way is made again by the next start.
-                    if stop.wait(_SIGNAL_WAIT_S):
-                        return
-                    raise ReportError(
-                        "Spark ended unexpectedly", hint="Start it again, with more memory if that was short"
-                    ) from error
-                # A file may go by retention between listing and reading, a store be away: the next run may do better.
-                if every_s is None:
-                    raise
-                tell(f"{failed}: {error.message}")
-            if every_s is None and not more:
-                return
-            if not more and every_s is not None:
-                stop.wait(max(0.0, every_s - (time.monotonic() - begin)))
 
 
 def run_settings(files: LogFiles, master: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -277,42 +276,10 @@ def test_what_nodes_shipped_is_compacted(
     assert len(fetched) == 4
 
 
-def test_watch_is_asked_for_the_completeness_of_the_last_minutes(
-    runner: CliRunner, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the reference for it, which alone is refused; without the option there is none."""
-    asked: list[tuple[float | None, str | None]] = []
-
-    def run_watch(
-        logs: list[str], *, completeness_minutes: float | None, reference: str | None, **options: Any
-    ) -> None:
-        asked.append((completeness_minutes, reference))
-
-    monkeypatch.setattr(entry, "run_watch", run_watch)
-    for arguments in ([], ["--completeness", "60"], ["--completeness", "1.5", "--reference", "hub"]):
-        assert (
-            runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--once", *arguments]).exit_code == 0
-        )
-    assert asked == [(None, None), (60, None), (1.5, "hub")]
-    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--reference", "hub"])
-    assert (answer.exit_code, len(asked)) == (2, 3)
-    assert "give --completeness too" in " ".join(answer.stderr.split())
-
-
-@pytest.mark.parametrize("option", ["--completeness", "--every", "--keep"])
-@pytest.mark.parametrize("value", ["0", "inf", "nan", "soon"])
-def test_watch_refuses_times_that_are_none(runner: CliRunner, log: Path, option: str, value: str) -> None:
-    """Before Java is looked for, and none of them reaches the sums of times."""
-    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), option, value])
-    assert answer.exit_code == 2
-    assert f"Invalid value for '{option}'" in " ".join(answer.stderr.split())
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["compact", "--into", "s3://logs/large"],
-        ["watch", "--into", "s3://logs/tables"],
         ["lag", "--json", "s3://logs/report.json"],
         ["lag", "--html", "s3://logs/report.html"],
     ],

@@ -13,7 +13,7 @@ from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind, Section
 from fanout.reports.figures.sections import describe_inputs, describe_logs
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.reading import Earlier, Tables, read_tables, spark_errors, take_survey, with_holes
+from fanout.reports.read.reading import Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
 from fanout.reports.read.survey import Survey
 from fanout.reports.summary.judging import judge
@@ -47,7 +47,6 @@ def make_report(
     name: ReportName,
     parameters: Parameters,
     baseline: Report | None = None,
-    earlier: Earlier | None = None,
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
@@ -59,7 +58,6 @@ def make_report(
         name: Which report.
         parameters: What was asked for.
         baseline: An earlier report to compare with; None compares the halves of the window.
-        earlier: What is known of the time before the files, where these are not whole logs; None where they are.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
 
@@ -70,7 +68,7 @@ def make_report(
     window = AskedWindow.between(parameters.since, parameters.until)
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, window=window, earlier=earlier, progress=progress)
+        tables, survey, progress = _look(spark, files, window=window, progress=progress)
         material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
         if kind.needs_reference:
             _scope(kind, material)  # refused before anything is compared
@@ -122,14 +120,12 @@ def _look(
     files: LogFiles,
     *,
     window: AskedWindow,
-    earlier: Earlier | None = None,
     progress: Progress,
 ) -> tuple[Tables, Survey, Progress]:
     """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
-    tables = read_tables(spark, files, earlier=earlier)
-    survey = take_survey(tables, window=window).begun_at(() if earlier is None else earlier.cuts)
-    survey = with_holes(survey, tables=tables)
+    tables = read_tables(spark, files)
+    survey = with_holes(take_survey(tables, window=window), tables=tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
     spans = [survey.log_span_us(node) for node in survey.roles]

@@ -33,8 +33,8 @@ import pyarrow.parquet as pq
 from fanout.errors import ReportError
 from fanout.replog.files.schema import EVENTS, UPDATES
 from fanout.reports.read.compacted import TABLES, Compacted, read_compacted, without_compacted
-from fanout.reports.read.ledger import sync_directory
 from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.sealed_files import sync_directory
 
 __all__ = ["CompactionResult", "compact"]
 

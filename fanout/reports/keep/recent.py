@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.errors import ReportError
-from fanout.reports.read.ledger import identity
 from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.sealed_files import identity
 from fanout.reports.read.survey import LogCut
 from fanout.reports.values.figures import time_of
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fanout.errors import ReportError
 from fanout.replog.files.schema import SCHEMA_VERSION
-from fanout.reports.read.ledger import Seen, checked_text, parse_checked, publish_text
+from fanout.reports.read.sealed_files import Seen, checked_text, parse_checked, publish_text
 
 __all__ = ["MANIFEST", "TABLES", "Compacted", "read_compacted", "without_compacted"]
 

@@ -18,7 +18,6 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
@@ -32,7 +31,6 @@ from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.read.survey import (
     CompleteSummary,
     EventSummary,
-    LogCut,
     SelectorSummary,
     StartRecord,
     Survey,
@@ -42,7 +40,6 @@ from fanout.reports.read.survey import (
 
 __all__ = [
     "ROWS_MAX",
-    "Earlier",
     "Tables",
     "collect_rows",
     "read_tables",
@@ -75,18 +72,8 @@ class Tables:
     events: DataFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """What is known of the time before the files, where the newest alone are read: what links select, and held."""
-
-    events: DataFrame
-    """The events, those in the files perhaps among them; heartbeats may be left out."""
-    cuts: tuple[LogCut, ...]
-    """Where the files of each node begin; of nodes that are not among them nothing is taken."""
-
-
-def read_tables(spark: SparkSession, files: LogFiles, *, earlier: Earlier | None = None) -> Tables:
-    """Return the tables of these files, and the events from before them.
+def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
+    """Return the tables of these files.
 
     Raises:
         ReportError: There is no file at all, or one is empty.
@@ -98,19 +85,7 @@ def read_tables(spark: SparkSession, files: LogFiles, *, earlier: Earlier | None
             f"there is no log file in {', '.join(files.directories)}",
             hint="A node seals its first file after log.segment_age_max_s or when it stops",
         )
-    tables = Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
-    if earlier is None:
-        return tables
-    cuts = small_frame(
-        spark,
-        [(cut.node, cut.node_epoch, cut.pos) for cut in earlier.cuts],
-        schema="node string, cut_epoch bigint, cut_pos bigint",
-    )
-    in_front = (sf.col("node_epoch") < sf.col("cut_epoch")) | (
-        (sf.col("node_epoch") == sf.col("cut_epoch")) & (sf.col("log_pos") < sf.col("cut_pos"))
-    )
-    before = earlier.events.join(sf.broadcast(cuts), on="node", how="inner").where(in_front)
-    return Tables(tables.updates, tables.events.unionByName(before.select(*EVENTS.names)))
+    return Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
 
 
 def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.replog.files.schema import EVENTS, UPDATES
-from fanout.reports import run_report, run_watch
+from fanout.reports import run_report
 from fanout.reports.keep import compaction
 from fanout.reports.keep.compaction import compact
 from fanout.reports.read.compacted import MANIFEST, Compacted, read_compacted
@@ -201,7 +200,7 @@ def test_rows_that_are_compacted_and_sealed_count_once(tmp_path: Path) -> None:
 
 
 def test_what_is_not_what_nodes_write_to_is_refused(tmp_path: Path) -> None:
-    """Compacted logs are neither compacted again nor watched; two runs at a time and other versions are refused."""
+    """Compacted logs are not compacted again; two runs at a time and other versions are refused."""
     log, large = seal_in_pieces(tmp_path / "log", two_nodes(), rows=4), tmp_path / "large"
     compact([log], into=large)
     for wrong in (large, "s3a://bucket/logs"):
@@ -209,8 +208,6 @@ def test_what_is_not_what_nodes_write_to_is_refused(tmp_path: Path) -> None:
             compact([wrong], into=tmp_path / "other")
     with pytest.raises(ReportError, match="is not the directory of a replication log"):
         compact([tmp_path], into=tmp_path / "other")
-    with pytest.raises(ReportError, match="is compacted"):
-        run_watch([large], into=tmp_path / "k", every_s=None, keep_days=1, stop=threading.Event(), tell=print)
     (tmp_path / "file").touch()
     with pytest.raises(ReportError, match="file is not a directory"):
         compact([log], into=tmp_path / "file")
