@@ -32,6 +32,7 @@ from fanout.cli.arguments.report_options import (
     Reference,
     Settle,
     Since,
+    Trend,
     Until,
     Verbose,
     local_path,
@@ -63,6 +64,7 @@ _OPTIONS: Final = {
     "json_file": "json_path",
     "html_file": "html_path",
     "markdown_file": "markdown_path",
+    "trend": "trend_path",
 }
 """Arguments of the commands that have another name in `fanout.reports.entry.ReportOptions`."""
 
@@ -117,6 +119,7 @@ def summary(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    trend: Trend = None,
     markdown_file: MarkdownFile = None,
     verbose: Verbose = False,
 ) -> None:
@@ -139,6 +142,7 @@ def everything(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    trend: Trend = None,
     markdown_file: MarkdownFile = None,
     verbose: Verbose = False,
 ) -> None:
@@ -165,6 +169,7 @@ def completeness(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    trend: Trend = None,
     markdown_file: MarkdownFile = None,
     verbose: Verbose = False,
 ) -> None:

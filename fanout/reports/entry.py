@@ -19,6 +19,7 @@ from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
 
 if TYPE_CHECKING:
     from fanout.reports.values.document import Report, ReportName
+    from fanout.reports.values.history import PastReport
 
 __all__ = [
     "BEHIND_MAX_S",
@@ -78,7 +79,10 @@ class ReportOptions:
     accept_union: bool = False
     """Whether it may pass then."""
     baseline: Path | None = None
-    """The JSON of an earlier report, for the trend; None compares the halves of the window."""
+    """The JSON of an earlier report, for the trend; None takes those in `trend_path`, else the halves of the window."""
+    trend_path: Path | None = None
+    """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one. Of a
+    report that has answers."""
     master: str = LOCAL_MASTER
     """The Spark master's URL."""
     json_path: Path | None = None
@@ -94,6 +98,11 @@ class ReportOptions:
         if self.settle_s < 0 or (self.depth or 0) < 0 or (self.behind_max_s or 0) < 0:
             raise ReportError(
                 "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
+            )
+        if self.baseline is not None and self.trend_path is not None:
+            raise ReportError(
+                "a report is compared with one earlier report, or with those in the file of the trend",
+                hint="Give --baseline or --trend",
             )
         AskedWindow.between(self.since, self.until)
 
@@ -135,7 +144,7 @@ def run_report(
     depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
     if name in ("all", "traffic") and depth < 1:
         raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
-    _check_places(asked.json_path, asked.html_path, asked.markdown_path)
+    _check_places(asked.json_path, asked.html_path, asked.markdown_path, asked.trend_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     baseline: Report | None = None
@@ -143,6 +152,11 @@ def run_report(
         from fanout.reports.summary.baseline import read_baseline
 
         baseline = read_baseline(asked.baseline)
+    history: tuple[PastReport, ...] = ()
+    if asked.trend_path is not None:
+        from fanout.reports.keep.trend_file import read_trend
+
+        history = read_trend(asked.trend_path)
     tell("starting Spark")
     with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
         from fanout.reports.figures.job import make_report
@@ -161,9 +175,21 @@ def run_report(
             until=asked.until,
         )
         report = make_report(
-            spark, files, name=name, parameters=parameters, baseline=baseline, parquet=asked.parquet, progress=tell
+            spark,
+            files,
+            name=name,
+            parameters=parameters,
+            baseline=baseline,
+            history=history,
+            parquet=asked.parquet,
+            progress=tell,
         )
     _write_files(report, asked)
+    if asked.trend_path is not None and report.summary is not None:
+        from fanout.reports.keep.trend_file import write_trend
+        from fanout.reports.summary.past_reports import past_report
+
+        write_trend(asked.trend_path, history, added=past_report(report))
     return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 

@@ -276,10 +276,25 @@ def test_what_nodes_shipped_is_compacted(
     assert len(fetched) == 4
 
 
+@pytest.mark.parametrize("name", ["summary", "completeness", "all"])
+def test_the_file_of_the_trend_reaches_the_job(
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
+) -> None:
+    """Of each report that has answers; with --baseline too it is refused, and nothing is read."""
+    asked = ["report", name, str(log), "--trend", str(tmp_path / "trend.jsonl")]
+    runner.invoke(app, asked)
+    assert job.options.trend_path == tmp_path / "trend.jsonl"
+    job.name = ""
+    answer = runner.invoke(app, [*asked, "--baseline", str(tmp_path / "earlier.json")])
+    assert (answer.exit_code, job.name) == (5, "")
+    assert "Give --baseline or --trend" in answer.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["compact", "--into", "s3://logs/large"],
+        ["summary", "--trend", "s3://logs/trend.jsonl"],
         ["lag", "--json", "s3://logs/report.json"],
         ["lag", "--html", "s3://logs/report.html"],
     ],

@@ -29,6 +29,7 @@ from fanout.reports.values.document import (
     WindowSummary,
 )
 from fanout.reports.values.figures import covered_from, time_of
+from fanout.reports.values.history import PastReport
 
 __all__ = ["make_report"]
 
@@ -47,6 +48,7 @@ def make_report(
     name: ReportName,
     parameters: Parameters,
     baseline: Report | None = None,
+    history: Sequence[PastReport] = (),
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
@@ -57,7 +59,8 @@ def make_report(
         files: The logs.
         name: Which report.
         parameters: What was asked for.
-        baseline: An earlier report to compare with; None compares the halves of the window.
+        baseline: An earlier report to compare with.
+        history: Earlier reports to compare with, as the file of the trend has them.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
 
@@ -91,7 +94,7 @@ def make_report(
     report = Report(report=name, parameters=parameters, basis=kind.basis(material), **fields)
     if not kind.judges:
         return report
-    summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline)
+    summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline, history=history)
     return report.model_copy(update={"summary": summary})
 
 
