@@ -18,6 +18,7 @@ from fanout.reports.read.scope import AskedWindow
 from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
 
 if TYPE_CHECKING:
+    from fanout.reports.read.survey import LogCut
     from fanout.reports.values.document import Report, ReportName
     from fanout.reports.values.history import PastReport
 
@@ -157,6 +158,12 @@ def run_report(
         from fanout.reports.keep.trend_file import read_trend
 
         history = read_trend(asked.trend_path)
+    cuts: tuple[LogCut, ...] = ()
+    if asked.since is not None and asked.until is not None:
+        from fanout.reports.read.recent_files import recent_files
+
+        since_us = AskedWindow.between(asked.since, asked.until).since_us
+        files, cuts = recent_files(files, since_us=since_us, reference=asked.reference)
     tell("starting Spark")
     with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
         from fanout.reports.figures.job import make_report
@@ -181,6 +188,7 @@ def run_report(
             parameters=parameters,
             baseline=baseline,
             history=history,
+            cuts=cuts,
             parquet=asked.parquet,
             progress=tell,
         )

@@ -15,7 +15,7 @@ from fanout.reports.figures.sections import describe_inputs, describe_logs
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
-from fanout.reports.read.survey import Survey
+from fanout.reports.read.survey import LogCut, Survey
 from fanout.reports.summary.judging import judge
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
@@ -49,6 +49,7 @@ def make_report(
     parameters: Parameters,
     baseline: Report | None = None,
     history: Sequence[PastReport] = (),
+    cuts: Sequence[LogCut] = (),
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
@@ -61,6 +62,7 @@ def make_report(
         parameters: What was asked for.
         baseline: An earlier report to compare with.
         history: Earlier reports to compare with, as the file of the trend has them.
+        cuts: Where the logs begin of which older files are left out.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
 
@@ -71,7 +73,7 @@ def make_report(
     window = AskedWindow.between(parameters.since, parameters.until)
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, window=window, progress=progress)
+        tables, survey, progress = _look(spark, files, window=window, cuts=cuts, progress=progress)
         material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
         if kind.needs_reference:
             _scope(kind, material)  # refused before anything is compared
@@ -123,12 +125,13 @@ def _look(
     files: LogFiles,
     *,
     window: AskedWindow,
+    cuts: Sequence[LogCut],
     progress: Progress,
 ) -> tuple[Tables, Survey, Progress]:
     """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
     tables = read_tables(spark, files)
-    survey = with_holes(take_survey(tables, window=window), tables=tables)
+    survey = with_holes(take_survey(tables, window=window).begun_at(cuts), tables=tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
     spans = [survey.log_span_us(node) for node in survey.roles]

@@ -20,12 +20,15 @@ __all__ = [
     "Seen",
     "checked_text",
     "identity",
+    "is_sealed",
     "parse_checked",
     "publish_text",
     "sync_directory",
 ]
 
-_NAME: Final = re.compile(r"(\d+)-(\d+)")
+_PATH: Final = re.compile(
+    r"(?P<table>updates|events)/(?P<node>node=[^/]*)/date=[^/]*/hour=[^/]*/(?P<node_epoch>\d+)-(?P<number>\d+)\.parquet$"
+)
 
 
 class Seen:
@@ -76,11 +79,14 @@ def identity(path: str) -> tuple[str, int]:
     Raises:
         ReportError: The path is not that of a sealed file.
     """
-    parts = Path(path).parts
-    match = _NAME.fullmatch(Path(path).stem)
-    if match is None or len(parts) < 5:
+    if (match := _PATH.search(path)) is None:
         raise ReportError(f"{path} is no sealed file of a replication log", hint="Give log directories")
-    return f"{parts[-5]}/{parts[-4]}/{match[1]}", int(match[2])
+    return f"{match['table']}/{match['node']}/{match['node_epoch']}", int(match["number"])
+
+
+def is_sealed(path: str) -> bool:
+    """Return whether a path on this machine is that of a sealed file, or of one made as nodes make them."""
+    return "://" not in path and _PATH.search(path) is not None
 
 
 def checked_text(document: Mapping[str, object]) -> str:

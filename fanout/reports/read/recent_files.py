@@ -1,7 +1,8 @@
-"""Which sealed files hold the last minutes, and where in each node's log they begin.
+"""Which sealed files a report on a window of time reads, and where in each node's log they begin.
 
-Owns the choice of the window and of the files that are read for it, by the footers of the newest ones alone: what it
-costs goes with the length of the window, not with that of the logs. Knows files, not Spark.
+Owns the choice by the footers of the files, newest first: of the rows, what a report reads goes with the length of the
+window, not with that of the logs. Of the time in front of it the events are read, but for files with heartbeats
+alone: only they say what links selected, and since when they held it. Knows files, not Spark.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,32 +21,19 @@ import pyarrow.parquet as pq
 
 from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.sealed_files import identity
+from fanout.reports.read.sealed_files import identity, is_sealed
 from fanout.reports.read.survey import LogCut
-from fanout.reports.values.figures import time_of
 
-__all__ = ["MARGIN_US", "Recent", "recent_files", "recent_names"]
+__all__ = ["MARGIN_US", "recent_files"]
 
 MARGIN_US: Final = 300_000_000
 """How much more than the window is read of each log: updates on the way, and heartbeats in front of an absence."""
 
-_HOUR_US: Final = 3_600_000_000
-"""What the directories of sealed files tell apart, by the time at which a segment was opened."""
+_QUIET: Final = "heartbeat"
+"""The event that says nothing of the time behind the next one."""
 
 _Segment = tuple[int, int]
 """The node epoch and number of a segment; a node's are in this order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """The last minutes of the logs."""
-
-    files: LogFiles
-    cuts: tuple[LogCut, ...]
-    """Where the files of each node begin."""
-    since: datetime
-    until: datetime
-    """Behind the newest row that is sealed of those whose clock counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,70 +47,59 @@ class _Span:
     last_us: int
 
 
-def recent_files(listed: LogFiles, *, minutes: float, reference: str | None, directories: Sequence[str]) -> Recent:
-    """Return the last minutes of the logs, and a margin in front of them.
+def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tuple[LogFiles, tuple[LogCut, ...]]:
+    """Return the files that a report on a window needs, and where the logs begin that are not read whole.
 
-    They end with the newest sealed row of the reference that is asked for, else of the primaries, else of the taps,
-    else of any node: one clock that is ahead elsewhere must not move the window away from what there is to compare.
+    The window is by the clock of the reference that is asked for, else of the primaries, else of the taps, else of any
+    node. A log that ends before the newest of theirs is read back as far again: its clock may be slow. Files on this
+    machine alone can be chosen; a compacted directory and what Spark reads by itself are read whole.
 
     Args:
-        listed: Sealed files on this machine, at least the recent ones.
-        minutes: The length of the window.
+        files: The logs.
+        since_us: The begin of the window. The report must have an end too: final values need all rows.
         reference: The node that was asked for as the reference; None when the report chooses.
-        directories: What the report names as its input.
 
     Raises:
-        ReportError: A file cannot be read, or there is none.
+        ReportError: A file cannot be read.
     """
-    nodes = _by_node((*listed.updates, *listed.events))
-    if not nodes:
-        raise ReportError("nothing is sealed yet", hint="A node seals its first file after log.segment_age_max_s")
+    paths = (*files.updates, *files.events)
+    if not paths or not all(map(is_sealed, paths)):
+        return files, ()
+    nodes = _by_node(paths)
     span = cache(lambda node, segment: _span(nodes[node][segment].values()))
     newest = {node: max(segments) for node, segments in nodes.items()}
     ends_us = {node: span(node, segment).last_us for node, segment in newest.items()}
     roles = {node: _role(next(iter(nodes[node][segment].values()))) for node, segment in newest.items()}
     end_us = max(ends_us[node] for node in _timekeepers(roles, reference=reference))
-    length_us = round(minutes * 60_000_000)
     cuts: list[LogCut] = []
-    paths: dict[str, list[str]] = {"updates": [], "events": []}
+    chosen: dict[str, list[str]] = {"updates": [], "events": []}
     for node, segments in nodes.items():
-        # By its own clock where that is behind, or its log late.
-        from_us = min(ends_us[node], end_us) - length_us - MARGIN_US
+        from_us = since_us - max(0, end_us - ends_us[node]) - MARGIN_US
         taken: dict[_Segment, _Span] = {}
         newest_first = sorted(segments, reverse=True)
         for segment, before in zip_longest(newest_first, newest_first[1:]):
             taken[segment] = span(node, segment)
-            for table, path in segments[segment].items():
-                paths[table].append(path)
             # Where a clock was set forward, as behind a start, a segment reaches back further than the one before it.
             if taken[segment].first_us <= from_us and (before is None or span(node, before).last_us <= from_us):
                 break
-        cuts.append(_cut(node, taken))
-    return Recent(
-        LogFiles.of_files(updates=sorted(paths["updates"]), events=sorted(paths["events"]), directories=directories),
-        tuple(cuts),
-        time_of(end_us - length_us),
-        time_of(end_us + 1),
-    )
+        for segment in taken:
+            for table, path in segments[segment].items():
+                chosen[table].append(path)
+        if earlier := segments.keys() - taken.keys():
+            chosen["events"] += _telling({segment: segments[segment] for segment in earlier})
+            cuts.append(_cut(node, taken))
+    updates, events = (tuple(sorted(chosen[table])) for table in ("updates", "events"))
+    return (replace(files, updates=updates, events=events), tuple(cuts)) if cuts else (files, ())
 
 
-def recent_names(names: Iterable[str], *, minutes: float) -> frozenset[str]:
-    """Return which of these sealed files may be needed for the last minutes, by what their names alone tell.
-
-    Args:
-        names: As `recent_files` takes paths, here below the URI of a store.
-        minutes: The length of the window.
-    """
-    found: set[str] = set()
-    for segments in _by_node(names).values():
-        begun = {segment: _opened_us(next(iter(files.values()))) for segment, files in segments.items()}
-        # The newest may be of any time of its hour, and its log as much behind those of others.
-        from_us = begun[max(begun)] - round(minutes * 60_000_000) - MARGIN_US - _HOUR_US
-        for segment in sorted(segments, reverse=True):
-            found.update(segments[segment].values())
-            if begun[segment] + _HOUR_US <= from_us:
-                break
-    return frozenset(found)
+def _telling(segments: Mapping[_Segment, Mapping[str, str]]) -> list[str]:
+    """Return the files of events that say more than that a node was alive, and the last of each of its processes."""
+    last = dict(sorted(segments))
+    return [
+        files["events"]
+        for (epoch, number), files in segments.items()
+        if "events" in files and (last[epoch] == number or not _is_quiet(files["events"]))
+    ]
 
 
 def _by_node(paths: Iterable[str]) -> dict[str, dict[_Segment, dict[str, str]]]:
@@ -138,7 +113,7 @@ def _by_node(paths: Iterable[str]) -> dict[str, dict[_Segment, dict[str, str]]]:
 
 
 def _timekeepers(roles: Mapping[str, str], *, reference: str | None) -> list[str]:
-    """Return the nodes by whose clocks the window ends."""
+    """Return the nodes by whose clocks the window is."""
     if reference is not None and reference in roles:
         return [reference]
     for role in ("primary", "tap"):
@@ -165,13 +140,12 @@ def _span(paths: Iterable[str]) -> _Span:
         with _reading(path):
             metadata = pq.read_metadata(path)
             names = metadata.schema.names
-            time = names.index("applied" if "applied" in names else "at")
-            for group in map(metadata.row_group, range(metadata.num_row_groups)):
-                # Any: the stubs allow for files without statistics, which nodes do not make.
-                pos: Any = group.column(names.index("log_pos")).statistics
-                at: Any = group.column(time).statistics
-                if group.num_rows:
-                    found.append((group.num_rows, pos, at))
+            found += zip(
+                _row_counts(metadata),
+                _statistics(metadata, names.index("log_pos")),
+                _statistics(metadata, names.index("applied" if "applied" in names else "at")),
+                strict=True,
+            )
     if not found:
         raise ReportError(f"{path} holds no row", hint="Nodes never seal such a file: copy it again, or take it away")
     return _Span(
@@ -183,16 +157,29 @@ def _span(paths: Iterable[str]) -> _Span:
     )
 
 
+def _is_quiet(path: str) -> bool:
+    """Return whether all events of a file are heartbeats, by its footer."""
+    with _reading(path):
+        metadata = pq.read_metadata(path)
+        found = _statistics(metadata, metadata.schema.names.index("event"))
+        return all(each is not None and each.has_min_max and each.min == each.max == _QUIET for each in found)
+
+
+def _row_counts(metadata: pq.FileMetaData) -> list[int]:
+    return [group.num_rows for group in map(metadata.row_group, range(metadata.num_row_groups)) if group.num_rows]
+
+
+def _statistics(metadata: pq.FileMetaData, column: int) -> Sequence[Any]:
+    """Return the statistics of a column of each row group that has rows."""
+    # Any: the stubs allow for files without statistics, which nodes do not make.
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return [group.column(column).statistics for group in groups if group.num_rows]
+
+
 def _role(path: str) -> str:
     with _reading(path):
         column = pq.read_table(path, columns=["role"], partitioning=None).column("role")
     return str(column[0].as_py())
-
-
-def _opened_us(path: str) -> int:
-    """Return the begin of the hour in which a segment was opened, as its directories say."""
-    date, hour = (part.partition("=")[2] for part in Path(path).parts[-3:-1])
-    return round(datetime.strptime(f"{date} {hour}", "%Y-%m-%d %H").replace(tzinfo=UTC).timestamp()) * 1_000_000
 
 
 @contextmanager
