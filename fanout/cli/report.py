@@ -35,15 +35,12 @@ from fanout.cli.arguments.report_options import (
     Trend,
     Until,
     Verbose,
-    local_path,
 )
-from fanout.escaping import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from fanout.cli.output.report_progress import ReportProgress
-    from fanout.reports.read.compacted import Compacted
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.values.document import ReportName
 
@@ -253,38 +250,6 @@ def traffic(
     """
 
 
-@app.command(epilog="Exit codes: 0 done, 5 a log cannot be read, or the directory cannot be written.")
-def compact(
-    log_dirs: LogDirectories,
-    *,
-    into: Annotated[
-        Path, typer.Option(parser=local_path, metavar="DIR", help="Where the large files are kept; reports read it.")
-    ],
-) -> None:
-    """Make few large files of the many small ones.
-
-    Of those that nodes seal, by date, primary and node. Takes in what is new each time; needs no Spark. Of a URI
-    only what is new is fetched. A report may be given DIR and the logs together: no row counts twice.
-    """
-    import tempfile
-
-    from fanout.replog.shipping.fetching import is_store
-    from fanout.reports.keep.compaction import compact as compact_logs
-    from fanout.reports.read.compacted import read_compacted
-
-    known = read_compacted(into)
-    with _progress() as progress, tempfile.TemporaryDirectory(prefix="fanout-compact-") as scratch:
-        fetched = _fetched(
-            [place for place in log_dirs if is_store(place)],
-            Path(scratch),
-            compacted=[known] if known else [],
-            progress=progress,
-        )
-        local = [place for place in log_dirs if not is_store(place)]
-        result = compact_logs([*local, *fetched], into=into, tell=progress)
-    typer.echo(printable(f"{result.sealed_files} new files taken in; {into} has {result.files}"))
-
-
 @app.command(epilog="Exit codes: 0 done.")
 def schema() -> None:
     """Print the JSON schema of the reports.
@@ -347,44 +312,30 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
 
     from fanout.replog.read.reading import stage
     from fanout.replog.shipping.fetching import is_store
-    from fanout.reports.read.compacted import read_compacted, without_compacted
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.spark import is_local, is_submitted
 
     progress("reading the logs")
-    compacted = {
-        directory: found for directory in log_dirs if "://" not in directory and (found := read_compacted(directory))
-    }
-    local = [Path(directory) for directory in log_dirs if "://" not in directory and directory not in compacted]
+    local = [Path(directory) for directory in log_dirs if "://" not in directory]
     stores = [place for place in log_dirs if is_store(place)] if is_local(master) and not is_submitted() else []
-    others = LogFiles.in_directories(
-        [place for place in log_dirs if ("://" in place and place not in stores) or place in compacted]
-    )
+    others = LogFiles.in_directories([place for place in log_dirs if "://" in place and place not in stores])
     with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
-        fetched = _fetched(stores, Path(scratch) / "fetched", compacted=compacted.values(), progress=progress)
+        fetched = _fetched(stores, Path(scratch) / "fetched", progress=progress)
         staged = stage([*local, *fetched], target=Path(scratch) / "staged")
         yield LogFiles.of_files(
-            updates=[*without_compacted(staged.updates, compacted.values()), *others.updates],
-            events=[*without_compacted(staged.events, compacted.values()), *others.events],
+            updates=[*staged.updates, *others.updates],
+            events=[*staged.events, *others.events],
             directories=log_dirs,
-            # Shipped, copied or compacted logs are sealed; where a node writes, its open segments are staged too.
+            # Shipped or copied logs are sealed; where a node writes, its open segments are staged too.
             sealed_only=len(local) < len(log_dirs) or not all((place / "open").is_dir() for place in local),
         )
 
 
-def _fetched(
-    stores: list[str], scratch: Path, *, compacted: Collection[Compacted], progress: Callable[[str], None]
-) -> list[Path]:
-    """Return log directories with the files of these stores that are not compacted yet."""
+def _fetched(stores: list[str], scratch: Path, *, progress: Callable[[str], None]) -> list[Path]:
+    """Return log directories with the files of these stores."""
     from fanout.replog.shipping.fetching import fetch
 
-    def wanted(name: str) -> bool:
-        return not any(name in one.seen for one in compacted)
-
-    return [
-        fetch(uri, target=scratch / str(number), wanted=wanted, tell=progress)
-        for number, uri in enumerate(dict.fromkeys(stores))
-    ]
+    return [fetch(uri, target=scratch / str(number), tell=progress) for number, uri in enumerate(dict.fromkeys(stores))]
 
 
 def _progress() -> ReportProgress:

@@ -6,6 +6,7 @@ Nothing here imports pyspark until a report is run.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
+from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, is_local, is_submitted, spark_session
 
 if TYPE_CHECKING:
     from fanout.reports.read.survey import LogCut
@@ -158,40 +159,39 @@ def run_report(
         from fanout.reports.keep.trend_file import read_trend
 
         history = read_trend(asked.trend_path)
-    cuts: tuple[LogCut, ...] = ()
-    if asked.since is not None and asked.until is not None:
-        from fanout.reports.read.recent_files import recent_files
+    with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
+        files, cuts = _chosen(files, asked, scratch=Path(scratch))
+        tell("starting Spark")
+        with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
+            from fanout.reports.figures.job import make_report
+            from fanout.reports.values.document import Parameters
 
-        since_us = AskedWindow.between(asked.since, asked.until).since_us
-        files, cuts = recent_files(files, since_us=since_us, reference=asked.reference)
-    tell("starting Spark")
-    with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
-        from fanout.reports.figures.job import make_report
-        from fanout.reports.values.document import Parameters
-
-        settle_s = asked.settle_s if name != "lag" else 0  # it waits for nothing
-        parameters = Parameters(
-            reference=asked.reference,
-            settle_s=settle_s,
-            depth=depth,
-            fail_under_percent=asked.fail_under,
-            accept_union=asked.accept_union,
-            list_limit=LIST_LIMIT,
-            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=asked.behind_max_s) if name != "lag" else 0,
-            since=asked.since,
-            until=asked.until,
-        )
-        report = make_report(
-            spark,
-            files,
-            name=name,
-            parameters=parameters,
-            baseline=baseline,
-            history=history,
-            cuts=cuts,
-            parquet=asked.parquet,
-            progress=tell,
-        )
+            settle_s = behind_max_s = 0.0
+            if name != "lag":  # it waits for nothing
+                settle_s = asked.settle_s
+                behind_max_s = _behind_max_s(files, settle_s=settle_s, asked_s=asked.behind_max_s)
+            parameters = Parameters(
+                reference=asked.reference,
+                settle_s=settle_s,
+                depth=depth,
+                fail_under_percent=asked.fail_under,
+                accept_union=asked.accept_union,
+                list_limit=LIST_LIMIT,
+                behind_max_s=behind_max_s,
+                since=asked.since,
+                until=asked.until,
+            )
+            report = make_report(
+                spark,
+                files,
+                name=name,
+                parameters=parameters,
+                baseline=baseline,
+                history=history,
+                cuts=cuts,
+                parquet=asked.parquet,
+                progress=tell,
+            )
     _write_files(report, asked)
     if asked.trend_path is not None and report.summary is not None:
         from fanout.reports.keep.trend_file import write_trend
@@ -199,6 +199,20 @@ def run_report(
 
         write_trend(asked.trend_path, history, added=past_report(report))
     return ReportResult(report, report.verdict is None or report.verdict.passed)
+
+
+def _chosen(files: LogFiles, asked: ReportOptions, *, scratch: Path) -> tuple[LogFiles, tuple[LogCut, ...]]:
+    """Return the files that a report reads, and where the logs begin that are not read whole."""
+    from fanout.reports.read.recent_files import recent_files
+    from fanout.reports.read.small_files import join_small_files
+
+    cuts: tuple[LogCut, ...] = ()
+    if asked.since is not None and asked.until is not None:
+        since_us = AskedWindow.between(asked.since, asked.until).since_us
+        files, cuts = recent_files(files, since_us=since_us, reference=asked.reference)
+    if is_local(asked.master) and not is_submitted():  # executors elsewhere would not find the copies
+        files = join_small_files(files, scratch=scratch)
+    return files, cuts
 
 
 def run_settings(files: LogFiles, master: str) -> dict[str, str]:

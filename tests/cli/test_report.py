@@ -251,31 +251,6 @@ def test_what_nodes_shipped_is_fetched(runner: CliRunner, job: StandInJob, log: 
     assert "there is no replication log in s3://nodes/elsewhere" in answer.stderr
 
 
-def test_what_nodes_shipped_is_compacted(
-    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, s3: LocalS3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each file is fetched once; a report on both reads of the store only what is not compacted."""
-    uri, large = s3.uri("nodes/large"), tmp_path / "large"
-    ship(log, uri)
-    fetched: list[str] = []
-    get = ObjectStore.get
-
-    def noted(store: ObjectStore, name: str) -> bytes:
-        fetched.append(name)
-        return get(store, name)
-
-    monkeypatch.setattr(ObjectStore, "get", noted)
-    answer = runner.invoke(app, ["report", "compact", uri, "--into", str(large)])
-    assert (answer.exit_code, answer.stdout) == (0, f"4 new files taken in; {large} has 4\n"), answer.output
-    assert len(fetched) == 4
-    answer = runner.invoke(app, ["report", "compact", uri, str(log), "--into", str(large)])
-    assert (answer.exit_code, answer.stdout) == (0, f"0 new files taken in; {large} has 4\n"), answer.output
-    assert runner.invoke(app, ["report", "lag", uri, str(large)]).exit_code == 0
-    assert job.logs is not None
-    assert {path.startswith(f"{large}/") for path in (*job.logs.updates, *job.logs.events)} == {True}
-    assert len(fetched) == 4
-
-
 @pytest.mark.parametrize("name", ["summary", "completeness", "all"])
 def test_the_file_of_the_trend_reaches_the_job(
     runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
@@ -293,7 +268,6 @@ def test_the_file_of_the_trend_reaches_the_job(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["compact", "--into", "s3://logs/large"],
         ["summary", "--trend", "s3://logs/trend.jsonl"],
         ["lag", "--json", "s3://logs/report.json"],
         ["lag", "--html", "s3://logs/report.html"],
@@ -387,18 +361,3 @@ def test_the_schema_is_printed_without_spark(runner: CliRunner, monkeypatch: pyt
     answer = runner.invoke(app, ["report", "schema"])
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert "all" in json.loads(answer.stdout)["properties"]["report"]["enum"]
-
-
-def test_compacted_logs_are_read_beside_the_logs(runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path) -> None:
-    """`compact` says what it did, needs no Spark, and no row of what it made is read a second time from the log."""
-    large = tmp_path / "large"
-    answer = runner.invoke(app, ["report", "compact", str(log), "--into", str(large)])
-    assert (answer.exit_code, answer.stdout) == (0, f"4 new files taken in; {large} has 4\n")
-    answer = runner.invoke(app, ["report", "lag", str(log), str(large)])
-    assert answer.exit_code == 0, answer.output
-    assert job.logs is not None
-    assert job.logs.directories == (str(log), str(large))
-    assert {path.startswith(f"{large}/") for path in (*job.logs.updates, *job.logs.events)} == {True}
-    assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
-    answer = runner.invoke(app, ["report", "compact", str(tmp_path / "nowhere"), "--into", str(large)])
-    assert answer.exit_code == 5

@@ -384,7 +384,6 @@ def test_report(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -
     assert answer.exit_code == 5
     assert "error: x\\x1b" in check_output(answer.stderr)
     check_run("report", "lag", str(log / "none"), exit_code=5)
-    check_run("report", "compact", str(log), "--into", str(log.parent / f"into{ARGUMENT}"), exit_code=0)
 
 
 def test_progress() -> None:

@@ -40,10 +40,11 @@ _SERIES_MAX: Final = 300
 
 def describe_inputs(files: LogFiles, *, survey: Survey) -> Inputs:
     """Return what was read."""
+    update_files, event_files = files.given
     return Inputs(
         directories=files.directories,
-        update_files=len(files.updates),
-        event_files=len(files.events),
+        update_files=update_files,
+        event_files=event_files,
         updates=sum(row.rows for row in survey.updates),
         events=sum(row.rows for row in survey.events),
         log_schema=SCHEMA_VERSION,

@@ -1,1 +1,1 @@
-"""Reports that stay: tables kept up to date from sealed files, and compacted logs."""
+"""What stays of a report for later ones: the file of the trend."""

@@ -209,7 +209,7 @@ def spark_errors() -> Iterator[None]:
         if (gone := _GONE.search(str(error))) is not None:
             raise ReportError(
                 f"{unquote(gone[1])} was removed while the report was made, as retention does with old files",
-                hint="Make it again; of files that are about to go, make it from a copy or what `compact` keeps",
+                hint="Make it again; of files that are about to go, make it from a copy",
             ) from error
         if (damaged := _FILE.search(said)) is not None:
             raise ReportError(

@@ -7,6 +7,7 @@ alone: only they say what links selected, and since when they held it. Knows fil
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ import pyarrow.parquet as pq
 
 from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.sealed_files import identity, is_sealed
 from fanout.reports.read.survey import LogCut
 
 __all__ = ["MARGIN_US", "recent_files"]
@@ -31,6 +31,10 @@ MARGIN_US: Final = 300_000_000
 
 _QUIET: Final = "heartbeat"
 """The event that says nothing of the time behind the next one."""
+
+_PATH: Final = re.compile(
+    r"(?P<table>updates|events)/node=(?P<node>[^/]*)/date=[^/]*/hour=[^/]*/(?P<node_epoch>\d+)-(?P<number>\d+)\.parquet$"
+)
 
 _Segment = tuple[int, int]
 """The node epoch and number of a segment; a node's are in this order."""
@@ -52,7 +56,7 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
 
     The window is by the clock of the reference that is asked for, else of the primaries, else of the taps, else of any
     node. A log that ends before the newest of theirs is read back as far again: its clock may be slow. Files on this
-    machine alone can be chosen; a compacted directory and what Spark reads by itself are read whole.
+    machine alone can be chosen; with one that Spark reads by itself, all are read.
 
     Args:
         files: The logs.
@@ -62,10 +66,8 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
     Raises:
         ReportError: A file cannot be read.
     """
-    paths = (*files.updates, *files.events)
-    if not paths or not all(map(is_sealed, paths)):
+    if not (nodes := _by_node((*files.updates, *files.events))):
         return files, ()
-    nodes = _by_node(paths)
     span = cache(lambda node, segment: _span(nodes[node][segment].values()))
     newest = {node: max(segments) for node, segments in nodes.items()}
     ends_us = {node: span(node, segment).last_us for node, segment in newest.items()}
@@ -103,12 +105,13 @@ def _telling(segments: Mapping[_Segment, Mapping[str, str]]) -> list[str]:
 
 
 def _by_node(paths: Iterable[str]) -> dict[str, dict[_Segment, dict[str, str]]]:
-    """Return the files by node, segment and table; of copies one."""
+    """Return the files by node, segment and table, of copies one; nothing when any is not on this machine."""
     nodes: dict[str, dict[_Segment, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
     for path in paths:
-        process, number = identity(path)
-        table, node, epoch = process.split("/")
-        nodes[unquote(node.removeprefix("node="))][int(epoch), number].setdefault(table, path)
+        if "://" in path or (name := _PATH.search(path)) is None:
+            return {}
+        segment = int(name["node_epoch"]), int(name["number"])
+        nodes[unquote(name["node"])][segment].setdefault(name["table"], path)
     return nodes
 
 

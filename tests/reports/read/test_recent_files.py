@@ -9,8 +9,8 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports import ReportOptions, run_report
-from fanout.reports.keep.compaction import compact
 from fanout.reports.read import recent_files as module
+from fanout.reports.read import small_files
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.recent_files import MARGIN_US, recent_files
 from fanout.reports.read.survey import LogCut
@@ -135,14 +135,12 @@ def test_a_restart_and_lost_rows_in_what_is_taken_are_told(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_chosen_from_is_read_whole(tmp_path: Path) -> None:
-    """A short log, no file at all, a compacted directory, and what Spark reads by itself."""
+    """A short log, no file at all, and what Spark reads by itself."""
     fill(tmp_path, NodeLog("hub", "primary"), range(20))
     whole = LogFiles.in_directories([tmp_path])
     assert recent(tmp_path, since=-60) == (whole, ())
-    compact([tmp_path], into=tmp_path / "large")
     for other in (
         LogFiles((), (), ()),
-        LogFiles.in_directories([tmp_path / "large"]),
         LogFiles((*whole.updates, "s3a://bucket/logs/v1/updates"), whole.events, ()),
     ):
         assert recent_files(other, since_us=at(17 * MINUTE), reference=None) == (other, ())
@@ -194,11 +192,12 @@ def grow(log: Path, segments: int) -> None:
 def test_the_report_is_that_of_the_whole_logs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the files of the window, what it lacks is the same, and what was proved of the time before is known."""
+    """From the files of the window, and from one copy of them, though what was proved before it is needed too."""
     grow(tmp_path, 12)
     asked = ReportOptions(since=when(at(40 * 7 + 20)), until=when(at(40 * 11 + 20)), depth=1)
     whole = run_report("all", [tmp_path], asked).report  # 5 minutes are more than there is
     monkeypatch.setattr(module, "MARGIN_US", 10_000_000)
+    monkeypatch.setattr(small_files, "_FEW", 3)
     found = run_report("all", [tmp_path], asked).report
     assert (whole.inputs.update_files, found.inputs.update_files, found.inputs.event_files) == (24, 10, 14)
     # What was read, and of which rows each log is made, is another thing.
