@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, is_local, is_submitted, spark_session
+from fanout.reports.spark import LOCAL_MASTER, is_local, is_submitted, spark_session
 
 if TYPE_CHECKING:
     from fanout.reports.read.survey import LogCut
@@ -30,8 +30,8 @@ __all__ = [
     "SETTLE_S",
     "ReportOptions",
     "ReportResult",
+    "is_short_run",
     "run_report",
-    "run_settings",
 ]
 
 SETTLE_S: Final = 30.0
@@ -44,11 +44,11 @@ LIST_LIMIT: Final = 50
 """The most entries of a list in a report."""
 
 
-_SMALL_RUN_BYTES: Final = 32 * 1024 * 1024
+_SHORT_RUN_BYTES: Final = 32 * 1024 * 1024
 """Logs up to this size (about two million rows) are read in less time than it takes to compile for speed."""
 
 
-DEPTHS: Final[Mapping[ReportName, int]] = {"summary": 2, "all": 2, "traffic": 1}
+DEPTHS: Final[Mapping[ReportName, int]] = {"all": 2, "traffic": 1}
 """How many topic levels make a prefix where that is not asked for; other reports have none by prefix then."""
 
 
@@ -162,7 +162,7 @@ def run_report(
     with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
         files, cuts = _chosen(files, asked, scratch=Path(scratch))
         tell("starting Spark")
-        with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
+        with spark_session(master=asked.master, short=is_short_run(files, asked.master)) as spark:
             from fanout.reports.figures.job import make_report
             from fanout.reports.values.document import Parameters
 
@@ -215,10 +215,9 @@ def _chosen(files: LogFiles, asked: ReportOptions, *, scratch: Path) -> tuple[Lo
     return files, cuts
 
 
-def run_settings(files: LogFiles, master: str) -> dict[str, str]:
-    """Return the settings of a run that follow from how much there is to read."""
-    small = master.startswith("local[") and files.bytes_at_most(_SMALL_RUN_BYTES)
-    return dict(SMALL_RUN_SETTINGS) if small else {}
+def is_short_run(files: LogFiles, master: str) -> bool:
+    """Return whether starting and compiling is most of the work of a report."""
+    return master.startswith("local[") and files.bytes_at_most(_SHORT_RUN_BYTES)
 
 
 def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) -> float:
