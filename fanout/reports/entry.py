@@ -156,7 +156,7 @@ def run_report(
         baseline = read_baseline(asked.baseline)
     history: tuple[PastReport, ...] = ()
     if asked.trend_path is not None:
-        from fanout.reports.keep.trend_file import read_trend
+        from fanout.reports.summary.trend_file import read_trend
 
         history = read_trend(asked.trend_path)
     with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
@@ -194,8 +194,8 @@ def run_report(
             )
     _write_files(report, asked)
     if asked.trend_path is not None and report.summary is not None:
-        from fanout.reports.keep.trend_file import write_trend
         from fanout.reports.summary.past_reports import past_report
+        from fanout.reports.summary.trend_file import write_trend
 
         write_trend(asked.trend_path, history, added=past_report(report))
     return ReportResult(report, report.verdict is None or report.verdict.passed)

@@ -11,8 +11,8 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports import LogFiles, ReportOptions, ReportResult, entry, run_report
 from fanout.reports.entry import is_short_run
-from fanout.reports.keep.trend_file import read_trend
 from fanout.reports.summary.past_reports import past_report
+from fanout.reports.summary.trend_file import read_trend
 from tests.reports.documents import report
 from tests.reports.logs import NodeLog, at, selector, when, write
 

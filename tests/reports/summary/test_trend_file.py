@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fanout.errors import ReportError
-from fanout.reports.keep import trend_file
-from fanout.reports.keep.trend_file import read_trend, write_trend
+from fanout.reports.summary import trend_file
+from fanout.reports.summary.trend_file import read_trend, write_trend
 from fanout.reports.values.history import PastLag, PastNode, PastReport
 
 DAY = timedelta(days=1)

@@ -1,1 +1,0 @@
-"""What stays of a report for later ones: the file of the trend."""
