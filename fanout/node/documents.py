@@ -47,7 +47,6 @@ from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
-from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.client_list import ClientQuery
@@ -145,8 +144,6 @@ class NodeDocuments:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
-        http = node.config.http
-        self._watch_results = WatchResults(None if http is None else http.report_directory, node=node.config.node.id)
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
@@ -209,8 +206,6 @@ class NodeDocuments:
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(links),
-            reported=self._watch_results.lag(),
-            reported_completeness=self._watch_results.completeness(),
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
