@@ -357,7 +357,7 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [one["topic"] for one in found["missing_topics"]["listed"]] == ["plant/line/3", "plant/line/4"]
     screen = run.text.rpartition("starting Spark")[2]
     assert "NOT COMPLETE" in screen
-    for said in (r"edge-1 +90\.0\s% +2 +\d\d:\d\d:\d\d", r"unexplained 2", r"edge-1 +plant/line/3 +1 "):
+    for said in (r"edge-1 +90\.0\s% +2 +\d\d:\d\d:\d\d", r"unexplained\s2", r"edge-1 +plant/line/3 +1 "):
         assert re.search(said, screen), said
     assert page.read_text().lstrip().lower().startswith("<!doctype html>")
     assert "starting Spark" in run.text, "the stage that runs is shown"
