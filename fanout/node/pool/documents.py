@@ -1,0 +1,141 @@
+"""Documents about the pool: what this node tells the other members, and what it shows of them over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from fanout import __version__
+from fanout.api.models import HttpStatus, LinkLag, NodeState, PoolDocument, PoolMember, PoolStatus, Readiness
+from fanout.config import LinkConfig
+from fanout.pool.member_facts import MemberFacts
+from fanout.pool.membership import AskFailure, Peer
+from fanout.pool.pool_members import PoolFigures
+
+__all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
+
+_DIGEST_BYTES: Final = 8
+_FAILURES: Final = {
+    AskFailure.UNREACHABLE: "nothing answers there, or TLS does not accept the other side",
+    AskFailure.TIMEOUT: "it does not answer in time",
+    AskFailure.REFUSED: "it does not accept the token of this node",
+    AskFailure.PROTOCOL: "it speaks another version of the pool's protocol",
+    AskFailure.ANSWER: "it ended the connection, or what answers there is no member of a pool",
+    AskFailure.IDENTITY: "it has the node.id of this node",
+}
+
+
+def config_digest(links: Iterable[LinkConfig]) -> str:
+    """Return the digest of what a node replicates: the names of its links, and their selectors with every key."""
+    what = [[link.name, [dataclasses.asdict(selector) for selector in link.selectors]] for link in links]
+    text = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def member_facts(
+    instance: str, readiness: Readiness, links: Iterable[LinkLag], *, topics: int, sessions: int, digest: str
+) -> MemberFacts:
+    """Return what a node tells the other members.
+
+    Args:
+        instance: What identifies its process.
+        readiness: Its readiness.
+        links: The lag of its links.
+        topics: Retained topics that its clients can read.
+        sessions: Sessions of its clients.
+        digest: Digest of what it replicates.
+    """
+    lags = [link.lag_seconds for link in links]
+    known = [seconds for seconds in lags if seconds is not None]
+    return MemberFacts(
+        node=readiness.node,
+        instance=instance,
+        version=__version__,
+        config_digest=digest,
+        state=readiness.state,
+        topics=topics,
+        sessions=sessions,
+        lag_s=max(known) if known and len(known) == len(lags) else None,
+    )
+
+
+def pool_document(own: MemberFacts, others: Sequence[tuple[Peer, bool]]) -> PoolDocument:
+    """Return the members as this node sees them.
+
+    Args:
+        own: What this node tells the others.
+        others: The other members, each with whether it is reachable.
+    """
+    members = [
+        _member(own, address=None, reachable=True, failure=None),
+        *sorted(
+            (_member(peer.facts, address=peer.address, reachable=ok, failure=peer.failure) for peer, ok in others),
+            key=lambda member: (member.node or "", member.address or ""),
+        ),
+    ]
+    reasons = tuple(reason for member in members for reason in _reasons(member, own))
+    return PoolDocument(node=own.node, ready=not reasons, reasons=reasons, members=tuple(members))
+
+
+def pool_status(document: PoolDocument, figures: PoolFigures, listener: HttpStatus) -> PoolStatus:
+    """Return the figures of the pool.
+
+    Args:
+        document: Its members.
+        figures: What members asked each other.
+        listener: Connections of the listener for members.
+    """
+    return PoolStatus(
+        members=len(document.members),
+        members_reachable=sum(member.reachable for member in document.members),
+        members_ready=sum(member.ready is True for member in document.members),
+        asked_total=figures.asked_total,
+        ask_failures_total=figures.failures_total,
+        answered_total=figures.answered_total,
+        refused_total=figures.refused_total,
+        connections=listener.connections,
+        closed_total=listener.closed_total,
+    )
+
+
+def _member(
+    facts: MemberFacts | None, *, address: str | None, reachable: bool, failure: AskFailure | None
+) -> PoolMember:
+    now = facts if reachable else None
+    return PoolMember(
+        node=None if facts is None else facts.node,
+        address=address,
+        is_self=address is None,
+        reachable=reachable,
+        failure=None if failure is None else _FAILURES[failure],
+        state=None if now is None else _state(now),
+        ready=None if now is None else now.state == "ready",
+        topics=None if now is None else now.topics,
+        lag=None if now is None else now.lag_s,
+        sessions=None if now is None else now.sessions,
+        version=None if facts is None else facts.version,
+        config_digest=None if facts is None else facts.config_digest,
+    )
+
+
+def _state(facts: MemberFacts) -> NodeState:
+    states: dict[str, NodeState] = {
+        "ready": "ready",
+        "not_ready": "not_ready",
+        "draining": "draining",
+        "stopping": "stopping",
+    }
+    return states[facts.state]
+
+
+def _reasons(member: PoolMember, own: MemberFacts) -> Iterable[str]:
+    name = member.address if member.node is None else member.node
+    if not member.reachable:
+        yield f"{name} is not reachable: {member.failure or 'it says nothing'}"
+    elif not member.ready:
+        yield f"{name} is {(member.state or 'not_ready').replace('_', ' ')}"
+    if member.config_digest not in (None, own.config_digest):
+        yield f"{name} has other links or selectors than {own.node}"
