@@ -1,7 +1,7 @@
 """One report in a process of its own, as `fanout report` makes it, and what Spark says that it cost.
 
-`python -m bench.report_run completeness|lag|all OUT_DIR LOG_DIR...` writes `report.json` and `cost.json` in `OUT_DIR`.
-Memory is the highest resident set of this process and of the JVM together.
+`python -m bench.report_run summary|completeness|lag|all OUT_DIR LOG_DIR...` writes `report.json` and `cost.json`
+in `OUT_DIR`. Memory is the highest resident set of this process and of the JVM together.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 from fanout.replog.read.reading import stage
-from fanout.reports.entry import run_completeness, run_lag, run_settings
+from fanout.reports.entry import ReportOptions, run_report, run_settings
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER, spark_session
+
+if TYPE_CHECKING:
+    from fanout.reports.values.document import ReportName
 
 __all__ = ["DEPTH", "SETTLE_S", "Cost", "make_report"]
 
@@ -43,7 +46,7 @@ class Cost:
     slowest_task_s: float
 
 
-def make_report(name: str, out: Path, directories: list[Path]) -> Cost:
+def make_report(name: ReportName, out: Path, directories: list[Path]) -> Cost:
     """Make a report of logs, write its JSON to `out/report.json`, and return what it cost."""
     with tempfile.TemporaryDirectory(prefix="fanout-bench-report-") as scratch:
         events, target = Path(scratch) / "events", Path(scratch) / "staged"
@@ -62,12 +65,9 @@ def make_report(name: str, out: Path, directories: list[Path]) -> Cost:
         }
         with spark_session(settings=settings) as spark:
             begin = time.monotonic()
-            json_path = out / "report.json"
-            if name == "lag":
-                run_lag(files, json_path=json_path)
-            else:
-                kind: Literal["all", "completeness"] = "all" if name == "all" else "completeness"
-                run_completeness(files, name=kind, settle_s=SETTLE_S, depth=DEPTH, json_path=json_path)
+            # The lag has no settle horizon, and by prefix it is looked at with the rest only.
+            asked = ReportOptions() if name == "lag" else ReportOptions(settle_s=SETTLE_S, depth=DEPTH)
+            run_report(name, files, replace(asked, json_path=out / "report.json"))
             seconds = read_s + time.monotonic() - begin
             jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
             peak_bytes = _peak_bytes("self") + _peak_bytes(str(jvm))
@@ -109,5 +109,5 @@ def _cost(seconds: float, peak_bytes: int, events: Path) -> Cost:
 
 if __name__ == "__main__":
     name, out, *directories = sys.argv[1:]
-    cost = make_report(name, Path(out), [Path(one) for one in directories])
+    cost = make_report(cast("ReportName", name), Path(out), [Path(one) for one in directories])
     (Path(out) / "cost.json").write_text(json.dumps(asdict(cost)))

@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,17 +20,20 @@ from fanout.cli.arguments.report_options import (
     LOCAL_MASTER,
     SETTLE_S,
     AcceptUnion,
+    Baseline,
     BehindMax,
     FailUnder,
     HtmlFile,
     JsonFile,
     LogDirectories,
+    MarkdownFile,
     Master,
     ParquetDirectory,
     Reference,
     Settle,
     Since,
     Until,
+    Verbose,
     local_path,
 )
 from fanout.escaping import printable
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from fanout.cli.output.report_progress import ReportProgress
-    from fanout.reports.entry import ReportResult
     from fanout.reports.read.compacted import Compacted
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.values.document import ReportName
@@ -55,8 +57,14 @@ _JUDGED_EXIT_CODES: Final = (
 _STANDARD_OUTPUT: Final = Path("-")
 
 
-_OPTIONS: Final = {"settle": "settle_s", "behind_max": "behind_max_s", "html_file": "html_path"}
-"""Arguments of the commands that have another name in `fanout.reports.entry`."""
+_OPTIONS: Final = {
+    "settle": "settle_s",
+    "behind_max": "behind_max_s",
+    "json_file": "json_path",
+    "html_file": "html_path",
+    "markdown_file": "markdown_path",
+}
+"""Arguments of the commands that have another name in `fanout.reports.entry.ReportOptions`."""
 
 
 def _every_report(
@@ -71,26 +79,20 @@ def _every_report(
     """Name the options that every report has, behind its own."""
 
 
-def _runs(
-    function: Literal["run_completeness", "run_lag", "run_section"], name: ReportName | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command that hands its arguments to a function of `fanout.reports.entry`.
+def _makes(name: ReportName) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command that hands its arguments to `fanout.reports.entry.run_report`.
 
     The decorated function names its own; those of `_every_report` follow.
     """
 
     def decorate(named: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(named)
-        def command(log_dirs: list[str], *, json_file: Path | None, master: str, **options: Any) -> None:
+        def command(log_dirs: list[str], **options: Any) -> None:
             _check_window(options["since"], options["until"])
             _require_spark()
-            from fanout.reports import entry
-
+            verbose = options.pop("verbose", False)
             asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
-            if name is not None:
-                asked["name"] = name
-            run = functools.partial(getattr(entry, function), master=master, **asked)
-            _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
+            _make(name, log_dirs=log_dirs, asked=asked, verbose=verbose)
 
         own, common = (inspect.signature(each, eval_str=True) for each in (named, _every_report))
         command.__signature__ = own.replace(  # type: ignore[attr-defined]  # typer reads the options from it
@@ -101,8 +103,32 @@ def _runs(
     return decorate
 
 
+@app.command(epilog=_JUDGED_EXIT_CODES)
+@_makes("summary")
+def summary(
+    log_dirs: LogDirectories,
+    *,
+    reference: Reference = None,
+    settle: Settle = SETTLE_S,
+    behind_max: BehindMax = None,
+    depth: Annotated[
+        int, typer.Option(min=0, metavar="LEVELS", help="How many topic levels make a prefix; 0 tells whole topics.")
+    ] = 2,
+    fail_under: FailUnder = None,
+    accept_union: AcceptUnion = False,
+    baseline: Baseline = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Answer what an operator asks first, as quickly as can be.
+
+    Did every secondary get everything; if not, which topics, since when, still going on, and why? How late was it?
+    Is it getting worse?
+    """
+
+
 @app.command("all", epilog=_JUDGED_EXIT_CODES)
-@_runs("run_completeness", "all")
+@_makes("all")
 def everything(
     log_dirs: LogDirectories,
     *,
@@ -112,6 +138,9 @@ def everything(
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
+    baseline: Baseline = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show everything in one report.
 
@@ -120,7 +149,7 @@ def everything(
 
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
-@_runs("run_completeness", "completeness")
+@_makes("completeness")
 def completeness(
     log_dirs: LogDirectories,
     *,
@@ -135,6 +164,9 @@ def completeness(
     ] = 0,
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
+    baseline: Baseline = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show what each secondary applied of what there was.
 
@@ -144,7 +176,7 @@ def completeness(
 
 
 @app.command(epilog=_EXIT_CODES)
-@_runs("run_lag")
+@_makes("lag")
 def lag(
     log_dirs: LogDirectories,
     *,
@@ -161,7 +193,7 @@ def lag(
 
 
 @app.command(epilog=_EXIT_CODES)
-@_runs("run_section", "snapshots")
+@_makes("snapshots")
 def snapshots(
     log_dirs: LogDirectories,
     *,
@@ -174,7 +206,7 @@ def snapshots(
 
 
 @app.command(epilog=_EXIT_CODES)
-@_runs("run_section", "convergence")
+@_makes("convergence")
 def convergence(
     log_dirs: LogDirectories,
     *,
@@ -188,7 +220,7 @@ def convergence(
 
 
 @app.command(epilog=_EXIT_CODES)
-@_runs("run_section", "stalls")
+@_makes("stalls")
 def stalls(
     log_dirs: LogDirectories,
     *,
@@ -202,7 +234,7 @@ def stalls(
 
 
 @app.command(epilog=_EXIT_CODES)
-@_runs("run_section", "traffic")
+@_makes("traffic")
 def traffic(
     log_dirs: LogDirectories,
     *,
@@ -342,19 +374,28 @@ def _require_spark() -> None:
     require_pyspark()
 
 
-def _make(run: Callable[..., ReportResult], *, log_dirs: list[str], master: str, json_file: Path | None) -> None:
-    """Run a report and print it, or its JSON alone; end with its exit code."""
-    only_json = json_file == _STANDARD_OUTPUT
-    with _progress() as progress, _staged(log_dirs, master=master, progress=progress) as files:
-        result = run(files, json_path=None if only_json else json_file, progress=progress)
-    if only_json:
+def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbose: bool) -> None:
+    """Make a report and print it, or the one document that goes to standard output alone; end with its exit code."""
+    from fanout.reports import entry
+
+    alone = [option for option in ("json_path", "markdown_path") if asked.get(option) == _STANDARD_OUTPUT]
+    if len(alone) > 1:
+        raise typer.BadParameter("only one of --json and --markdown can go to standard output; give the other a FILE")
+    options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
+    with _progress() as progress, _staged(log_dirs, master=options.master, progress=progress) as files:
+        result = entry.run_report(name, files, options, progress=progress)
+    if alone == ["json_path"]:
         sys.stdout.write(result.report.to_json())
+    elif alone == ["markdown_path"]:
+        from fanout.reports.render.markdown import render_markdown
+
+        sys.stdout.write(render_markdown(result.report))
     else:
         from fanout.cli.output.terminal import output
         from fanout.reports.render.terminal import print_report
 
         with output() as console:
-            print_report(result.report, console=console)
+            print_report(result.report, console=console, verbose=verbose)
     raise typer.Exit(result.exit_code)
 
 

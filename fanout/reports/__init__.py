@@ -3,7 +3,7 @@
 Importing this package does not import pyspark; running a report does.
 """
 
-from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportResult, run_completeness, run_lag, run_section, run_watch
+from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportOptions, ReportResult, run_report, run_watch
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER
 
@@ -12,9 +12,8 @@ __all__ = [
     "LOCAL_MASTER",
     "SETTLE_S",
     "LogFiles",
+    "ReportOptions",
     "ReportResult",
-    "run_completeness",
-    "run_lag",
-    "run_section",
+    "run_report",
     "run_watch",
 ]

@@ -1,4 +1,4 @@
-"""The reports as the command line calls them: run the job, write the files, print the result.
+"""The reports as the command line calls them: run the job, write the files.
 
 Nothing here imports pyspark until a report is run.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from fanout.errors import LogError, ReportError
 from fanout.replog.shipping.fetching import check_uri, is_store
@@ -23,18 +23,16 @@ from fanout.reports.read.scope import AskedWindow
 from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, is_local, spark_session
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fanout.reports.values.document import Report, ReportName
 
 __all__ = [
     "BEHIND_MAX_S",
+    "DEPTHS",
     "LIST_LIMIT",
     "SETTLE_S",
+    "ReportOptions",
     "ReportResult",
-    "run_completeness",
-    "run_lag",
-    "run_section",
+    "run_report",
     "run_settings",
     "run_watch",
 ]
@@ -57,6 +55,59 @@ _SIGNAL_WAIT_S: Final = 5.0
 """How long to wait for the signal that ended Spark before its end is called a fault."""
 
 
+DEPTHS: Final[Mapping[ReportName, int]] = {"summary": 2, "all": 2, "traffic": 1}
+"""How many topic levels make a prefix where that is not asked for; other reports have none by prefix then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What a report is asked for, and where it goes; each report takes those that concern it.
+
+    Raises:
+        ReportError: They cannot be met, whatever the logs hold.
+    """
+
+    reference: str | None = None
+    """The node whose log says what there was to be replicated; None takes the only primary in the logs, else the only
+    secondary that stamps for others, else the only tap, else the union of the secondaries."""
+    settle_s: float = SETTLE_S
+    """The settle horizon in seconds: updates younger than this at the end of the reference's log are pending, neither
+    applied nor missing."""
+    behind_max_s: float | None = None
+    """How long before the reference's, without a stop, a node's log may end and what came later be pending; beyond,
+    that is unknown. None means 120 s where the input has sealed files only, else settle_s."""
+    depth: int | None = None
+    """How many topic levels make a prefix; 0 for no figures by prefix, None for what the report has by default."""
+    since: datetime | None = None
+    """Updates that were published before this are in no figure; None for no such bound."""
+    until: datetime | None = None
+    """Those that were published at this time or later neither."""
+    fail_under: float | None = None
+    """In per cent; the result has not passed when any selector has a lower share, nor when secondaries could be
+    compared with one another only."""
+    accept_union: bool = False
+    """Whether it may pass then."""
+    baseline: Path | None = None
+    """The JSON of an earlier report, for the trend; None compares the halves of the window."""
+    master: str = LOCAL_MASTER
+    """The Spark master's URL."""
+    json_path: Path | None = None
+    """Where to write the JSON; None for nowhere."""
+    html_path: Path | None = None
+    """Where to write the page; None for nowhere."""
+    markdown_path: Path | None = None
+    """Where to write the answers as Markdown; None for nowhere. Of a report that has answers."""
+    parquet: str | None = None
+    """The directory or URI for the tables as Parquet; None writes none."""
+
+    def __post_init__(self) -> None:
+        if self.settle_s < 0 or (self.depth or 0) < 0 or (self.behind_max_s or 0) < 0:
+            raise ReportError(
+                "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
+            )
+        AskedWindow.between(self.since, self.until)
+
+
 @dataclass(frozen=True, slots=True)
 class ReportResult:
     """What a run of a report gave."""
@@ -71,193 +122,59 @@ class ReportResult:
         return 0 if self.passed else 1
 
 
-def run_completeness(
-    logs: LogFiles | Sequence[Path | str],
-    *,
-    name: Literal["completeness", "all"] = "completeness",
-    reference: str | None = None,
-    settle_s: float = SETTLE_S,
-    behind_max_s: float | None = None,
-    depth: int = 0,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    master: str = LOCAL_MASTER,
-    fail_under: float | None = None,
-    accept_union: bool = False,
-    json_path: Path | None = None,
-    html_path: Path | None = None,
-    parquet: str | None = None,
-    console: Console | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> ReportResult:
-    """Run the completeness and lag report over the logs of several nodes, or every report in one.
-
-    Args:
-        logs: The staged files, or log directories (of which only sealed files are read).
-        name: `all` adds stalls, convergence, snapshots and traffic to it.
-        reference: The node whose log says what there was to be replicated; None takes the only primary in the
-            logs, else the only tap, else the union of the secondaries.
-        settle_s: The settle horizon in seconds: updates younger than this at the end of the reference's log
-            are
-            pending, neither applied nor missing.
-        behind_max_s: How long before the reference's, without a stop, a node's log may end and what came later be
-            pending; beyond, that is unknown. None means 120 s where the input has sealed files only, else settle_s.
-        depth: How many topic levels make a prefix; 0 for no figures by prefix, which traffic cannot do without.
-        since: Updates that were published before this are in no figure; None for no such bound.
-        until: Those that were published at this time or later neither.
-        master: The Spark master's URL.
-        fail_under: In per cent; the result has not passed when any selector has a lower share, nor when secondaries
-            could be compared with one another only.
-        accept_union: Whether it may pass then.
-        json_path: Where to write the JSON; None for nowhere.
-        html_path: Where to write the page; None for nowhere.
-        parquet: The directory or URI for the tables as Parquet; None writes none.
-        console: Where to print the tables; None prints nothing.
-        progress: Is told the name of each stage when it begins; None tells nobody.
-
-    Raises:
-        ExtraMissing: pyspark is not installed.
-        ReportError: No Java, no usable logs or no reference, or a file cannot be written.
-    """
-    if settle_s < 0 or depth < 0 or (behind_max_s is not None and behind_max_s < 0):
-        raise ReportError(
-            "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
-        )
-    AskedWindow.between(since, until)  # refused before anything is started
-    if name == "all" and depth < 1:
-        raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
-    _check_places(json_path, html_path)
-    files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
-    tell = progress or _tell_nobody
-    tell("starting Spark")
-    with spark_session(master=master, settings=run_settings(files, master)) as spark:
-        from fanout.reports.figures.job import make_completeness_report
-        from fanout.reports.values.document import Parameters
-
-        parameters = Parameters(
-            reference=reference,
-            settle_s=settle_s,
-            depth=depth,
-            fail_under_percent=fail_under,
-            accept_union=accept_union,
-            list_limit=LIST_LIMIT,
-            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=behind_max_s),
-            since=since,
-            until=until,
-        )
-        report = make_completeness_report(
-            spark, files, name=name, parameters=parameters, parquet=parquet, progress=tell
-        )
-    return _finish(report, json_path=json_path, html_path=html_path, console=console)
-
-
-def run_lag(
-    logs: LogFiles | Sequence[Path | str],
-    *,
-    depth: int = 0,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    master: str = LOCAL_MASTER,
-    json_path: Path | None = None,
-    html_path: Path | None = None,
-    parquet: str | None = None,
-    console: Console | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> ReportResult:
-    """Run the lag report alone: propagation times, heartbeats, time to ready; it needs no reference.
-
-    Args:
-        logs: The staged files, or log directories (of which only sealed files are read).
-        depth: How many topic levels make a prefix; 0 for no figures by prefix.
-        since: What happened before this is in no figure; None for no such bound.
-        until: What happened at this time or later neither.
-        master: The Spark master's URL.
-        json_path: Where to write the JSON; None for nowhere.
-        html_path: Where to write the page; None for nowhere.
-        parquet: The directory or URI for the tables as Parquet; None writes none.
-        console: Where to print the tables; None prints nothing.
-        progress: Is told the name of each stage when it begins; None tells nobody.
-
-    Raises:
-        ExtraMissing: pyspark is not installed.
-        ReportError: No Java, no usable logs, or a file cannot be written.
-    """
-    if depth < 0:
-        raise ReportError("the depth cannot be negative", hint="Give 0 or a positive number")
-    AskedWindow.between(since, until)  # refused before anything is started
-    _check_places(json_path, html_path)
-    files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
-    tell = progress or _tell_nobody
-    tell("starting Spark")
-    with spark_session(master=master, settings=run_settings(files, master)) as spark:
-        from fanout.reports.figures.job import make_lag_report
-
-        report = make_lag_report(
-            spark, files, depth=depth, list_limit=LIST_LIMIT, since=since, until=until, parquet=parquet, progress=tell
-        )
-    return _finish(report, json_path=json_path, html_path=html_path, console=console)
-
-
-def run_section(
-    logs: LogFiles | Sequence[Path | str],
-    *,
+def run_report(
     name: ReportName,
-    reference: str | None = None,
-    settle_s: float = SETTLE_S,
-    depth: int = 0,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    master: str = LOCAL_MASTER,
-    json_path: Path | None = None,
-    html_path: Path | None = None,
-    parquet: str | None = None,
-    console: Console | None = None,
+    logs: LogFiles | Sequence[Path | str],
+    options: ReportOptions | None = None,
+    *,
     progress: Callable[[str], None] | None = None,
 ) -> ReportResult:
-    """Run the report on snapshots, convergence, stalls or traffic.
+    """Make a report over the logs of several nodes, and write its files.
 
     Args:
+        name: Which report.
         logs: The staged files, or log directories (of which only sealed files are read).
-        name: Which of the four.
-        reference: As for `run_completeness`; snapshots need none.
-        settle_s: The settle horizon in seconds: what is younger at the end of the log is pending.
-        depth: For traffic, how many topic levels make a prefix.
-        since: What happened before this is in no figure; None for no such bound.
-        until: What happened at this time or later neither.
-        master: The Spark master's URL.
-        json_path: Where to write the JSON; None for nowhere.
-        html_path: Where to write the page; None for nowhere.
-        parquet: The directory or URI for the tables as Parquet; None writes none.
-        console: Where to print the tables; None prints nothing.
+        options: What is asked for; None means the defaults.
         progress: Is told the name of each stage when it begins; None tells nobody.
 
     Raises:
         ExtraMissing: pyspark is not installed.
-        ReportError: No Java, no usable logs or no reference, or a file cannot be written.
+        ReportError: No Java, no usable logs or no reference, no usable baseline, or a file cannot be written.
     """
-    if settle_s < 0 or depth < 0:
-        raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
-    AskedWindow.between(since, until)  # refused before anything is started
-    _check_places(json_path, html_path)
+    asked = options or ReportOptions()
+    depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
+    if name in ("all", "traffic") and depth < 1:
+        raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
+    _check_places(asked.json_path, asked.html_path, asked.markdown_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
+    baseline: Report | None = None
+    if asked.baseline is not None:
+        from fanout.reports.summary.baseline import read_baseline
+
+        baseline = read_baseline(asked.baseline)
     tell("starting Spark")
-    with spark_session(master=master, settings=run_settings(files, master)) as spark:
-        from fanout.reports.figures.job import make_section_report
+    with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
+        from fanout.reports.figures.job import make_report
         from fanout.reports.values.document import Parameters
 
+        settle_s = asked.settle_s if name != "lag" else 0  # it waits for nothing
         parameters = Parameters(
-            reference=reference,
+            reference=asked.reference,
             settle_s=settle_s,
             depth=depth,
-            fail_under_percent=None,
+            fail_under_percent=asked.fail_under,
+            accept_union=asked.accept_union,
             list_limit=LIST_LIMIT,
-            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=None),
-            since=since,
-            until=until,
+            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=asked.behind_max_s) if name != "lag" else 0,
+            since=asked.since,
+            until=asked.until,
         )
-        report = make_section_report(spark, files, name=name, parameters=parameters, parquet=parquet, progress=tell)
-    return _finish(report, json_path=json_path, html_path=html_path, console=console)
+        report = make_report(
+            spark, files, name=name, parameters=parameters, baseline=baseline, parquet=asked.parquet, progress=tell
+        )
+    _write_files(report, asked)
+    return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 
 def run_watch(
@@ -281,7 +198,7 @@ def run_watch(
         keep_days: How long windows and events are kept.
         completeness_minutes: Of how much of the logs each run computes the completeness too, up to the newest that is
             sealed; None computes none.
-        reference: As for `run_completeness`, of that.
+        reference: As in `ReportOptions`, of that.
         master: The Spark master's URL.
         stop: Ends the keeping after the run that is under way.
         tell: Is told, after each run, what it did or why it failed.
@@ -364,18 +281,17 @@ def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) ->
     return max(settle_s, BEHIND_MAX_S) if files.sealed_only else settle_s
 
 
-def _finish(report: Report, *, json_path: Path | None, html_path: Path | None, console: Console | None) -> ReportResult:
-    if json_path is not None:
-        _write(json_path, report.to_json())
-    if html_path is not None:
+def _write_files(report: Report, options: ReportOptions) -> None:
+    if options.json_path is not None:
+        _write(options.json_path, report.to_json())
+    if options.html_path is not None:
         from fanout.reports.render.page import render_page
 
-        _write(html_path, render_page(report))
-    if console is not None:
-        from fanout.reports.render.terminal import print_report
+        _write(options.html_path, render_page(report))
+    if options.markdown_path is not None:
+        from fanout.reports.render.markdown import render_markdown
 
-        print_report(report, console=console)
-    return ReportResult(report, report.verdict is None or report.verdict.passed)
+        _write(options.markdown_path, render_markdown(report))
 
 
 def _check_places(*paths: Path | None) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.errors import ReportError
 from fanout.replog.shipping.object_store import ObjectStore
-from fanout.reports import entry
+from fanout.reports import ReportOptions, entry
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.render import terminal
-from fanout.reports.spark import LOCAL_MASTER
+from fanout.reports.values.document import ReportName
 from tests.cli.processes import run_on_terminal
 from tests.cli.real_logs import write_primary_log, write_secondary_log
 from tests.support.object_store import LocalS3, local_s3
@@ -42,18 +43,21 @@ class StandInResult:
 
 
 class StandInJob:
-    """Takes the place of `run_completeness`, `run_lag` and `run_section`."""
+    """Takes the place of `run_report`."""
 
     def __init__(self) -> None:
         self.exit_code = 0
         self.error: Exception | None = None
+        self.name: str = ""
         self.logs: LogFiles | None = None
-        self.options: dict[str, Any] = {}
+        self.options = ReportOptions()
         self.files_were_there = False
 
-    def __call__(self, logs: LogFiles, *, progress: Callable[[str], None], **options: Any) -> StandInResult:
+    def __call__(
+        self, name: str, logs: LogFiles, options: ReportOptions, *, progress: Callable[[str], None]
+    ) -> StandInResult:
         progress("starting Spark")
-        self.logs, self.options = logs, options
+        self.name, self.logs, self.options = name, logs, options
         local = [path for path in (*logs.updates, *logs.events) if "://" not in path]
         self.files_were_there = all(Path(path).is_file() for path in local)
         if self.error is not None:
@@ -65,9 +69,7 @@ class StandInJob:
 def job(monkeypatch: pytest.MonkeyPatch) -> StandInJob:
     """Put a stand-in in the place of the jobs and of the printing."""
     stand_in = StandInJob()
-    monkeypatch.setattr(entry, "run_completeness", stand_in)
-    monkeypatch.setattr(entry, "run_lag", stand_in)
-    monkeypatch.setattr(entry, "run_section", stand_in)
+    monkeypatch.setattr(entry, "run_report", stand_in)
     monkeypatch.setattr(terminal, "print_report", print_stand_in)
     return stand_in
 
@@ -86,7 +88,7 @@ def log(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", ["completeness", "all"])
+@pytest.mark.parametrize("name", ["summary", "completeness", "all"])
 def test_completeness_stages_the_logs_and_passes_every_option(
     runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
 ) -> None:
@@ -104,49 +106,40 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         ),
         *("--parquet", "s3a://bucket/tables", "--behind-max", "7"),
         *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
+        *("--baseline", str(tmp_path / "earlier.json")),
     ]
     answer = runner.invoke(app, ["report", name, str(log), *arguments])
     assert answer.exit_code == 0, answer.output
-    assert job.options == {
-        "name": name,
-        "reference": "hub",
-        "settle_s": 2.5,
-        "behind_max_s": 7,
-        "depth": 2,
-        "since": datetime(2026, 2, 2, 14, tzinfo=UTC),
-        "until": datetime(2026, 2, 2, 15, tzinfo=UTC),
-        "master": "local[1]",
-        "fail_under": 99.5,
-        "accept_union": True,
-        "json_path": tmp_path / "r.json",
-        "html_path": tmp_path / "r.html",
-        "parquet": "s3a://bucket/tables",
-    }
+    assert job.name == name
+    assert job.options == ReportOptions(
+        reference="hub",
+        settle_s=2.5,
+        behind_max_s=7,
+        depth=2,
+        since=datetime(2026, 2, 2, 14, tzinfo=UTC),
+        until=datetime(2026, 2, 2, 15, tzinfo=UTC),
+        fail_under=99.5,
+        accept_union=True,
+        baseline=tmp_path / "earlier.json",
+        master="local[1]",
+        json_path=tmp_path / "r.json",
+        html_path=tmp_path / "r.html",
+        parquet="s3a://bucket/tables",
+    )
     assert job.logs is not None
     assert job.logs.directories == (str(log),)
     assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
     assert job.files_were_there
 
 
-@pytest.mark.parametrize(("name", "depth"), [("completeness", 0), ("all", 2)])
-def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: Path, name: str, depth: int) -> None:
-    """The defaults that the help shows are the job's own; a report on everything has prefixes too."""
-    runner.invoke(app, ["report", name, str(log)])
-    assert job.options == {
-        "name": name,
-        "reference": None,
-        "settle_s": entry.SETTLE_S,
-        "behind_max_s": None,
-        "depth": depth,
-        "since": None,
-        "until": None,
-        "master": LOCAL_MASTER,
-        "fail_under": None,
-        "accept_union": False,
-        "json_path": None,
-        "html_path": None,
-        "parquet": None,
-    }
+@pytest.mark.parametrize(
+    "name", ["summary", "completeness", "all", "lag", "snapshots", "convergence", "stalls", "traffic"]
+)
+def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: Path, name: ReportName) -> None:
+    """The defaults that the help shows are the job's own."""
+    assert runner.invoke(app, ["report", name, str(log)]).exit_code == 0
+    assert job.name == name
+    assert job.options in (ReportOptions(), ReportOptions(depth=entry.DEPTHS.get(name, 0)))
 
 
 def test_lag_passes_its_options(runner: CliRunner, job: StandInJob, log: Path) -> None:
@@ -154,15 +147,7 @@ def test_lag_passes_its_options(runner: CliRunner, job: StandInJob, log: Path) -
     options = ["--master", "local[2]", "--until", "2026-02-02", "--depth", "3"]
     answer = runner.invoke(app, ["report", "lag", str(log), *options])
     assert answer.exit_code == 0
-    assert job.options == {
-        "depth": 3,
-        "since": None,
-        "until": datetime(2026, 2, 2, tzinfo=UTC),
-        "master": "local[2]",
-        "json_path": None,
-        "html_path": None,
-        "parquet": None,
-    }
+    assert job.options == ReportOptions(depth=3, until=datetime(2026, 2, 2, tzinfo=UTC), master="local[2]")
 
 
 @pytest.mark.parametrize("name", ["snapshots", "convergence", "stalls", "traffic"])
@@ -171,19 +156,22 @@ def test_single_sections_pass_their_options(
 ) -> None:
     """Each of the four hands over its own options; snapshots need no reference, traffic has a depth."""
     arguments = ["--settle", "3", "--parquet", str(tmp_path / "tables"), "--html", str(tmp_path / "r.html")]
-    expected: dict[str, Any] = {"name": name, "settle_s": 3.0, "master": LOCAL_MASTER, "json_path": None}
-    expected |= {"parquet": str(tmp_path / "tables"), "html_path": tmp_path / "r.html"}
     arguments += ["--since", "2026-02-02 14:00Z"]
-    expected |= {"since": datetime(2026, 2, 2, 14, tzinfo=UTC), "until": None}
+    expected = ReportOptions(
+        settle_s=3,
+        since=datetime(2026, 2, 2, 14, tzinfo=UTC),
+        html_path=tmp_path / "r.html",
+        parquet=str(tmp_path / "tables"),
+    )
     if name != "snapshots":
         arguments += ["--reference", "hub"]
-        expected["reference"] = "hub"
+        expected = replace(expected, reference="hub")
     if name == "traffic":
         arguments += ["--depth", "2"]
-        expected["depth"] = 2
+        expected = replace(expected, depth=2)
     answer = runner.invoke(app, ["report", name, str(log), *arguments])
     assert answer.exit_code == 0, answer.output
-    assert job.options == expected
+    assert (job.name, job.options) == (name, expected)
 
 
 def test_report_is_printed_plain_in_a_pipe(runner: CliRunner, job: StandInJob, log: Path) -> None:
@@ -196,7 +184,7 @@ def test_json_to_standard_output_is_alone(runner: CliRunner, job: StandInJob, lo
     """`--json -` prints the document instead of the tables, and writes no file called -."""
     answer = runner.invoke(app, ["report", "completeness", str(log), "--json", "-"])
     assert answer.stdout == '{"report": "stand-in"}\n'
-    assert job.options["json_path"] is None
+    assert job.options.json_path is None
 
 
 def test_below_the_threshold(runner: CliRunner, job: StandInJob, log: Path) -> None:
@@ -356,7 +344,7 @@ def test_not_a_log(runner: CliRunner, job: StandInJob, tmp_path: Path) -> None:
     assert job.logs is None
 
 
-@pytest.mark.parametrize("command", ["completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])
+@pytest.mark.parametrize("command", ["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])
 def test_pyspark_missing(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
     """Without pyspark: exit 4 and the command that installs it, before the logs are looked at."""
     monkeypatch.setattr("fanout.reports.spark.importlib.util.find_spec", lambda name: None)
@@ -372,7 +360,7 @@ def test_wrong_options(runner: CliRunner, job: StandInJob, log: Path, options: l
     assert job.logs is None
 
 
-@pytest.mark.parametrize("name", ["completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])
+@pytest.mark.parametrize("name", ["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])
 def test_a_window_that_is_none(runner: CliRunner, job: StandInJob, log: Path, name: str) -> None:
     """What is no time, and an end that is not after the begin, are told with the option and an example."""
     for option in ("--since", "--until"):

@@ -373,7 +373,7 @@ def test_report(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -
 
     made = SimpleNamespace(report=report(hostile=True), exit_code=0)
     made.report = made.report.model_copy(update={"notices": (HOSTILE,), "basis": (HOSTILE,)})
-    monkeypatch.setattr(entry, "run_lag", lambda *_, progress, **__: [progress(HOSTILE), made][1])
+    monkeypatch.setattr(entry, "run_report", lambda *_, progress, **__: [progress(HOSTILE), made][1])
     answer = runner.invoke(app, ["report", "lag", str(log)])
     assert answer.exit_code == 0, answer.output
     assert "[bold red]:smile:" in check_output(answer.stdout.replace("\xa0", " "))
@@ -383,7 +383,7 @@ def test_report(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -
     def fail(*_: object, **__: object) -> None:
         raise ReportError(HOSTILE, hint=HOSTILE)
 
-    monkeypatch.setattr(entry, "run_lag", fail)
+    monkeypatch.setattr(entry, "run_report", fail)
     answer = runner.invoke(app, ["report", "lag", str(log)])
     assert answer.exit_code == 5
     assert "error: x\\x1b" in check_output(answer.stderr)

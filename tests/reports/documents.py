@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanout.reports.values.document import (
     Attempt,
@@ -73,11 +73,11 @@ HOSTILE = "a/</script><script>alert(1)</script>&\"'\x1b[31m\u202e\u2028http://ev
 
 
 def stamped(
-    *, expected: int = 100, missing: int = 0, unknown: int = 0, unseen: int | None = 0, **others: int
+    *, expected: int = 100, missing: int = 0, unknown: int = 0, unseen: int | None = 0, **others: Any
 ) -> StampedFigures:
     """Return figures in which the rest was applied."""
     names = ("reobtained", "conflated", "superseded", "pending", "pending_applied")
-    counts = dict.fromkeys((*names, "duplicated", "stale", "refused", "unreferenced"), 0) | others
+    counts: dict[str, Any] = dict.fromkeys((*names, "duplicated", "stale", "refused", "unreferenced"), 0) | others
     whole = expected + (unseen or 0) + counts.setdefault("unidentified", 0)
     at_least = percent(expected - missing - unknown, whole)
     return StampedFigures(

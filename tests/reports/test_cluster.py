@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fanout
-from fanout.reports import run_completeness, run_section
+from fanout.reports import ReportOptions, run_report
 from fanout.reports.java import find_java
 from fanout.reports.spark import SMALL_RUN_SETTINGS
 from tests.reports.conftest import INTERPRETED
@@ -63,7 +63,7 @@ with spark_session(master=master, settings=json.loads(settings)) as spark:
 
 def make_report(log: Path, *, out: Path) -> None:
     """Write the JSON of the report on everything, with the Spark session that is active."""
-    run_completeness([log], name="all", settle_s=SETTLE_S, depth=2, json_path=out)
+    run_report("all", [log], ReportOptions(settle_s=SETTLE_S, json_path=out))
 
 
 @dataclass(frozen=True)
@@ -179,5 +179,5 @@ def test_the_command_can_be_submitted(cluster: Cluster, spark: SparkSession, log
     run(cluster, *submit, entry, "report", "stalls", str(log), "--settle", str(SETTLE_S), "--json", str(submitted))
     assert cluster.applications() == applications + 1
     assert spark.sparkContext.master == "local[2]"
-    run_section([log], name="stalls", settle_s=SETTLE_S, json_path=local)
+    run_report("stalls", [log], ReportOptions(settle_s=SETTLE_S, json_path=local))
     assert submitted.read_bytes() == local.read_bytes()

@@ -18,11 +18,10 @@ import pytest
 import fanout.reports
 from fanout.reports.compare import convergence as convergence_transforms
 from fanout.reports.compare import rolling as kept
-from fanout.reports.compare import snapshots as snapshots_transforms
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
-from fanout.reports.figures import convergence
-from fanout.reports.figures.job import make_completeness_report, make_section_report
+from fanout.reports.figures import snapshots, topic_states
+from fanout.reports.figures.job import make_report
 from fanout.reports.read import reading
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Earlier, read_tables, take_survey
@@ -44,6 +43,8 @@ Site = tuple[str, int]
 KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     # Each of these gives a row to several: a row of a log to every group or target that it is of.
     ("source_rows", "node", "link"): ("node", "link", "group"),
+    ("reference_topics", "node", "link"): ("node", "link", "group", "span"),
+    ("lacking_updates", "group", "topic"): ("group", "topic", "target"),
     ("absences_of_targets", "node", "link"): ("node", "link", "target", "upstream"),
     ("journeys", "node", "link"): ("node", "link", "target", "above"),
     ("digest_points", "node", "link"): ("node", "link", "selector"),
@@ -112,12 +113,11 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
 
         monkeypatch.setattr(module, name, checking)
 
-    watch(snapshots_transforms, "link_epochs", "node", "link", "node_epoch", "link_epoch")
-    watch(convergence, "_values", "set", "member", "topic")
-    watch(convergence_transforms, "compare_members", "set", "topic")
+    watch(snapshots, "link_periods", "node", "link", "node_epoch", "kind", "number")
+    watch(topic_states, "reference_topics", "target", "topic")
+    watch(topic_states, "node_topics", "target", "topic")
+    watch(topic_states, "topic_states", "target", "topic")
     watch(convergence_transforms, "digest_points", "member", "window_us")
-    watch(stalls_transforms, "judge_topics", "target", "topic")
-    watch(stalls_transforms, "with_others", "target", "topic")
     watch(stalls_transforms, "lacking_updates", "target", "topic")
     watch(traffic_transforms, "count_topics", "group", "topic", "publisher")
     watch(traffic_transforms, "count_by_source", "group")
@@ -154,11 +154,9 @@ def test_no_join_multiplies_rows(
     """The keys of all joins are unique where they have to be, and every join that the source has was made."""
     files = LogFiles.in_directories([write(tmp_path, logs())])
     asked = {"reference": None, "settle_s": 1.0, "depth": 2, "fail_under_percent": None, "list_limit": 50}
-    make_completeness_report(
-        spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None
-    )
+    make_report(spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None)
     window = Parameters.model_validate(asked | {"until": when(at(40))})
-    make_section_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
+    make_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
     tables = tables_of(spark, logs())
     kept.drop_old("events", tables.events, keep_us=1)
     cuts = tuple(LogCut(node, T0, pos=9, at_us=at(9), absent=0) for node in ("hub", "below"))
@@ -168,4 +166,4 @@ def test_no_join_multiplies_rows(
 
     assert made.keys() == set(joins())
     assert [site for site, rows in made.items() if not rows] == []
-    assert len(grouped) == 10
+    assert len(grouped) == 9

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.errors import ReportError
-from fanout.reports import run_lag
+from fanout.reports import run_report
 from fanout.reports.values.document import Report
 from tests.support.clients import subscriber
 from tests.support.mosquitto import publish_all, publisher
@@ -75,17 +75,17 @@ def test_nothing_is_missing_in_what_two_nodes_shipped(
     copy.mkdir()
     files, root = s3.open("reports/site")
     pafs.copy_files(root, str(copy), source_filesystem=files, destination_filesystem=pafs.LocalFileSystem())
-    assert run_lag([f"file://{copy}"]).report.lag == report.lag
+    assert run_report("lag", [f"file://{copy}"]).report.lag == report.lag
 
 
 def test_a_store_without_one_of_the_tables_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """A node that logged no update left no such directory; a place that holds neither table is told."""
     with pytest.raises(ReportError, match="there is no log file in file:///"):
-        run_lag([f"file://{tmp_path}"])
+        run_report("lag", [f"file://{tmp_path}"])
 
 
 def test_a_store_that_spark_has_no_client_for_is_told(spark: SparkSession) -> None:
     """The error says what Spark said, and the hint what to give it."""
     with pytest.raises(ReportError, match="FileSystem") as caught:
-        run_lag(["s3a://bucket/logs"])
+        run_report("lag", ["s3a://bucket/logs"])
     assert "hadoop-aws" in caught.value.hint

@@ -11,7 +11,7 @@ import pytest
 from bench.synthetic_logs import make_logs, publish, write
 from bench.synthetic_truth import differences, figures, missing_sequences
 from fanout.replog.read.reading import stage
-from fanout.reports.entry import run_completeness
+from fanout.reports.entry import ReportOptions, run_report
 from fanout.reports.read.log_files import LogFiles
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -34,12 +34,15 @@ def test_every_number_is_the_injected_truth(tmp_path: Path) -> None:
     directories = [tmp_path / log.node for log in logs]
     staged = stage(directories, target=tmp_path / "staged")
     assert staged.torn_bytes > 0
-    run_completeness(
+    run_report(
+        "completeness",
         LogFiles.of_files(updates=staged.updates, events=staged.events, directories=directories),
-        settle_s=SETTLE_US / 1e6,
-        depth=2,
-        json_path=tmp_path / "report.json",
-        parquet=str(tmp_path / "tables"),
+        ReportOptions(
+            settle_s=SETTLE_US / 1e6,
+            depth=2,
+            json_path=tmp_path / "report.json",
+            parquet=str(tmp_path / "tables"),
+        ),
     )
     truth = figures(published, logs, settle_us=SETTLE_US)
     compared, wrong = differences(truth, json.loads((tmp_path / "report.json").read_text()))

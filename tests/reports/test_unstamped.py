@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.reports.figures.job import make_completeness_report, make_section_report
+from fanout.reports.figures.job import make_report
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.values.document import Parameters, Report, ReportName
 from fanout.reports.values.figures import percent, time_of
@@ -252,9 +252,9 @@ def test_random_logs_without_stamps_give_what_the_oracle_says(
     )
 
     def section(name: ReportName) -> Report:
-        return make_section_report(spark, files, name=name, parameters=parameters, progress=lambda stage: None)
+        return make_report(spark, files, name=name, parameters=parameters, progress=lambda stage: None)
 
-    report = make_completeness_report(spark, files, parameters=parameters, progress=lambda stage: None)
+    report = make_report(spark, files, name="completeness", parameters=parameters, progress=lambda stage: None)
     try:
         check_updates(report, drawn.bounds, extra_is_known=drawn.extra_is_known)
         if asked:

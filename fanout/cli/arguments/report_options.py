@@ -14,17 +14,20 @@ __all__ = [
     "LOCAL_MASTER",
     "SETTLE_S",
     "AcceptUnion",
+    "Baseline",
     "BehindMax",
     "FailUnder",
     "HtmlFile",
     "JsonFile",
     "LogDirectories",
+    "MarkdownFile",
     "Master",
     "ParquetDirectory",
     "Reference",
     "Settle",
     "Since",
     "Until",
+    "Verbose",
     "local_path",
 ]
 
@@ -55,6 +58,25 @@ JsonFile: TypeAlias = Annotated[
 HtmlFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--html", parser=local_path, metavar="FILE", help="Write the report as one self-contained page."),
+]
+MarkdownFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--markdown",
+        parser=local_path,
+        metavar="FILE",
+        help="Write the answers as Markdown, for a ticket; - writes them to standard output, alone.",
+    ),
+]
+Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all tables behind the answers.")]
+Baseline: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        parser=local_path,
+        metavar="FILE",
+        help="Say whether it got worse since an earlier report, from its JSON. Default: since the first half of the "
+        "window.",
+    ),
 ]
 ParquetDirectory: TypeAlias = Annotated[
     str | None,

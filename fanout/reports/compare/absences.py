@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from fanout.reports.read.rows import small_frame
@@ -28,6 +28,9 @@ UNEXPLAINED: Final = "live"
 
 _INDIRECT: Final = ("audit", "upstream")
 """Causes that are told by something else than the link's own absence."""
+
+_SLICES: Final = 64
+"""Into how many slices of time losses are divided."""
 
 UNHEARD_US: Final = 60_000_000
 """How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
@@ -119,37 +122,55 @@ def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Sur
     )
 
 
-def with_cause(lost: DataFrame, *, absences: DataFrame) -> DataFrame:
+def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]) -> DataFrame:
     """Return the lost updates with the column `cause`: one of `CAUSES`, or `UNEXPLAINED`.
 
-    Rows and spans are put in order of time and read once, so neither many losses nor many spans multiply.
+    Rows and spans are put in order of time and read once, so neither many losses nor many spans multiply. That is done
+    in slices of time, so that the losses of one target are sorted by many tasks.
 
     Args:
         lost: Rows with the columns target and origin_us.
         absences: `absences_of_targets`.
+        span_us: From when to when updates were lost, about: decides the slices.
     """
+    begin_us, end_us = span_us
+    width_us = max(1, (end_us - begin_us) // _SLICES)
+
+    def slice_of(at_us: Column) -> Column:
+        position = (at_us - sf.lit(begin_us).cast("long")) / sf.lit(width_us)
+        return sf.greatest(sf.lit(0), sf.least(sf.lit(_SLICES), sf.floor(position))).cast("int")
+
     spans = absences.select(
         "target",
+        slice_of(sf.col("after_us")).alias("slice"),
         sf.col("after_us").alias("origin_us"),
         sf.struct("until_us", "cause").alias("span"),
     )
+    # Of all of a kind that have begun the one that lasts longest covers the time, if any does. What a link did itself
+    # goes before what an audit found, and that before what the nodes above it did.
+    kinds = [~sf.col("span.cause").isin(*_INDIRECT), *(sf.col("span.cause") == each for each in _INDIRECT)]
+    kind = sf.when(kinds[0], 0).when(kinds[1], 1).otherwise(2)
+    begun_before = (
+        spans.withColumn("slice", sf.explode(sf.sequence(sf.col("slice") + 1, sf.lit(_SLICES + 1))))
+        .groupBy("target", "slice", kind)
+        .agg(sf.min("origin_us").alias("origin_us"), sf.max("span").alias("span"))
+        .select("target", "slice", "origin_us", "span")
+    )
     # A span that begins at the very time of an update comes behind it: it does not cover it.
     begun = (
-        Window.partitionBy("target")
+        Window.partitionBy("target", "slice")
         .orderBy("origin_us", sf.col("span").isNotNull())
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    # Of all of a kind that have begun the one that lasts longest covers the time, if any does. What a link did itself
-    # goes before what an audit found, and that before what the nodes above it did.
-    kinds = (~sf.col("span.cause").isin(*_INDIRECT), *(sf.col("span.cause") == each for each in _INDIRECT))
-    longest = [sf.max(sf.when(kind, sf.col("span"))).over(begun) for kind in kinds]
+    longest = [sf.max(sf.when(each, sf.col("span"))).over(begun) for each in kinds]
     covering = [sf.when(span["until_us"] >= sf.col("origin_us"), span["cause"]) for span in longest]
     cause = sf.coalesce(*covering, sf.lit(UNEXPLAINED))
     return (
-        lost.unionByName(spans, allowMissingColumns=True)
+        lost.withColumn("slice", slice_of(sf.col("origin_us")))
+        .unionByName(spans.unionByName(begun_before), allowMissingColumns=True)
         .withColumn("cause", cause)
         .where(sf.col("span").isNull())
-        .drop("span")
+        .drop("span", "slice")
     )
 
 

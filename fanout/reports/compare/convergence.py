@@ -6,71 +6,57 @@ the reference. Nothing is joined row by row: the values of all members meet in o
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-__all__ = [
-    "compare_members",
-    "count_members",
-    "count_verdicts",
-    "digest_points",
-    "digest_sum",
-    "windows_of",
-]
+__all__ = ["VERDICTS", "digest_points", "digest_sum", "set_verdict", "speaks_for_set", "windows_of"]
 
-_LOW: int = 2**32 - 1
+VERDICTS = ("equal", "apart", "pending", "unknown")
+"""What a topic can be at the members of a set; see `ConvergenceSet`."""
+
+_ALL: Final = (Window.unboundedPreceding, Window.unboundedFollowing)
+_LOW: Final = 2**32 - 1
 
 
-def compare_members(values: DataFrame, *, sets: DataFrame) -> DataFrame:
-    """Return the verdict on each (set, topic): `equal`, `apart`, `pending` or `unknown`.
+def set_verdict() -> Column:
+    """Return the verdict on the topic of a row of `topic_states` at all members of its set: one of `VERDICTS`.
 
-    Args:
-        values: The last value of each topic in the log of each member: set, member, topic, digest (null when
-            removed), changed_us, sure, gap (whether the member's log has one); (member, topic) is the key.
-        sets: set, members, gap_members (how many have a gap), settled_until_us; `set` is the key.
-
-    Returns:
-        Columns set, topic, verdict; topics of which no member holds a value are left out.
+    Null when no member holds a value. The row also has reference_gap and node_gap (whether rows of the log may be
+    missing), and of its set: group, set, with_reference (whether the reference is a member), gap_members (how many have
+    a gap), judged_until_us.
     """
-    by_topic = (
-        values.groupBy("set", "topic")
-        .agg(
-            sf.count("digest").alias("holders"),
-            sf.min("digest").alias("least"),
-            sf.max("digest").alias("most"),
-            sf.max("changed_us").alias("changed_us"),
-            sf.count_if(~sf.col("sure")).alias("unsure"),
-            sf.count_if(sf.col("gap")).alias("with_gap"),
-        )
-        .where(sf.col("holders") > 0)
-        .join(sf.broadcast(sets), on="set", how="inner")
-    )
+    members = Window.partitionBy("group", "topic", "set").rowsBetween(*_ALL)
+    with_reference = sf.col("with_reference")
+
+    def of_reference(column: str) -> Column:
+        return sf.when(with_reference, sf.col(column))
+
+    def one(condition: Column) -> Column:
+        return sf.coalesce((with_reference & condition).cast("int"), sf.lit(0))
+
+    holders = sf.count("held_digest").over(members) + one(sf.col("wanted_digest").isNotNull())
+    least = sf.least(sf.min("held_digest").over(members), of_reference("wanted_digest"))
+    most = sf.greatest(sf.max("held_digest").over(members), of_reference("wanted_digest"))
+    changed_us = sf.greatest(sf.max("held_changed_us").over(members), of_reference("wanted_changed_us"))
+    unsure = sf.count_if(~sf.col("held_sure")).over(members) + one(~sf.col("wanted_sure"))
     # A member whose log has a gap and no row of the topic may have had one.
-    doubtful = (sf.col("unsure") > 0) | (sf.col("with_gap") < sf.col("gap_members"))
-    equal = (sf.col("holders") == sf.col("members")) & (sf.col("least") == sf.col("most"))
-    verdict = (
-        sf.when(doubtful, "unknown")
-        .when(equal, "equal")
-        .when(sf.col("changed_us") > sf.col("settled_until_us"), "pending")
+    with_gap = sf.count_if(sf.col("node_gap") & sf.col("held_sure").isNotNull()).over(members) + one(
+        sf.col("reference_gap") & sf.col("wanted_sure").isNotNull()
+    )
+    return (
+        sf.when(holders == 0, sf.lit(None))
+        .when((unsure > 0) | (with_gap < sf.col("gap_members")), "unknown")
+        .when((holders == sf.col("members")) & (least == most), "equal")
+        .when(changed_us > sf.col("judged_until_us"), "pending")
         .otherwise("apart")
     )
-    return by_topic.select("set", "topic", verdict.alias("verdict"))
 
 
-def count_verdicts(verdicts: DataFrame) -> DataFrame:
-    """Return, for each set, how many topics got each verdict."""
-    return verdicts.groupBy("set").agg(
-        *(
-            sf.count_if(sf.col("verdict") == verdict).alias(verdict)
-            for verdict in ("equal", "apart", "pending", "unknown")
-        )
-    )
-
-
-def count_members(values: DataFrame) -> DataFrame:
-    """Return, for each member, how many topics it holds and their digest."""
-    held = values.where(sf.col("digest").isNotNull())
-    return held.groupBy("member").agg(sf.count(sf.lit(1)).alias("topics"), digest_sum(sf.col("digest")).alias("digest"))
+def speaks_for_set() -> Column:
+    """Return whether a row of `topic_states` is the one of its set that is counted for the topic."""
+    return sf.col("target") == sf.min("target").over(Window.partitionBy("group", "topic", "set").rowsBetween(*_ALL))
 
 
 def digest_sum(digest: Column) -> Column:

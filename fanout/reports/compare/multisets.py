@@ -195,13 +195,16 @@ def count_multisets(by_topic: DataFrame) -> DataFrame:
     )
 
 
-def count_causes(differences: DataFrame, *, rows: DataFrame, absences: DataFrame, gaps: bool) -> DataFrame:
+def count_causes(
+    differences: DataFrame, *, rows: DataFrame, absences: DataFrame, span_us: tuple[int, int], gaps: bool
+) -> DataFrame:
     """Return, for each target, how many of its missing updates each cause explains at most, and what none does.
 
     Args:
         differences: `value_differences`.
         rows: `reference_rows`.
         absences: `absences.absences_of_targets`.
+        span_us: From when to when the logs are, about.
         gaps: As for `reference_multiset`.
 
     Returns:
@@ -215,7 +218,7 @@ def count_causes(differences: DataFrame, *, rows: DataFrame, absences: DataFrame
         .join(lost.select(*_KEY), on=list(_KEY), how="left_semi")
     )
     by_source = (
-        with_cause(seen, absences=absences)
+        with_cause(seen, absences=absences, span_us=span_us)
         .groupBy(*_KEY, "node", "link")
         .agg(*(sf.count_if(sf.col("cause") == cause).alias(cause) for cause in CAUSES))
     )

@@ -1,27 +1,23 @@
-"""The jobs: read the logs, decide what is compared, compare, and put the figures into a report."""
+"""The job: read the logs, decide what is compared, make the sections, and put their figures into a report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Final, Literal
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from fanout.errors import ReportError
-from fanout.reports.figures.comparison import Comparison
-from fanout.reports.figures.convergence import describe_convergence
-from fanout.reports.figures.judging import judge
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.sections import describe_inputs, describe_lag, describe_logs, describe_ready
-from fanout.reports.figures.snapshots import describe_snapshots
-from fanout.reports.figures.stalls import describe_stalls
-from fanout.reports.figures.traffic import basis_statement, describe_traffic, traffic_scope
-from fanout.reports.identify.planning import basis_statements, decide_scope
+from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind, Section
+from fanout.reports.figures.sections import describe_inputs, describe_logs
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Earlier, Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
 from fanout.reports.read.survey import Survey
+from fanout.reports.summary.judging import judge
+from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     Parameters,
     ReferenceSequences,
@@ -29,268 +25,95 @@ from fanout.reports.values.document import (
     Report,
     ReportName,
     TargetReport,
+    Verdict,
     WindowSummary,
 )
-from fanout.reports.values.figures import (
-    FinalFigures,
-    StampedFigures,
-    UnstampedFigures,
-    covered_from,
-    time_of,
-)
+from fanout.reports.values.figures import covered_from, time_of
 
-__all__ = ["make_completeness_report", "make_lag_report", "make_section_report"]
+__all__ = ["make_report"]
 
 Progress = Callable[[str], None]
 
-_SNAPSHOTS_BASIS: Final = "The links' own events, each by its node's clock; no reference is needed."
-_LAG_BASIS: Final = (
-    "Propagation times run from an update's stamp to its logging at the node, by two clocks whose difference is in "
-    "them; updates without a stamp have none. Round trips are those of the links' heartbeats, by one clock. No "
-    "reference is needed."
-)
 _UNION_REFUSED: Final = (
     "the secondaries are compared with one another only, and what none of them may read is missing at none of them: "
     "give the log of a tap with a user of its own, or of the primary; --accept-union judges without"
 )
 
 
-def make_section_report(
+def make_report(
     spark: SparkSession,
     files: LogFiles,
     *,
     name: ReportName,
     parameters: Parameters,
-    parquet: str | None = None,
-    progress: Progress,
-) -> Report:
-    """Return the report on snapshots, convergence, stalls or traffic.
-
-    Args:
-        spark: The session.
-        files: The logs.
-        name: Which of the four.
-        parameters: What was asked for.
-        parquet: The directory or URI for the tables as Parquet; None writes none.
-        progress: Is told the name of each stage when it begins.
-    """
-    settle_us = round(parameters.settle_s * 1_000_000)
-    window = _asked(parameters)
-    out = ParquetTables(spark, parquet)
-    limit = parameters.list_limit
-    with spark_errors():
-        tables, survey, progress = _look(spark, files, window=window, progress=progress)
-        progress(name)
-        common: dict[str, Any] = {
-            "report": name,
-            "parameters": parameters,
-            "inputs": describe_inputs(files, survey=survey),
-            "logs": describe_logs(survey),
-        }
-        if name == "snapshots":
-            epochs = describe_snapshots(
-                spark, tables, survey=survey, settle_us=settle_us, window=window, list_limit=limit, parquet=out
-            )
-            return Report(
-                **common,
-                basis=(_SNAPSHOTS_BASIS,),
-                snapshots=epochs,
-            )
-        if name == "traffic":
-            scope = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us, window=window)
-            counted = describe_traffic(
-                spark, tables, survey=survey, scope=scope, depth=parameters.depth, list_limit=limit, parquet=out
-            )
-            basis: tuple[str, ...] = (basis_statement(scope.reference),)
-        else:
-            scope = _scope(survey, parameters)
-            basis = basis_statements(scope)
-        common |= {
-            "reference": _describe_reference(scope, ()),
-            "basis": basis,
-            "window": _describe_window(survey, scope),
-            "notices": scope.notices,
-        }
-        if name == "traffic":
-            return Report(**common, traffic=counted)
-        if name == "stalls":
-            return Report(**common, stalls=describe_stalls(spark, tables, scope=scope, list_limit=limit, parquet=out))
-        return Report(
-            **common,
-            convergence=describe_convergence(spark, tables, survey=survey, scope=scope, list_limit=limit, parquet=out),
-        )
-
-
-def make_lag_report(
-    spark: SparkSession,
-    files: LogFiles,
-    *,
-    depth: int = 0,
-    list_limit: int,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    parquet: str | None = None,
-    progress: Progress,
-) -> Report:
-    """Return the report on lag and readiness alone, with a depth above 0 by topic prefix too."""
-    parameters = Parameters(
-        reference=None,
-        settle_s=0,
-        depth=depth,
-        fail_under_percent=None,
-        list_limit=list_limit,
-        since=since,
-        until=until,
-    )
-    window = _asked(parameters)
-    with spark_errors():
-        tables, survey, progress = _look(spark, files, window=window, progress=progress)
-        progress("lag")
-        return Report(
-            report="lag",
-            parameters=parameters,
-            basis=(_LAG_BASIS,),
-            inputs=describe_inputs(files, survey=survey),
-            logs=describe_logs(survey),
-            lag=describe_lag(
-                tables,
-                survey=survey,
-                window=window,
-                depth=depth,
-                list_limit=list_limit,
-                parquet=ParquetTables(spark, parquet),
-            ),
-            ready=describe_ready(tables, survey=survey, window=window, list_limit=list_limit),
-        )
-
-
-def make_completeness_report(
-    spark: SparkSession,
-    files: LogFiles,
-    *,
-    name: Literal["completeness", "all"] = "completeness",
-    parameters: Parameters,
+    baseline: Report | None = None,
     earlier: Earlier | None = None,
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
-    """Return the report on completeness and lag, or with the name `all` on everything, from one look at the logs.
+    """Return a report, all of its sections from one look at the logs.
 
     Args:
         spark: The session.
         files: The logs.
-        name: Which of the two.
+        name: Which report.
         parameters: What was asked for.
+        baseline: An earlier report to compare with; None compares the halves of the window.
         earlier: What is known of the time before the files, where these are not whole logs; None where they are.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
+
+    Raises:
+        ReportError: The logs cannot be read or compared, or the baseline is of other nodes.
     """
+    kind = REPORTS[name]
+    window = AskedWindow.between(parameters.since, parameters.until)
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, window=_asked(parameters), earlier=earlier, progress=progress)
-        scope = _scope(survey, parameters)
-        comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
-        progress("updates by identity")
-        sequences = comparison.reference_sequences()
-        by_identity = comparison.stamped(sequences)
-        progress("updates by value")
-        unstamped, repeated = comparison.unstamped()
-        finals: dict[int, FinalFigures] = {}
-        differing = None
-        if not scope.window.has_end:  # what is held then, not at the end of the logs, would take replaying them
-            progress("final values")
-            finals, differing = comparison.finals()
-        else:
-            out.write_empty("final_values")
-        targets = tuple(
-            _target_report(
-                target, scope, by_identity.figures.get(target.id), unstamped.get(target.id), finals.get(target.id)
-            )
-            for target in scope.targets
-        )
-        progress("lag")
-        report = Report(
-            report=name,
-            parameters=parameters,
-            inputs=describe_inputs(files, survey=survey),
-            logs=describe_logs(survey),
-            reference=_describe_reference(scope, sequences),
-            basis=basis_statements(scope),
-            window=_describe_window(survey, scope),
-            notices=scope.notices,
-            targets=targets,
-            prefixes=by_identity.prefixes,
-            prefix_map=by_identity.prefix_map,
-            over_time=by_identity.over_time,
-            missing=by_identity.missing,
-            differing=differing,
-            repeated=repeated,
-            lag=describe_lag(
-                tables,
-                survey=survey,
-                window=scope.window,
-                depth=parameters.depth,
-                list_limit=parameters.list_limit,
-                parquet=out,
-            ),
-            ready=describe_ready(tables, survey=survey, window=scope.window, list_limit=parameters.list_limit),
-            verdict=judge(
-                targets,
-                fail_under_percent=parameters.fail_under_percent,
-                left_out=scope.left_out,
-                cut_off=scope.cut_off,
-                refused_reference=_UNION_REFUSED
-                if scope.reference.kind == "union" and not parameters.accept_union
-                else "",
-            ),
-        )
-        if name == "completeness":
-            return report
-        return _with_sections(
-            report, spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out, progress=progress
-        )
-
-
-def _with_sections(
-    report: Report,
-    spark: SparkSession,
-    tables: Tables,
-    *,
-    survey: Survey,
-    scope: Scope,
-    parameters: Parameters,
-    parquet: ParquetTables,
-    progress: Progress,
-) -> Report:
-    """Return a completeness report with the sections of all other reports, relative to the same reference."""
-    settle_us, limit = scope.settle_us, parameters.list_limit
-    progress("stalls")
-    stalled = describe_stalls(spark, tables, scope=scope, list_limit=limit, parquet=parquet)
-    progress("convergence")
-    held = describe_convergence(spark, tables, survey=survey, scope=scope, list_limit=limit, parquet=parquet)
-    progress("snapshots")
-    epochs = describe_snapshots(
-        spark, tables, survey=survey, settle_us=settle_us, window=scope.window, list_limit=limit, parquet=parquet
-    )
-    progress("traffic")
-    # By the same rule it has the same reference. Its groups are not those of the comparison, where a primary that
-    # links over MQTT 3.1.1 are compared with stands twice, by identity and by value: its updates would count twice.
-    seen = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us, window=scope.window)
-    counted = describe_traffic(
-        spark, tables, survey=survey, scope=seen, depth=parameters.depth, list_limit=limit, parquet=parquet
-    )
-    return report.model_copy(
-        update={
-            "basis": (
-                *report.basis,
-                f"Traffic: {basis_statement(seen.reference)}",
-                f"Epochs: {_SNAPSHOTS_BASIS}",
-            ),
-            "stalls": stalled,
-            "convergence": held,
-            "snapshots": epochs,
-            "traffic": counted,
+        tables, survey, progress = _look(spark, files, window=window, earlier=earlier, progress=progress)
+        material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
+        if kind.needs_reference:
+            _scope(kind, material)  # refused before anything is compared
+        with closing(material):
+            parts = [_build(section, material, progress=progress) for section in kind.sections]
+    fields: dict[str, Any] = {"inputs": describe_inputs(files, survey=survey), "logs": describe_logs(survey)}
+    if kind.needs_reference:
+        scope = _scope(kind, material)
+        sequences = tuple(one for part in parts for one in part.sequences)
+        fields |= {
+            "reference": _describe_reference(scope, sequences),
+            "window": _describe_window(survey, scope),
+            "notices": scope.notices,
         }
+        if kind.judges:
+            fields["targets"] = tuple(_target_report(target, scope, parts) for target in scope.targets)
+            fields["verdict"] = _judge(fields["targets"], scope=scope, parameters=parameters)
+    for part in parts:
+        fields |= part.fields
+    report = Report(report=name, parameters=parameters, basis=kind.basis(material), **fields)
+    if not kind.judges:
+        return report
+    summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline)
+    return report.model_copy(update={"summary": summary})
+
+
+def _build(section: Section, material: Material, *, progress: Progress) -> Part:
+    progress(section.name)
+    return section.build(material)
+
+
+def _scope(kind: ReportKind, material: Material) -> Scope:
+    return material.traffic_scope if kind is REPORTS["traffic"] else material.scope
+
+
+def _judge(targets: Sequence[TargetReport], *, scope: Scope, parameters: Parameters) -> Verdict | None:
+    is_refused = scope.reference.kind == "union" and not parameters.accept_union
+    return judge(
+        targets,
+        fail_under_percent=parameters.fail_under_percent,
+        left_out=scope.left_out,
+        cut_off=scope.cut_off,
+        refused_reference=_UNION_REFUSED if is_refused else "",
     )
 
 
@@ -321,28 +144,11 @@ def _look(
     return tables, survey, lambda stage: progress(f"{stage}, {rows:,} rows")
 
 
-def _scope(survey: Survey, parameters: Parameters) -> Scope:
-    return decide_scope(
-        survey,
-        requested=parameters.reference,
-        settle_us=round(parameters.settle_s * 1_000_000),
-        behind_max_us=round(parameters.behind_max_s * 1_000_000),
-        window=_asked(parameters),
-    )
-
-
-def _asked(parameters: Parameters) -> AskedWindow:
-    return AskedWindow.between(parameters.since, parameters.until)
-
-
-def _target_report(
-    target: Target,
-    scope: Scope,
-    stamped: StampedFigures | None,
-    unstamped: UnstampedFigures | None,
-    final: FinalFigures | None,
-) -> TargetReport:
+def _target_report(target: Target, scope: Scope, parts: Sequence[Part]) -> TargetReport:
     group = scope.groups[target.group]
+    figures: dict[str, Any] = dict.fromkeys(("stamped", "unstamped", "final"))
+    for part in parts:
+        figures |= part.by_target.get(target.id, {})
     return TargetReport(
         node=target.node,
         link=target.link,
@@ -354,9 +160,7 @@ def _target_report(
         complete_at=None if target.held_from_us is None else time_of(target.held_from_us),
         covered_from=covered_from(target.covered_from_us),
         covered_until=time_of(target.covered_until_us),
-        stamped=stamped,
-        unstamped=unstamped,
-        final=final,
+        **figures,
     )
 
 

@@ -1,4 +1,4 @@
-"""The parts of a report that need no reference: the logs themselves, lag, and time from connect to ready."""
+"""The parts of a report that need no reference: the logs themselves, and lag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.replog.files.schema import SCHEMA_VERSION
-from fanout.reports.compare import epochs, lag
+from fanout.reports.compare import lag
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Tables, collect_rows
@@ -18,7 +18,6 @@ from fanout.reports.read.survey import Survey
 from fanout.reports.values import buckets
 from fanout.reports.values.buckets import bucket_value_us, cumulative
 from fanout.reports.values.document import (
-    Attempt,
     ClockDifference,
     Inputs,
     LagPoint,
@@ -27,13 +26,11 @@ from fanout.reports.values.document import (
     LogSummary,
     PrefixLag,
     Propagation,
-    ReadySection,
-    ReadySummary,
     RoundTrip,
 )
 from fanout.reports.values.figures import Cumulative, Distribution, LagFigures, Listed, time_of
 
-__all__ = ["describe_cells", "describe_inputs", "describe_lag", "describe_logs", "describe_ready"]
+__all__ = ["describe_cells", "describe_inputs", "describe_lag", "describe_logs"]
 
 _DISTRIBUTIONS_MAX: Final = 5_000
 """Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
@@ -178,52 +175,6 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
     )
 
 
-def describe_ready(tables: Tables, *, survey: Survey, window: AskedWindow = WHOLE, list_limit: int) -> ReadySection:
-    """Return how long each link took from connect to ready, of the attempts that were under way in a window."""
-    attempts = epochs.link_attempts(tables.events, window=window).persist()
-    try:
-        rows = collect_rows(epochs.summarize_attempts(attempts).orderBy("node", "link"))
-        latest = collect_rows(
-            attempts.where(sf.col("live_us").isNotNull()).orderBy(sf.desc("live_us"), "node", "link").limit(list_limit)
-        )
-    finally:
-        attempts.unpersist()
-    if window.is_whole:
-        tear_downs = {(row["node"], row["link"]): survey.tear_downs(row["node"], link=row["link"]) for row in rows}
-    else:
-        torn = collect_rows(epochs.count_tear_downs(tables.events, window=window))
-        tear_downs = {(row["node"], row["link"]): row["tear_downs"] for row in torn}
-    links = tuple(
-        ReadySummary(
-            node=row["node"],
-            link=row["link"],
-            attempts=row["attempts"],
-            ready=row["ready"],
-            first_live=None if row["first_live_us"] is None else time_of(row["first_live_us"]),
-            first_ready_s=_seconds(row["first_ready_us"]),
-            last_ready_s=_seconds(row["last_ready_us"]),
-            most_ready_s=_seconds(row["most_ready_us"]),
-            topics=row["topics"],
-            evidence=row["evidence"] or "",
-            tear_downs=tear_downs.get((row["node"], row["link"]), 0),
-        )
-        for row in rows
-    )
-    listed = tuple(
-        Attempt(
-            node=row["node"],
-            link=row["link"],
-            connecting=time_of(row["connecting_us"]),
-            live=time_of(row["live_us"]),
-            ready_s=row["ready_us"] / 1e6,
-            topics=row["topics"],
-            evidence=row["evidence"],
-        )
-        for row in latest
-    )
-    return ReadySection(links=links, attempts=Listed[Attempt](total=sum(link.ready for link in links), listed=listed))
-
-
 def _ranked(cells: DataFrame) -> DataFrame:
     return lag.rank_percentiles(cells, key=lag.KEY).orderBy(*lag.KEY)
 
@@ -312,7 +263,3 @@ def _clocks(
             )
         )
     return tuple(found)
-
-
-def _seconds(microseconds: int | None) -> float | None:
-    return None if microseconds is None else microseconds / 1e6

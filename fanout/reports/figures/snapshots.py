@@ -1,23 +1,34 @@
-"""The section on the epochs of links: how each began, became ready and was torn down."""
+"""The sections on links: from connect to ready, and the epochs: how each began, became ready and was torn down."""
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
+from typing import Any, NamedTuple
 
-from fanout.reports.compare import snapshots
+from pyspark.sql import SparkSession
+
+from fanout.reports.compare.link_periods import latest_periods, link_periods, summarize_periods
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.read.survey import Survey
+from fanout.reports.values.document import Attempt, ReadySection, ReadySummary
 from fanout.reports.values.figures import Listed, time_of
 from fanout.reports.values.findings import LinkEpoch, LinkSnapshots, SnapshotSection
 
-__all__ = ["describe_snapshots"]
+__all__ = ["LinkSections", "describe_links"]
 
 
-def describe_snapshots(
+class LinkSections(NamedTuple):
+    """What the events of links say."""
+
+    ready: ReadySection
+    """How long each link took from connect to ready, of the attempts that were under way in a window."""
+    snapshots: SnapshotSection
+    """Every epoch of every link that has a part in a window: in numbers, and the latest of them one by one."""
+
+
+def describe_links(
     spark: SparkSession,
     tables: Tables,
     *,
@@ -25,57 +36,92 @@ def describe_snapshots(
     settle_us: int,
     window: AskedWindow = WHOLE,
     list_limit: int,
-    parquet: ParquetTables,
-) -> SnapshotSection:
-    """Return every epoch of every link that has a part in a window: in numbers, and the latest of them one by one."""
+    parquet: ParquetTables | None,
+) -> LinkSections:
+    """Return the sections on the attempts and the epochs of all links; the table `snapshots` goes to `parquet`."""
     ends: list[tuple[object, ...]] = [
         (node, survey.log_span_us(node)[1], survey.epochs(node)[-1] if survey.stopped_us(node) is None else None)
         for node in survey.roles
     ]
     of_nodes = small_frame(spark, ends, schema="node string, end_us bigint, open_epoch bigint")
-    epochs = snapshots.link_epochs(tables.events, ends=of_nodes, settle_us=settle_us)
-    if not window.is_whole:
-        epochs = epochs.where((sf.col("begin_us") < window.until_us) & (sf.col("last_us") >= window.since_us))
-    epochs.persist()
+    periods = link_periods(tables.events, ends=of_nodes, settle_us=settle_us, window=window).persist()
     try:
-        links = collect_rows(snapshots.summarize_epochs(epochs).orderBy("node", "link"))
-        latest = collect_rows(
-            epochs.orderBy(sf.desc("begin_us"), "node", "link", "node_epoch", "link_epoch").limit(list_limit)
-        )
-        parquet.write("snapshots", epochs)
+        links = collect_rows(summarize_periods(periods).orderBy("node", "link"))
+        latest = collect_rows(latest_periods(periods, limit=list_limit))
+        if parquet is not None:
+            epochs = periods.where("kind = 'epoch' AND shown")
+            parquet.write("snapshots", epochs.withColumnRenamed("number", "link_epoch"))
     finally:
-        epochs.unpersist()
+        periods.unpersist()
+    torn = {(row["node"], row["link"]): row["torn"] for row in links if row["kind"] == "epoch"}
+    return LinkSections(
+        _ready([row for row in links if row["kind"] == "attempt" and row["shown"]], latest=latest, torn=torn),
+        _snapshots([row for row in links if row["kind"] == "epoch" and row["shown"]], latest=latest),
+    )
+
+
+def _ready(
+    links: list[dict[str, Any]], *, latest: list[dict[str, Any]], torn: dict[tuple[str, str], int]
+) -> ReadySection:
+    return ReadySection(
+        links=tuple(
+            ReadySummary(
+                **{name: row[name] for name in ("node", "link", "ready", "topics")},
+                attempts=row["shown"],
+                first_live=None if row["first_live_us"] is None else time_of(row["first_live_us"]),
+                first_ready_s=_seconds(row["first_ready_us"]),
+                last_ready_s=_seconds(row["last_ready_us"]),
+                most_ready_s=_seconds(row["most_ready_us"]),
+                evidence=row["evidence"] or "",
+                tear_downs=torn[row["node"], row["link"]],
+            )
+            for row in links
+        ),
+        attempts=Listed[Attempt](
+            total=sum(row["ready"] for row in links),
+            listed=tuple(
+                Attempt(
+                    **{name: row[name] for name in ("node", "link", "topics", "evidence")},
+                    connecting=time_of(row["begin_us"]),
+                    live=time_of(row["live_us"]),
+                    ready_s=row["ready_us"] / 1e6,
+                )
+                for row in latest
+                if row["kind"] == "attempt"
+            ),
+        ),
+    )
+
+
+def _snapshots(links: list[dict[str, Any]], *, latest: list[dict[str, Any]]) -> SnapshotSection:
     return SnapshotSection(
         links=tuple(
             LinkSnapshots(
-                **{name: row[name] for name in ("node", "link", "epochs", "ready", "never", "pending", "tear_downs")},
+                **{name: row[name] for name in ("node", "link", "ready", "never", "pending", "tear_downs", "topics")},
+                epochs=row["shown"],
                 least_ready_s=_seconds(row["least_ready_us"]),
                 most_ready_s=_seconds(row["most_ready_us"]),
                 last_ready_s=_seconds(row["last_ready_us"]),
-                topics=row["topics"],
                 evidence=row["evidence"] or "",
             )
             for row in links
         ),
         epochs=Listed[LinkEpoch](
-            total=sum(row["epochs"] for row in links),
+            total=sum(row["shown"] for row in links),
             listed=tuple(
                 LinkEpoch(
-                    **{
-                        name: row[name]
-                        for name in (
-                            *("node", "link", "verdict", "entered_live", "selectors", "topics"),
-                            *("evidence", "tear_downs"),
-                        )
-                    },
+                    **{name: row[name] for name in ("node", "link", "verdict", "entered_live", "selectors", "topics")},
+                    evidence=row["evidence"],
+                    tear_downs=row["tear_downs"],
                     process=row["node_epoch"],
-                    epoch=row["link_epoch"],
+                    epoch=row["number"],
                     begin=time_of(row["begin_us"]),
                     ready=None if row["live_us"] is None else time_of(row["live_us"]),
                     ready_s=_seconds(row["ready_us"]),
                     last=time_of(row["last_us"]),
                 )
                 for row in latest
+                if row["kind"] == "epoch"
             ),
         ),
     )

@@ -25,10 +25,9 @@ from fanout.errors import LogError, ReportError
 from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.replog.shipping.fetching import fetch, is_store, names_in
 from fanout.reports.compare import rolling as kept
-from fanout.reports.figures.job import make_completeness_report
-from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.figures.job import make_report
 from fanout.reports.figures.sections import describe_cells
-from fanout.reports.figures.snapshots import describe_snapshots
+from fanout.reports.figures.snapshots import describe_links
 from fanout.reports.keep.headlines import headlines, with_completeness
 from fanout.reports.keep.recent import recent_files, recent_names
 from fanout.reports.read.ledger import Batch, Ledger, Seen, new_files
@@ -216,9 +215,10 @@ class Keeper:
                 Path(scratch), wanted=lambda place: recent_names(names_in(place), minutes=last.minutes).__contains__
             )
             recent = recent_files(listed, minutes=last.minutes, reference=last.reference, directories=self._logs)
-            self._found = make_completeness_report(
+            self._found = make_report(
                 self._spark,
                 recent.files,
+                name="completeness",
                 parameters=Parameters(
                     reference=last.reference,
                     settle_s=self._settle_s,
@@ -247,7 +247,6 @@ class Keeper:
         events = small_frame(self._spark, [], schema=EVENTS).unionByName(self.table("events", batch))
         tables = Tables(small_frame(self._spark, [], schema=UPDATES), events)
         survey = take_survey(tables)
-        nowhere = ParquetTables(self._spark, None)
         report = Report(
             report="watch",
             parameters=Parameters(
@@ -264,14 +263,14 @@ class Keeper:
                 f"nodes have not sealed yet is not in it.",
             ),
             lag=describe_cells(cells, survey=survey, window_us=kept.WINDOW_US, from_us=0),
-            snapshots=describe_snapshots(
+            snapshots=describe_links(
                 self._spark,
                 tables,
                 survey=survey,
                 settle_us=round(self._settle_s * 1_000_000),
                 list_limit=_LIST_LIMIT,
-                parquet=nowhere,
-            ),
+                parquet=None,
+            ).snapshots,
         )
         self._ledger.publish(NODE_LAG, json.dumps({"version": 1, "links": _latest_lag(report)}))
         report = with_completeness(report, found=self._found)

@@ -34,6 +34,8 @@ __all__ = [
     "struct_of",
     "target_rows",
     "targets_frame",
+    "with_names",
+    "within_reference",
 ]
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -83,14 +85,14 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     """Return one row for each target with its spans; `target` is the key.
 
     The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
-    since what is beyond its end was lost from it. `tolerance_us` is how far apart two nodes may log one update:
-    nothing for one that was stamped. `held_until_us` is until when what a node logged may be an update of the window.
+    since what is beyond its end was lost from it. `held_until_us` is until when what a node logged may be an update of
+    the window.
     """
     rows: list[tuple[object, ...]] = []
     for target in scope.targets:
         group = scope.groups[target.group]
         bounded = group.selections is not None
-        tolerance_us = scope.settle_us if group.basis == "unstamped" else 0
+        tolerance_us = scope.tolerance_us(target)
         rows.append(
             (
                 target.id,
@@ -144,13 +146,21 @@ def explode_targets(rows: DataFrame, *, scope: Scope, targets: Sequence[Target])
 def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, targets: Sequence[Target]) -> DataFrame:
     """Return the rows that the nodes logged for these targets, with the columns `target` and `group`.
 
-    Rows of topics that the reference does not select are left out: nothing can be said of them.
+    Rows of topics that the reference does not select are left out.
     """
     listed: list[tuple[object, ...]] = [
         (target.node, target.link, target.selection.filter, target.id, target.group) for target in targets
     ]
     places = small_frame(spark, listed, schema=_PLACES)
     rows = updates.join(sf.broadcast(places), on=["node", "link", "selector"], how="inner")
+    return within_reference(rows, scope=scope, targets=targets)
+
+
+def within_reference(rows: DataFrame, *, scope: Scope, targets: Sequence[Target]) -> DataFrame:
+    """Return the rows, with the columns topic and target, of topics that the reference selects.
+
+    Nothing can be said of the others.
+    """
     for group in scope.groups:
         if group.selections is None:
             continue
@@ -158,6 +168,13 @@ def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, target
         selected = reduce(or_, (matches_selection(sf.col("topic"), s) for s in group.selections))
         rows = rows.where(selected | ~sf.col("target").isin(ids))
     return rows
+
+
+def with_names(by_target: DataFrame, *, spark: SparkSession, scope: Scope) -> DataFrame:
+    """Return rows by target with the columns node, link and selector."""
+    names: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in scope.targets]
+    named = small_frame(spark, names, schema="target int, node string, link string, selector string")
+    return by_target.join(sf.broadcast(named), on="target", how="inner")
 
 
 def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, schema: str | StructType) -> DataFrame:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from fanout.errors import ReportError
 from fanout.reports.read.details import GapRecord, Selection
@@ -189,6 +189,11 @@ class Target:
     silent_after_us: int = NEVER_US
     """When that is too much for a log that is only late: updates after this, which the node has not, are unknown."""
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """Return what a report calls it by: node, link and filter."""
+        return {"node": self.node, "link": self.link, "filter": self.selection.filter}
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -214,6 +219,10 @@ class Scope:
         return self.reference.stamps and all(
             group.stamped_by == self.reference.nodes for group in self.groups if group.basis == "stamped"
         )
+
+    def tolerance_us(self, target: Target) -> int:
+        """Return how far apart two nodes may log one update: nothing for one that was stamped."""
+        return self.settle_us if self.groups[target.group].basis == "unstamped" else 0
 
     def targets_of(self, basis: Basis) -> tuple[Target, ...]:
         """Return the targets whose group has this basis."""

@@ -98,7 +98,7 @@ def convergence(section: ConvergenceSection | None) -> list[Table]:
         return []
     sets = build(
         "convergence",
-        "Final values of all nodes of a selector",
+        "Do the nodes hold the same values?",
         (
             PLACE[2],
             Column("basis", numeric=False),
@@ -181,7 +181,7 @@ def stalls(section: StallSection | None) -> list[Table]:
             Column("basis", numeric=False),
             Column("current"),
             Column("stalled"),
-            Column("here alone"),
+            Column("current elsewhere"),
             Column("pending", optional=True),
             Column("unknown", optional=True),
             Column("longest"),
@@ -201,12 +201,12 @@ def stalls(section: StallSection | None) -> list[Table]:
             )
             for target in section.targets
         ],
-        "Stalled: the reference has a settled update newer than all that the node got of the topic. Here alone: "
+        "Stalled: the reference has a settled update newer than all that the node got of the topic. Current elsewhere: "
         "another link that selects the topic has it. Longest: from the newest here to the newest at the reference.",
     )
     topics = build(
         "stalled-topics",
-        "Stalled topics, those that stopped here alone first",
+        "Stalled topics, first those whose newest update another node got",
         (
             *PLACE,
             Column("topic", numeric=False),

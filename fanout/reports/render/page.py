@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from html import escape
 from typing import Final
 
-from fanout.reports.render import charts
+from fanout.reports.render import answers, charts
 from fanout.reports.render.heat_map import heat_map
 from fanout.reports.render.lanes import ROWS_MAX
 from fanout.reports.render.over_time import strips
@@ -20,13 +21,16 @@ from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.timeline import timeline
-from fanout.reports.render.wording import blind_spot, count, counted, duration, facts, percentage, printable
+from fanout.reports.render.wording import blind_spot, count, counted, facts, percentage, printable
 from fanout.reports.values.document import Report
+from fanout.reports.values.summary import Summary
 
 __all__ = ["render_page"]
 
 _FOLDED = frozenset({"logs", "attempts", "repeated", "missing", "members"})
 """Tables that are closed until asked for."""
+_OVER_TIME = frozenset({"over-time", "propagation"})
+"""Tables of which the charts stand above all tables, on a page with answers."""
 _ROWS_OPEN_MAX: Final = 60
 """Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
 _BEHIND_CHART = frozenset({"prefixes"})
@@ -42,16 +46,24 @@ def render_page(report: Report) -> str:
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     tables = tables_of(report)
-    body = [
-        f"<h1>Replication report: {report.report}</h1>",
-        _limit(report),
-        _verdict(report),
-        _facts(report),
-        _notices(report),
-        _cards(report),
-        _contents(tables),
-        *(_part(table, _chart(report, table.key), crowded=len(tables) >= _CONTENTS_MIN) for table in tables),
-    ]
+    crowded = len(tables) >= _CONTENTS_MIN
+    if report.summary is None:
+        head = [_limit(report), _verdict(report), _facts(report), _notices(report)]
+        parts = [_part(table, _chart(report, table.key), crowded=crowded) for table in tables]
+    else:
+        head = [
+            *_answers(report, report.summary),
+            _verdict(report),
+            _notices(report),
+            *_over_time(report),
+            "<h2>All figures</h2>",
+            _facts(report),
+        ]
+        parts = [
+            _part(table, "" if table.key in _OVER_TIME else _chart(report, table.key), crowded=crowded, folded=True)
+            for table in tables
+        ]
+    body = [f"<h1>Replication report: {report.report}</h1>", *head, _contents(tables), *parts]
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
@@ -107,75 +119,30 @@ def _verdict(report: Report) -> str:
     return f'<p class="verdict {"good" if verdict.passed else "bad"}">{escape(text)}</p>'
 
 
-def _cards(report: Report) -> str:
-    """Return the headline of each node: its lowest share of updates and of final values."""
-    cards: list[str] = []
-    for node in dict.fromkeys(target.node for target in report.targets):
-        targets = [target for target in report.targets if target.node == node]
-        least = [t.stamped.complete_percent_at_least for t in targets if t.stamped is not None]
-        most = [
-            t.stamped.complete_percent_at_most
-            for t in targets
-            if t.stamped is not None and t.stamped.complete_percent_at_least is None
-        ]
-        stamped = [share for share in (*least, *most) if share is not None]
-        unstamped = [
-            t.unstamped.complete_percent_at_most
-            for t in targets
-            if t.unstamped is not None and t.unstamped.complete_percent_at_most is not None
-        ]
-        finals = [
-            t.final.equal_percent_at_least
-            for t in targets
-            if t.final is not None and t.final.equal_percent_at_least is not None
-        ]
-        lost = sum(t.stamped.missing for t in targets if t.stamped is not None)
-        lost_at_least = sum(t.unstamped.missing_at_least for t in targets if t.unstamped is not None)
-        never = sum(target.complete_at is None for target in targets)
-        of = "of" if len(targets) == 1 else f"lowest of {count(len(targets))} selectors, of"
-        in_all = "" if len(targets) == 1 else " in all"
-        lines: list[str] = []
-        if stamped:
-            exact = all(t.exact for t in targets if t.stamped is not None)
-            lines.append(f"{of} updates (stamped), {'' if exact else 'at least '}{count(lost)} missing{in_all}")
-        if unstamped:
-            lines.append(f"{of} updates at most (unstamped), at least {count(lost_at_least)} missing{in_all}")
-        if finals:
-            lines.append(f"{of} final values: {percentage(min(finals))}")
-        if never:
-            lines.append(f"{counted(never, 'selector')} never held whole")
-        lines += _asides(report, node)
-        shares = stamped + unstamped
-        lowest = min(shares) if shares else None
-        proved = bool(stamped) and not unstamped and all(target.exact for target in targets)
-        lossy = never > 0 or (lowest is not None and lowest < 100)
-        tone = "bad" if lossy else "good" if proved else ""
-        at_least = not unstamped and not any(share is not None for share in most)
-        sign = "" if proved or lowest is None else "≥ " if at_least else "≤ "
-        cards.append(
-            f'<div class="card"><h3>{escape(printable(node))}</h3>'
-            f'<div class="big {tone}">{escape(sign + percentage(lowest))}</div>'
-            + "".join(f"<p>{escape(line)}</p>" for line in lines)
-            + "</div>"
-        )
-    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+def _answers(report: Report, summary: Summary) -> list[str]:
+    """Return the verdict, the tables of the answers, the trend, what to do, and what is missing by topic."""
+    head, sentence = answers.headline(report, summary)
+    trend = answers.trend_line(summary)
+    steps = "".join(f"<li>{escape(step)}</li>" for step in answers.next_steps(summary))
+    topics = answers.missing_by_topic(report)
+    topics = replace(topics, rows=topics.rows[:_LISTED_OPEN_MAX])
+    return [
+        f'<p class="answer"><strong class="{head.tone}">{escape(head.text)}</strong> {escape(sentence)}</p>',
+        f'<p class="dim">{escape(answers.relative_to(report))}</p>',
+        *(_part(table, "", crowded=False) for table in answers.answer_tables(report, summary)),
+        f'<p class="{trend.tone or "plain"}">{escape(trend.text)}</p>',
+        f"<h2>What to do</h2><ul>{steps}</ul>" if steps else "",
+        _part(topics, "", crowded=True) if topics.rows else "",
+    ]
 
 
-def _asides(report: Report, node: str) -> list[str]:
-    """Return what else a node's headline says: its stalled topics and its slowest link."""
-    lines: list[str] = []
-    stalls = [] if report.stalls is None else [one for one in report.stalls.targets if one.node == node]
-    if stalled := sum(one.stalled for one in stalls):
-        alone = sum(one.alone for one in stalls)
-        lines.append(f"{counted(stalled, 'topic')} stalled, {count(alone)} of them here alone")
-    elif stalls:
-        unknown = sum(one.unknown for one in stalls)
-        lines.append("no topic stalled" + (f", {count(unknown)} unknown" if unknown else ""))
-    if found := [one.lag for one in report.lag.propagation if one.node == node]:
-        of = "" if len(found) == 1 else ", of the slowest selector"
-        apart = " (clocks differ)" if min(lag.least_us for lag in found) < 0 else ""
-        lines.append(f"p99 of the propagation time{of}: {duration(max(lag.p99_us for lag in found))}{apart}")
-    return lines
+def _over_time(report: Report) -> list[str]:
+    """Return the pictures of time: what was missing in each window, and how late updates were."""
+    return [
+        f"<h2>{title}</h2>{drawn}"
+        for title, key in (("Complete over time", "over-time"), ("Lag over time", "propagation"))
+        if (drawn := _chart(report, key))
+    ]
 
 
 def _contents(tables: list[Table]) -> str:
@@ -204,12 +171,12 @@ def _chart(report: Report, key: str) -> str:
     return ""
 
 
-def _part(table: Table, chart: str, *, crowded: bool) -> str:
+def _part(table: Table, chart: str, *, crowded: bool, folded: bool = False) -> str:
     note = table.note
     if table.total is not None and len(table.rows) < table.total:
         note = f"{len(table.rows)} of {table.total:,}. {note}".strip()
     rows = _table(table)
-    folded = table.key in _FOLDED
+    folded = folded or table.key in _FOLDED
     open_max = _LISTED_OPEN_MAX if crowded and table.total is not None else _ROWS_OPEN_MAX
     if (len(table.rows) > open_max or (chart and table.key in _BEHIND_CHART)) and not folded:
         rows = f'<details class="rows"><summary>{counted(len(table.rows), "row")}</summary>{rows}</details>'

@@ -32,10 +32,7 @@ h2 { font-size: 1.1rem; margin: 2.25rem 0 .5rem; }
 h3 { font-size: .9rem; margin: 0 0 .25rem; font-weight: 600; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0 0 1rem; }
 dt { color: var(--quiet); } dd { margin: 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .75rem; }
-.card { border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .8rem; }
-.card .big { font-size: 1.45rem; font-weight: 600; font-variant-numeric: tabular-nums; }
-.card p { margin: 0; color: var(--quiet); font-size: .85rem; }
+.answer { font-size: 1.3rem; margin: .25rem 0; } .answer strong { margin-right: .35rem; }
 .notices { background: var(--notice); border-left: 4px solid var(--notice-line); padding: .5rem .9rem; margin: 1rem 0; }
 .notices p { margin: .2rem 0; }
 .verdict { font-weight: 600; padding: .5rem .9rem; border: 2px solid currentColor; border-radius: .5rem; }
@@ -76,5 +73,10 @@ stroke: #8e6cc0; } .series-4 { stroke: #d1344b; } .series-5 { stroke: #e0a526; }
 } .series-7 { stroke: #8a939e; } .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem
 1.1rem; padding: 0; margin: .4rem 0; font-size: .85rem; } .legend svg { display: inline-block; vertical-align:
 -1px; margin-right: .35rem; } .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem,
-1fr)); gap: 1rem; } @media print { body { max-width: none; } details[open] summary { display: none; } }
+1fr)); gap: 1rem; } @media print {
+  body { max-width: none; } details[open] summary { display: none; } .wide, .chart { overflow: visible; }
+}
+@media (max-width: 40rem) {
+  body { padding: 1rem .75rem 2rem; } dl { grid-template-columns: 1fr; } dt { margin-top: .35rem; }
+}
 """

@@ -1,6 +1,6 @@
 """A table as rows of text with tones, before a terminal or a page draws it; and how figures become cells.
 
-A column that is nothing but zeros and that readers do not expect is left out, and the table says so.
+A column that has nothing but zeros, or nothing at all, and that readers do not expect is left out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fanout.reports.render.wording import NBSP, count, percentage, printable
+from fanout.reports.render.wording import NBSP, NOTHING, count, percentage, printable
 from fanout.reports.values.document import TargetReport
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Column",
     "Table",
     "Tone",
+    "bounds_cell",
     "build",
     "count_cell",
     "place_cells",
@@ -43,7 +44,7 @@ class Column:
     name: str
     numeric: bool = True
     optional: bool = False
-    """Whether it is left out when it is 0 everywhere."""
+    """Whether it is left out when it is 0 or empty everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,12 @@ def build(
     *,
     total: int | None = None,
 ) -> Table:
-    """Return a table without the optional columns that are 0 everywhere."""
+    """Return a table without the optional columns that are 0 or empty everywhere."""
     empty = {
-        index for index, column in enumerate(columns) if column.optional and all(row[index].text == "0" for row in rows)
+        index
+        for index, column in enumerate(columns)
+        if column.optional and all(row[index].text in ("0", NOTHING) for row in rows)
     }
-    if empty and note:
-        note += f" 0 everywhere: {', '.join(columns[index].name for index in sorted(empty))}."
     return Table(
         key,
         title,
@@ -101,6 +102,15 @@ def place_cells(target: TargetReport) -> tuple[Cell, Cell, Cell]:
 def count_cell(number: int | None, tone: Tone = "") -> Cell:
     """Return a count that is quiet when it is 0 and has a tone when it is not."""
     return Cell(count(number), tone if number else "dim")
+
+
+def bounds_cell(at_least: float | None, at_most: float | None) -> Cell:
+    """Return a share from what it is at least and at most: exact where both are equal, green only for all of it."""
+    if at_least is not None and at_least == at_most:
+        return share_cell(at_least)
+    if at_least is not None:
+        return Cell(f"≥{NBSP}{percentage(at_least)}", "fair")
+    return share_at_most_cell(at_most)
 
 
 def share_at_most_cell(share: float | None) -> Cell:

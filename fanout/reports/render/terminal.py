@@ -9,14 +9,18 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fanout.reports.render import answers
 from fanout.reports.render.table import Cell, Column, Table, Tone
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.wording import blind_spot, facts, percentage, printable
+from fanout.reports.render.wording import blind_spot, counted, facts, percentage, printable
 from fanout.reports.values.document import Report, Verdict
+from fanout.reports.values.summary import Summary
 
 __all__ = ["print_report"]
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "fair": "yellow", "bad": "bold red", "dim": "dim"}
+_NOTICES_MAX = 3
+"""Notices above the answers; all of them stand above the tables."""
 _LISTED_MAX = 12
 """Rows of a list on a terminal."""
 _ROWS_MAX = 60
@@ -30,22 +34,60 @@ _TEXT_WIDTH_MIN = 13
 """To what a column of names may be narrowed; they fold inside it. Numbers are never narrowed."""
 
 
-def print_report(report: Report, *, console: Console) -> None:
-    """Print a report: what it is relative to, what to know, the tables, the verdict.
+def print_report(report: Report, *, console: Console, verbose: bool = False) -> None:
+    """Print a report: its answers and what is missing by topic; or all that it is relative to, and all its tables.
 
     Args:
         report: The report.
         console: Where to print; its width decides how much is folded.
+        verbose: Whether to print all tables too. A report without answers has nothing else.
     """
-    console.print(_head(report))
-    for notice in report.notices:
-        console.print(Padding(Text(f"! {printable(notice)}", style="yellow"), (0, 0, 0, 2)))
-    for table in tables_of(report):
-        console.print()
-        console.print(_table(table, width=console.width))
+    summary = report.summary
+    if summary is not None:
+        _print_answers(report, summary, console=console)
+    if summary is None or verbose:
+        if summary is not None:
+            console.print()
+        console.print(_head(report))
+        _print_notices(report.notices, console=console)
+        for table in tables_of(report):
+            console.print()
+            console.print(_table(table, width=console.width))
     if report.verdict is not None:
         console.print()
         console.print(_verdict(report.verdict))
+    if summary is not None and not verbose:
+        console.print()
+        console.print(Text("--verbose prints all tables, --html FILE draws them.", style="dim italic"))
+
+
+def _print_answers(report: Report, summary: Summary, *, console: Console) -> None:
+    head, sentence = answers.headline(report, summary)
+    console.print(Text.assemble((head.text, f"bold {_STYLES[head.tone]}"), f"  {sentence}"))
+    console.print(Text(answers.relative_to(report), style="dim"))
+    _print_notices(report.notices[:_NOTICES_MAX], console=console)
+    if (more := len(report.notices) - _NOTICES_MAX) > 0:
+        console.print(Padding(Text(f"! {counted(more, 'more notice')}: see --verbose", style="yellow"), (0, 0, 0, 2)))
+    for table in answers.answer_tables(report, summary):
+        console.print()
+        console.print(_table(table, width=console.width))
+    trend = answers.trend_line(summary)
+    console.print()
+    console.print(Text(trend.text, style=_STYLES[trend.tone]))
+    if steps := answers.next_steps(summary):
+        console.print()
+        console.print(Text("What to do", style="bold"))
+        for step in steps:
+            console.print(Padding(Text(step), (0, 0, 0, 2)))
+    topics = answers.missing_by_topic(report)
+    if topics.rows:
+        console.print()
+        console.print(_table(topics, width=console.width))
+
+
+def _print_notices(notices: Sequence[str], *, console: Console) -> None:
+    for notice in notices:
+        console.print(Padding(Text(f"! {printable(notice)}", style="yellow"), (0, 0, 0, 2)))
 
 
 def _head(report: Report) -> RenderableType:

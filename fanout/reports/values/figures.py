@@ -22,11 +22,14 @@ __all__ = [
     "UnstampedFigures",
     "Value",
     "covered_from",
+    "goes_on",
     "percent",
     "time_of",
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CHANCE_MAX: Final = 0.01
+"""How likely a loss that seems to have ended may go on."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -57,6 +60,21 @@ class Value(BaseModel):
         use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
     )
+
+
+def goes_on(missing: int, *, within: int, after: int) -> bool:
+    """Return whether a loss had not ended: so few updates came behind it that they do not show its end.
+
+    Of those expected from its first to its last missing update a share p is missing. A loss that went on would let
+    `after` updates come without one more missing with the probability (1 - p)**after; below 1 per cent it has ended.
+
+    Args:
+        missing: Updates that are missing.
+        within: Updates that were expected from the first of them to the last.
+        after: Updates that were expected later.
+    """
+    share = min(1.0, missing / max(within, 1))
+    return (1 - share) ** after > _CHANCE_MAX
 
 
 Item = TypeVar("Item")

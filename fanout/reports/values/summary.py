@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 Answer = Literal["complete", "not_complete", "not_proved", "nothing_judged"]
-"""`complete`: nothing is missing, and that is proved. `not_complete`: something is missing, or was never held.
-`not_proved`: nothing is known to be missing, and nobody can know that nothing is. `nothing_judged`: nothing was old
-enough to be judged."""
+"""`complete`: nothing is missing, and that is proved. `not_complete`: something is missing or was never held, or a
+value is not the reference's. `not_proved`: nothing is known to be missing, and nobody can know that nothing is.
+`nothing_judged`: nothing was old enough to be judged, or there is nothing to compare the node with."""
 
 MissingCause = Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "live"]
 """What the link was doing; see `MissingCauses`."""
@@ -72,7 +72,7 @@ class NodeSummary(Value):
     causes: tuple[CauseCount, ...]
     """Of the missing, most first; those that are 0 are left out."""
     prefixes: tuple[PrefixMissing, ...]
-    """The topic prefixes that lack most, at most three, most first."""
+    """The topic prefixes that lack most, at most three, most first; topics where prefixes were not asked for."""
     topics_behind: int | None
     """Topics of which the newest update never came; null when the report does not look for them."""
     topics_different: int | None
@@ -82,11 +82,12 @@ class NodeSummary(Value):
 
 
 class LagSummary(Value):
-    """How late updates reached one node from where they were stamped."""
+    """How late updates reached one node from where they were stamped: of its selector with the highest p99."""
 
     node: str
     stamped_by: str
     updates: int
+    """Of all of its selectors."""
     p50_us: int | None
     """With the difference of the clocks taken out; null when nothing is known of it."""
     p99_us: int | None
@@ -95,7 +96,7 @@ class LagSummary(Value):
     raw_p99_us: int
     """As the two clocks say it."""
     clock_ahead_us: int | None
-    """How far the node's clock is ahead of the one that stamped; negative when it is behind."""
+    """How far the node's clock is ahead of the one that stamped, as it is estimated; negative when it is behind."""
 
 
 class HopSummary(Value):
@@ -110,16 +111,24 @@ class HopSummary(Value):
 
 
 class NodeTrend(Value):
-    """One node now and before."""
+    """One node now and before.
+
+    A share differs when it is three standard errors and a fifth of the missing apart, a p99 when it differs by more
+    than its uncertainty and a fifth.
+    """
 
     node: str
     missing_before: int
     missing: int
     complete_percent_before: float | None
+    """Of what is known: neither part of it has the unknown. Null when nothing was expected."""
     complete_percent: float | None
     p99_us_before: int | None
+    """Corrected, of the link that is latest now; null when that is not known at both times. For the halves of a window
+    the mean of its points of time, weighted by their updates."""
     p99_us: int | None
     direction: Direction
+    """`worse` when either of the two is."""
 
 
 class Trend(Value):
@@ -135,17 +144,19 @@ class Trend(Value):
     direction: Direction
     """The worst of all nodes."""
     nodes: tuple[NodeTrend, ...]
+    """The worst first; those of which something is known at both times."""
 
 
 class Summary(Value):
     """The three answers."""
 
     answer: Answer
-    """The worst of all nodes."""
+    """`not_complete` when any node is, `complete` when all are. `not_proved`, too, when nothing was judged of some."""
     nodes: tuple[NodeSummary, ...]
-    """Those that lack most first."""
+    """Those that are not complete first, and of them those that lack most."""
     lag: tuple[LagSummary, ...]
-    """In the order of `nodes`; a node that never got a stamped update has none."""
+    """In the order of `nodes`; a node that never got a stamped update has none. Of each node at most three, of those
+    that stamped with the highest p99."""
     hops: tuple[HopSummary, ...]
     """Along the chains of nodes; empty when every node is fed by the one that stamps."""
     trend: Trend | None

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.reports.compare import final_values as state
+from fanout.reports.compare.final_values import VERDICTS
+from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.identify.planning import decide_scope
-from fanout.reports.read import rows
 from fanout.reports.read.reading import take_survey
-from tests.reports.frames import assert_unique, rows_of, tables_of
+from tests.reports.frames import rows_of, tables_of
 from tests.reports.logs import NodeLog, at, digest_of, selector
 
 if TYPE_CHECKING:
@@ -28,21 +28,10 @@ def verdicts_of(
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=requested, settle_us=settle_us)
-    floors = state.floors_frame(spark, survey=survey, scope=scope)
-    assert_unique(floors, "node", "link")
-    standing = state.standing_rows(tables.updates, floors=floors)
-    reference = state.reference_state(rows.source_rows(standing, spark=spark, scope=scope), scope=scope)
-    assert_unique(reference, "group", "topic")
-    held = state.final_state(
-        rows.target_rows(standing, spark=spark, scope=scope, targets=scope.targets), by=("target",)
-    )
-    assert_unique(held, "target", "topic")
-    verdicts = state.compare_states(reference, held=held, survey=survey, scope=scope, spark=spark)
-    nodes = {target.id: target.node for target in scope.targets}
-    found = {(nodes[row["target"]], row["topic"]): row["verdict"] for row in rows_of(verdicts)}
-    counted = rows_of(state.count_states(verdicts))
-    assert sum(row[verdict] for row in counted for verdict in state.VERDICTS) == len(found)
-    return found
+    with TopicStates(spark, tables, survey=survey, scope=scope) as states:
+        rows = [row for row in rows_of(states.frame) if row["final"] is not None]
+        assert sum(states.of(t.id, f"final_{v}") for t in scope.targets for v in VERDICTS) == len(rows)
+    return {(row["node"], row["topic"]): row["final"] for row in rows}
 
 
 def test_verdicts_on_topics(spark: SparkSession) -> None:

@@ -10,7 +10,6 @@ from pyspark.sql import functions as sf
 from fanout.reports.compare.prefixes import (
     count_by_node,
     count_prefixes,
-    count_windows,
     prefix_of,
     worst_prefixes,
 )
@@ -30,40 +29,34 @@ def test_prefix_of_takes_whole_levels(spark: SparkSession) -> None:
     assert [tuple(row) for row in found] == [("a", "a/b"), ("a", "a"), ("", "/a")]
 
 
-@pytest.mark.parametrize("repeats", [False, True])
-def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession, repeats: bool) -> None:
-    """Only settled updates of the covered span count, a repeated one once, and what a gap hides apart."""
-    sequences = [("a/x/1", 1, 10), ("a/x/2", 2, 11), ("a/y", 3, 12), ("b", 4, 20), ("a/x/3", 5, 9), ("a/y", 6, 21)]
-    rows = small_frame(
+def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession) -> None:
+    """A prefix that lacks nothing has no times."""
+    expected = small_frame(
         spark,
-        [(0, topic, "p", 1, sequence) for topic, sequence, _ in sequences],
-        schema="target int, topic string, stamp_primary string, stamp_epoch bigint, sequence bigint",
-    ).withColumns(
-        {
-            "origin": sf.timestamp_micros(
-                sf.element_at(
-                    sf.lit([us for _, _, us in sequences]).cast("array<bigint>"), sf.col("sequence").cast("int")
-                )
-            ),
-            "covered_from_us": sf.lit(9),
-            "settled_until_us": sf.lit(20),
-        }
+        [(0, topic, 0) for topic in ("a/x/1", "a/x/2", "a/y", "b")],
+        schema="target int, topic string, at_us bigint",
     )
-    rows = rows.withColumn("applied", sf.col("origin"))
-    absent = small_frame(
+    lacking: list[tuple[object, ...]] = [
+        ("prefix", 0, "a/x", 1, 0, 11, 11, 11),
+        ("prefix", 0, "a/y", 0, 1, None, None, 12),
+        ("target", 0, None, 1, 1, 11, 11, 12),
+    ]
+    losses = small_frame(
         spark,
-        [(0, "a/x/2", 11, True), (0, "a/y", 12, False)],
-        schema="target int, topic string, origin_us bigint, known boolean",
+        lacking,
+        schema="scope string, target int, prefix string, missing bigint, unknown bigint, first_us bigint, "
+        "last_us bigint, last_absent_us bigint",
     )
-    seen = rows.unionByName(rows) if repeats else rows
-    counted = count_prefixes(seen, absent=absent, depth=2, repeats=repeats)
+    counted = count_prefixes(expected, losses=losses, depth=2)
     assert_unique(counted, "target", "prefix")
-    found = [(r["prefix"], r["expected"], r["missing"], r["unknown"]) for r in rows_of(counted, "prefix")]
-    assert found == [("a/x", 2, 1, 0), ("a/y", 1, 0, 1), ("b", 1, 0, 0)]
-    counted = count_windows(seen, absent=absent, window_us=4, repeats=repeats)
-    assert_unique(counted, "target", "window_us")
-    by_window = [(r["window_us"], r["expected"], r["missing"], r["unknown"]) for r in rows_of(counted, "window_us")]
-    assert by_window == [(8, 2, 1, 0), (12, 1, 0, 1), (20, 1, 0, 0)]
+    names = ("prefix", "expected", "missing", "unknown", "first_us", "last_absent_us")
+    assert [tuple(row[name] for name in names) for row in rows_of(counted, "prefix")] == [
+        ("a/x", 2, 1, 0, 11, 11),
+        ("a/y", 1, 0, 1, None, 12),
+        ("b", 1, 0, 0, None, None),
+    ]
+    whole = rows_of(count_prefixes(expected, losses=None, depth=1), "prefix")
+    assert [(row["prefix"], row["expected"], row["missing"]) for row in whole] == [("a", 3, 0), ("b", 1, 0)]
 
 
 def test_the_worst_prefixes_have_all_their_nodes(spark: SparkSession) -> None:

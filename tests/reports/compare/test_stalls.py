@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-STALLED = "target int, topic string, settled_us bigint, after_us bigint"
+COLUMNS = (
+    "`group` int, target int, node string, link string, selector string, topic string, settled_us bigint, "
+    "held_us bigint, after_us bigint, stalled_links bigint, current_links bigint"
+)
 THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
 
 
@@ -25,8 +28,10 @@ def test_rows_of_the_reference_are_not_shuffled_for_few_stalled_topics(spark: Sp
     hub = NodeLog("hub", "primary")
     for number in range(8):
         hub.publish(at(number), number + 1, f"t/{number % 2}", "v")
-    rows = tables_of(spark, [hub]).updates.selectExpr("*", "0 AS target", f"{at(6)} AS settled_until_us")
-    stalled = small_frame(spark, [(0, "t/0", at(6), at(1)), (0, "t/1", at(5), at(5))], schema=STALLED)
+    rows = tables_of(spark, [hub]).updates.selectExpr("*", "0 AS `group`")
+    target = (0, 3, "edge", "up", "#")
+    stopped = [(*target, "t/0", at(6), None, at(1), 1, 0), (*target, "t/1", at(5), at(5), at(5), 1, 0)]
+    stalled = small_frame(spark, stopped, schema=COLUMNS)
     spark.conf.set(THRESHOLD, "-1")  # it would broadcast by itself what it knows to be small
     try:
         plans = {few: plan_of(lacking_updates(stalled, rows=rows, few=few)) for few in (True, False)}

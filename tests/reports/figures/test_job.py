@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from fanout.errors import ReportError
-from fanout.reports.figures import comparison, prefixes, sections
-from fanout.reports.figures.job import make_completeness_report, make_lag_report
+from fanout.reports.figures import by_identity, by_value, final_values, sections, topic_states
+from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES
 from fanout.reports.read import reading
 from fanout.reports.read.log_files import LogFiles
@@ -47,7 +47,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (reading, comparison, prefixes, sections):
+    for module in (reading, by_identity, by_value, final_values, sections, topic_states):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield seen
     for plan in seen:
@@ -61,13 +61,22 @@ def completeness(
 ) -> Report:
     """Write logs and report on them."""
     parameters = {"reference": None, "settle_s": 0, "depth": 0, "fail_under_percent": None, "list_limit": 5}
-    return make_completeness_report(
+    return make_report(
         spark,
         LogFiles.in_directories([write(directory, logs)]),
+        name="completeness",
         parameters=Parameters.model_validate(parameters | asked),
         parquet=None if parquet is None else str(parquet),
         progress=lambda stage: None,
     )
+
+
+def make_lag_report(
+    spark: SparkSession, files: LogFiles, *, depth: int = 0, list_limit: int, progress: Callable[[str], None]
+) -> Report:
+    """Report on lag alone."""
+    parameters = Parameters(reference=None, settle_s=0, depth=depth, fail_under_percent=None, list_limit=list_limit)
+    return make_report(spark, files, name="lag", parameters=parameters, progress=progress)
 
 
 def tables_without_rows(spark: SparkSession, parquet: Path) -> set[str]:
@@ -178,7 +187,7 @@ def test_a_window_of_random_logs_gives_what_the_oracle_says(
 
     Each run has other logs and another window; a failure names the seed.
     """
-    monkeypatch.setattr(comparison, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
+    monkeypatch.setattr(by_identity, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
     seed = random.SystemRandom().randrange(2**32)
     rng = random.Random(seed)
     hub = random_hub(rng, updates=400)
@@ -523,7 +532,7 @@ def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> Non
     for row in cut.updates:
         row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
     stages: list[str] = []
-    report = make_completeness_report(
+    report = make_report(
         spark,
         LogFiles.in_directories([write(tmp_path / "log", [hub, whole, cut])]),
         name="all",
@@ -533,7 +542,7 @@ def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> Non
     )
     assert [stage.partition(",")[0] for stage in stages] == [
         *("first look at the logs", "updates by identity", "updates by value", "final values", "lag"),
-        *("stalls", "convergence", "snapshots", "traffic"),
+        *("epochs", "stalls", "convergence", "traffic"),
     ]
     assert (report.report, report.reference and report.reference.name) == ("all", "hub")
     assert [statement.split()[0] for statement in report.basis] == ["Stamped:", "Unstamped:", "Traffic:", "Epochs:"]
@@ -604,7 +613,7 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
     (basis,) = report.basis
     assert all(said in basis for said in ("from an update's stamp", "without a stamp", "heartbeats", "two clocks"))
     assert [p.lag.rows for p in report.lag.propagation] == [180]
-    assert stages == ["first look at the logs", "lag, 180 rows"]
+    assert stages == ["first look at the logs", "lag, 180 rows", "epochs, 180 rows"]
     empty = LogFiles(files.updates[:0], (), ())
     with pytest.raises(ReportError, match="no log file"):
         make_lag_report(spark, empty, list_limit=5, progress=stages.append)

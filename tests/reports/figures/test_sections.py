@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
-from fanout.reports.compare import convergence as convergence_transforms
-from fanout.reports.figures import convergence, sections, snapshots, stalls, traffic
-from fanout.reports.figures.job import make_section_report
+from fanout.reports.compare.convergence import digest_sum
+from fanout.reports.figures import convergence, sections, snapshots, stalls, topic_states, traffic
+from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES, ParquetTables
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows
@@ -46,7 +47,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (convergence, snapshots, stalls, traffic):
+    for module in (convergence, snapshots, stalls, topic_states, traffic):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield
     for plan in seen:
@@ -59,7 +60,7 @@ def section(
 ) -> Report:
     """Return one report over logs on disk."""
     parameters = {"reference": None, "settle_s": 0, "depth": 1, "fail_under_percent": None, "list_limit": 1_000_000}
-    return make_section_report(
+    return make_report(
         spark,
         files if isinstance(files, LogFiles) else LogFiles.in_directories([files]),
         name=name,
@@ -362,9 +363,9 @@ def test_a_digest_of_many_values_wraps_as_the_nodes_do(spark: SparkSession) -> N
     """The sum modulo 2**64 leaves the range of a long without an error."""
     digests = [2**63 - 1, 2**63 - 1, -(2**63), -1, digest_of("a", "b"), 5]
     for case in ([2**63 - 1] * 3, [-(2**63)] * 3, digests, [-1]):
-        values = small_frame(spark, [(1, digest) for digest in case], schema="member int, digest bigint")
-        (row,) = rows_of(convergence_transforms.count_members(values), "member")
-        assert (row["topics"], row["digest"] % 2**64) == (len(case), sum(case) % 2**64)
+        values = small_frame(spark, [(digest,) for digest in case], schema="digest bigint")
+        (row,) = rows_of(values.agg(digest_sum(sf.col("digest")).alias("sum")))
+        assert row["sum"] % 2**64 == sum(case) % 2**64
 
 
 def test_an_epoch_that_is_torn_down_gives_way_to_the_next(spark: SparkSession, tmp_path: Path) -> None:

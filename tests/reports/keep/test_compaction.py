@@ -15,7 +15,7 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.replog.files.schema import EVENTS, UPDATES
-from fanout.reports import run_completeness, run_watch
+from fanout.reports import run_report, run_watch
 from fanout.reports.keep import compaction
 from fanout.reports.keep.compaction import compact
 from fanout.reports.read.compacted import MANIFEST, Compacted, read_compacted
@@ -233,7 +233,7 @@ def test_reports_say_the_same_of_compacted_logs(spark: SparkSession, tmp_path: P
     hub = random_hub(rng, updates=40)
     log = seal_in_pieces(tmp_path / "log", [hub, *(random_secondary(rng, number, hub) for number in range(2))], rows=15)
     compact([log], into=tmp_path / "large")
-    of_sealed, of_compacted = (run_completeness([place]).report for place in (log, tmp_path / "large"))
+    of_sealed, of_compacted = (run_report("completeness", [place]).report for place in (log, tmp_path / "large"))
     assert of_compacted.inputs.update_files < of_sealed.inputs.update_files
     assert of_compacted.inputs.updates == of_sealed.inputs.updates
     assert of_compacted.model_copy(update={"inputs": of_sealed.inputs}).to_json() == of_sealed.to_json()

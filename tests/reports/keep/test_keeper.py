@@ -12,7 +12,7 @@ import pytest
 
 from fanout.errors import LogError, ReportError
 from fanout.node.watch_results import WatchResults
-from fanout.reports import entry, run_completeness, run_watch
+from fanout.reports import ReportOptions, entry, run_report, run_watch
 from fanout.reports.keep import recent
 from fanout.reports.keep.keeper import (
     COMPLETENESS_JSON,
@@ -186,7 +186,8 @@ def test_completeness_of_the_last_minutes_is_what_the_report_says(
             add_segment(log, [hub, edge], number)
         assert keeper.run() == Kept(22, more=False)
         found = Report.model_validate_json((into / COMPLETENESS_JSON).read_text())
-        whole = run_completeness([log], since=found.parameters.since, until=found.parameters.until).report
+        window = ReportOptions(since=found.parameters.since, until=found.parameters.until)
+        whole = run_report("completeness", [log], window).report
         assert found.inputs.update_files < whole.inputs.update_files
         # What was read, and of which rows each log is made, is another thing.
         same = {"inputs": whole.inputs, "logs": whole.logs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.reports.figures.judging import judge, shares
+from fanout.reports.summary.judging import judge, shares
 from tests.reports.documents import final, stamped, target, unstamped
 
 

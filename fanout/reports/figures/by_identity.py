@@ -1,0 +1,454 @@
+"""Updates by identity: what each target got of what the reference stamped, and what it lacks since when.
+
+Every query is one of the transforms; nothing is computed here but shares and bounds of finished counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from fanout.reports.compare import absences, holes, losses, prefixes
+from fanout.reports.compare import sequence_bits as words
+from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.read import rows
+from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.schemas import PHASE_LIVE
+from fanout.reports.read.scope import Group, Scope, Target
+from fanout.reports.read.survey import Survey
+from fanout.reports.values import buckets
+from fanout.reports.values.document import (
+    CompletenessPoint,
+    CompletenessSection,
+    CompletenessSeries,
+    MissingTopic,
+    MissingUpdate,
+    Parameters,
+    PrefixAtNode,
+    PrefixFigures,
+    PrefixNodes,
+    ReferenceSequences,
+)
+from fanout.reports.values.figures import Listed, MissingCauses, StampedFigures, goes_on, percent, time_of
+
+__all__ = ["ByIdentity", "IdentityComparison"]
+
+_CLOCK_STEP_US: Final = 3_600_000_000
+"""By how much less than the clock of a node that stamps may step, a row's stamp and the time of its logging differ."""
+
+_HOLES_BROADCAST_MAX: Final = 500_000
+"""Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
+
+_CAUSES: Final = (*absences.CAUSES, absences.UNEXPLAINED)
+_LOSS: Final = "target int, topic string, prefix string, first_us bigint, last_us bigint"
+_PLACES: Final = "target int, node string, link string, proved boolean"
+
+Row = dict[str, Any]
+Around = dict[tuple[str, int, str | None], Row]
+"""By (scope, target, topic or prefix): how many updates were expected within the loss, and after it."""
+
+
+class ByIdentity(NamedTuple):
+    """What the updates with a stamp show; all but the figures are None without any."""
+
+    figures: dict[int, StampedFigures]
+    """By target."""
+    prefixes: Listed[PrefixFigures] | None
+    prefix_map: Listed[PrefixNodes] | None
+    topics: Listed[MissingTopic] | None
+    missing: Listed[MissingUpdate] | None
+    over_time: CompletenessSection | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """What `compare.losses.worst_losses` found, by scope."""
+
+    by_target: dict[int, Row]
+    by_window: dict[tuple[str, str, int], Row]
+    topics: list[Row]
+    topics_total: int
+    updates: list[Row]
+
+
+_NO_LOSSES: Final = _Losses({}, {}, [], 0, [])
+
+
+class IdentityComparison:
+    """The queries by identity of one report; each method runs some of them and returns finished figures."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        *,
+        survey: Survey,
+        scope: Scope,
+        parameters: Parameters,
+        parquet: ParquetTables,
+    ) -> None:
+        self._spark = spark
+        self._survey = survey
+        self._scope = scope
+        self._depth = parameters.depth
+        self._list_limit = parameters.list_limit
+        self._parquet = parquet
+        self._updates = tables.updates
+        self._events = tables.events
+        self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
+        self._targets = rows.targets_frame(spark, scope)
+        begin_us, end_us = survey.span_us(scope.window)
+        self._window_us = buckets.window_us(end_us - begin_us)
+        self._places = rows.small_frame(
+            spark,
+            [(target.id, target.node, target.link, self._shows_all(target)) for target in scope.targets],
+            schema=_PLACES,
+        )
+
+    def reference_sequences(self) -> tuple[ReferenceSequences, ...]:
+        """Return what a primary's own log holds of its sequences; nothing for other references."""
+        reference = self._scope.reference
+        if not reference.stamps or not self._scope.targets_of("stamped"):
+            return ()
+        own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
+        published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
+        found = words.reference_sequences(published, window=self._scope.window).orderBy("primary", "epoch")
+        return tuple(
+            ReferenceSequences(
+                primary=row["primary"],
+                epoch=row["epoch"],
+                first=row["first_sequence"],
+                last=row["last_sequence"],
+                present=row["present"],
+                absent=row["last_sequence"] - row["first_sequence"] + 1 - row["present"],
+            )
+            for row in collect_rows(found)
+        )
+
+    def stamped(self, sequences: tuple[ReferenceSequences, ...]) -> ByIdentity:
+        """Return the figures by identity of each target, by prefix, over time, and the list of missing updates.
+
+        Args:
+            sequences: `reference_sequences`.
+        """
+        targets = self._scope.targets_of("stamped")
+        if not targets:
+            self._parquet.write_empty("missing")
+            return ByIdentity({}, None, None, None, None, None)
+        published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
+            words.stamped(self._scope)
+        )
+        if self._scope.stamped_once:
+            # What is far from the window need not be read: Parquet files are skipped by these. Not with stamps of
+            # publishers, whose clocks say nothing of when the reference logged them.
+            near = self._scope.window.widened(_CLOCK_STEP_US)
+            published = published.where(rows.is_within(sf.col("applied"), near))
+            is_copy = sf.col("phase") != PHASE_LIVE
+            logged = logged.where(is_copy | sf.col("origin").isNull() | rows.is_within(sf.col("origin"), near))
+        if self._scope.reference.stamps:
+            # By its clock, which is that of its own stamps: a publisher's clock may be far off.
+            published = published.withColumn("origin", sf.col("applied"))
+        wanted = self._with_spans(rows.explode_targets(published, scope=self._scope, targets=targets))
+        logged = self._with_spans(logged)
+        merged = words.merge_words(
+            words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)),
+            words.applied_words(logged, window=self._scope.window),
+        ).persist()
+        kept = [merged]
+        try:
+            counts = {row.pop("target"): row for row in collect_rows(words.count_words(merged, by=["target"]))}
+            hole_words = sum(row["hole_words"] for row in counts.values())
+            lost: DataFrame | None = None
+            found = _NO_LOSSES
+            if hole_words:
+                absent = self._absent_updates(wanted, logged, merged, few_holes=hole_words <= _HOLES_BROADCAST_MAX)
+                lost = losses.count_losses(
+                    absent, places=self._places, depth=self._depth, window_us=self._window_us
+                ).persist()
+                kept += [absent, lost]
+                found = self._worst(lost, absent)
+                self._parquet.write("missing", self._with_names(absent))
+            else:
+                self._parquet.write_empty("missing")
+            expected = losses.expected_updates(wanted, repeats=not self._scope.stamped_once)
+            by_prefix, prefix_map = self._prefixes(expected, lost, kept) if self._depth else (None, None)
+            around, windows = self._expected(expected, found, () if by_prefix is None else by_prefix.listed)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        lacking = {group.id: self._lacked_by_reference(group, sequences) for group in self._scope.groups}
+        unidentified = self._count_unidentified(targets)
+        figures = {
+            target.id: _stamped_figures(
+                counts.get(target.id, {}),
+                found.by_target.get(target.id, {}),
+                around.get(("target", target.id, None), {}),
+                absent=lacking[target.group],
+                unidentified=unidentified.get(target.id, 0),
+            )
+            for target in targets
+        }
+        return ByIdentity(
+            figures,
+            prefixes=None if by_prefix is None else self._list_prefixes(by_prefix, around),
+            prefix_map=prefix_map,
+            topics=Listed[MissingTopic](
+                total=found.topics_total,
+                listed=tuple(self._missing_topic(row, around) for row in found.topics),
+            ),
+            missing=Listed[MissingUpdate](
+                total=sum(row["missing"] for row in counts.values()),
+                listed=tuple(self._missing_update(row) for row in found.updates),
+            ),
+            over_time=self._over_time(windows, found.by_window),
+        )
+
+    def _absent_updates(self, wanted: DataFrame, logged: DataFrame, merged: DataFrame, *, few_holes: bool) -> DataFrame:
+        absent = holes.absent_updates(wanted, words=merged, copies=holes.latest_copies(logged), few_holes=few_holes)
+        spans = absences.absences_of_targets(
+            absences.link_absences(self._events), spark=self._spark, survey=self._survey, scope=self._scope
+        )
+        return absences.with_cause(absent, absences=spans, span_us=self._survey.span_us(self._scope.window)).persist()
+
+    def _worst(self, lost: DataFrame, absent: DataFrame) -> _Losses:
+        # Both are in memory from the first of these on, so that each of the others takes a tenth of a second.
+        by_scope: dict[str, list[Row]] = defaultdict(list)
+        for row in collect_rows(lost.where(sf.col("scope").isin("target", "window"))):
+            by_scope[row["scope"]].append(row)
+        topics = losses.lacking_topics(lost)
+        listed = collect_rows(topics.limit(self._list_limit))
+        updates = absent.where("known").orderBy("origin_us", "primary", "epoch", "sequence", "target")
+        return _Losses(
+            by_target={row["target"]: row for row in by_scope["target"]},
+            by_window={(row["node"], row["link"], row["window_us"]): row for row in by_scope["window"]},
+            topics=listed,
+            topics_total=topics.count() if len(listed) == self._list_limit else len(listed),
+            updates=collect_rows(updates.limit(self._list_limit)),
+        )
+
+    def _prefixes(
+        self, expected: DataFrame, lost: DataFrame | None, kept: list[DataFrame]
+    ) -> tuple[Listed[Row], Listed[PrefixNodes]]:
+        """Return the worst prefixes by target, and by node; `kept` gets what has to be let go."""
+        counted = prefixes.count_prefixes(expected, losses=lost, depth=self._depth).persist()
+        by_node = prefixes.count_by_node(counted, places=self._places).persist()
+        kept += [counted, by_node]
+        worst_first = (sf.desc("missing"), sf.desc("unknown"), "prefix", "target")
+        worst = collect_rows(counted.orderBy(*worst_first).limit(self._list_limit))
+        at_nodes = collect_rows(prefixes.worst_prefixes(by_node, limit=self._list_limit).orderBy("prefix", "node"))
+        return (
+            Listed[Row](total=counted.count(), listed=tuple(worst)),
+            Listed[PrefixNodes](
+                total=by_node.select("prefix").distinct().count(),
+                listed=tuple(
+                    PrefixNodes(prefix=prefix, nodes=tuple(_at_node(row) for row in of_prefix))
+                    for prefix, of_prefix in groupby(at_nodes, key=lambda row: str(row["prefix"]))
+                ),
+            ),
+        )
+
+    def _expected(
+        self, expected: DataFrame, found: _Losses, by_prefix: Sequence[Row]
+    ) -> tuple[Around, dict[tuple[str, str, int], int]]:
+        """Return what was expected in and behind each loss, by (scope, target, name), and in each window."""
+        of_scope: dict[str, list[tuple[object, ...]]] = {
+            "target": [_loss(row) for row in found.by_target.values() if row["missing"]],
+            "topic": [_loss(row) for row in found.topics],
+            "prefix": [_loss(row) for row in by_prefix if row["missing"]],
+        }
+        scopes = {name: rows.small_frame(self._spark, few, schema=_LOSS) for name, few in of_scope.items() if few}
+        placed = losses.place_expected(expected, scopes=scopes, depth=self._depth, window_us=self._window_us).persist()
+        try:
+            by_window = collect_rows(losses.count_windows(placed, places=self._places))
+            around: Around = defaultdict(dict)
+            for scope in scopes:
+                for row in collect_rows(losses.count_around(placed, scope=scope)):
+                    name = None if scope == "target" else row[scope]
+                    around[scope, row["target"], name]["within" if row["place"] == 1 else "after"] = row["expected"]
+        finally:
+            placed.unpersist()
+        return around, {(row["node"], row["link"], row["window_us"]): row["expected"] for row in by_window}
+
+    def _over_time(
+        self, expected: dict[tuple[str, str, int], int], lacking: dict[tuple[str, str, int], Row]
+    ) -> CompletenessSection:
+        series: dict[tuple[str, str], list[CompletenessPoint]] = defaultdict(list)
+        for key in sorted({*expected, *lacking}):
+            node, link, at_us = key
+            lost = lacking.get(key, {})
+            series[node, link].append(
+                CompletenessPoint(
+                    at=time_of(at_us),
+                    expected=expected.get(key, 0),
+                    missing=lost.get("missing", 0),
+                    unknown=lost.get("unknown", 0),
+                )
+            )
+        return CompletenessSection(
+            window_s=self._window_us // 1_000_000,
+            series=tuple(
+                CompletenessSeries(node=node, link=link, points=tuple(points))
+                for (node, link), points in series.items()
+            ),
+        )
+
+    def _missing_topic(self, row: Row, around: Around) -> MissingTopic:
+        return MissingTopic(
+            **self._place(row["target"]),
+            topic=row["topic"],
+            missing=row["missing"],
+            unknown=row["unknown"],
+            superseded=row["superseded"],
+            cause=max(_CAUSES, key=lambda cause: row[cause]),
+            **_since(row, around.get(("topic", row["target"], row["topic"]), {})),
+        )
+
+    def _missing_update(self, row: Row) -> MissingUpdate:
+        return MissingUpdate(
+            **self._place(row["target"]),
+            **{name: row[name] for name in ("topic", "primary", "epoch", "sequence", "cause")},
+            origin=time_of(row["origin_us"]),
+            superseded=row["superseded"],
+        )
+
+    def _list_prefixes(self, worst: Listed[Row], around: Around) -> Listed[PrefixFigures]:
+        listed = tuple(
+            PrefixFigures(
+                **self._place(row["target"]),
+                **{name: row[name] for name in ("prefix", "expected", "missing", "unknown")},
+                complete_percent_at_least=(
+                    percent(row["expected"] - row["missing"] - row["unknown"], row["expected"])
+                    if self._shows_all(self._scope.targets[row["target"]])
+                    else None
+                ),
+                complete_percent_at_most=percent(row["expected"] - row["missing"], row["expected"]),
+                **_since(row, around.get(("prefix", row["target"], row["prefix"]), {})),
+            )
+            for row in worst.listed
+        )
+        return Listed[PrefixFigures](total=worst.total, listed=listed)
+
+    def _lacked_by_reference(self, group: Group, sequences: tuple[ReferenceSequences, ...]) -> int | None:
+        """Return how many updates the reference's log lacks, at most; None when nobody can know."""
+        if group.exact:
+            return 0
+        reference = self._scope.reference
+        survey = self._survey.with_gaps_of(self._scope.window, margin_us=0)  # those of a node that stamps, see below
+        gaps = [
+            gap
+            for source in self._scope.sources
+            if source.group == group.id
+            for gap in survey.gaps_of(source.node, link=source.link)
+        ]
+        # Those of publishers show in no count, and neither does what a crash took from the end of one.
+        countable = reference.stamps and group.stamped_by == reference.nodes
+        if not countable or not all(gap.lost_positions for gap in gaps):
+            return None
+        lost = sum(gap.lost_positions for gap in set(gaps))
+        return max(lost, sum(one.absent for one in sequences))
+
+    def _count_unidentified(self, targets: tuple[Target, ...]) -> dict[int, int]:
+        """Return, by target, the updates of the reference without a stamp; of several sources that with most counts."""
+        mixed = {
+            source.group
+            for source in self._scope.sources
+            if self._survey.live_rows(source.node, link=source.link, stamped=False)
+        }
+        of_mixed = [target for target in targets if target.group in mixed]
+        if not of_mixed:
+            return {}
+        found = rows.explode_targets(
+            self._sources.where(sf.col("sequence").isNull() & rows.is_live()), scope=self._scope, targets=of_mixed
+        )
+        by_source = (
+            self._with_spans(found)
+            .where(words.is_expected())
+            .groupBy("target", "node", "link")
+            .agg(sf.count(sf.lit(1)).alias("updates"))
+        )
+        most = by_source.groupBy("target").agg(sf.max("updates").alias("updates"))
+        return {row["target"]: row["updates"] for row in collect_rows(most)}
+
+    def _with_spans(self, by_target: DataFrame) -> DataFrame:
+        return by_target.join(sf.broadcast(self._targets), on="target", how="inner")
+
+    def _with_names(self, by_target: DataFrame) -> DataFrame:
+        return rows.with_names(by_target, spark=self._spark, scope=self._scope)
+
+    def _place(self, target_id: int) -> Row:
+        return self._scope.targets[target_id].place
+
+    def _shows_all(self, target: Target) -> bool:
+        """Return whether the reference's log shows, with its identity, every update that the target had to get."""
+        return self._scope.groups[target.group].exact and not any(
+            self._survey.live_rows(source.node, link=source.link, stamped=False)
+            for source in self._scope.sources
+            if source.group == target.group
+        )
+
+
+def _stamped_figures(counts: Row, lost: Row, around: Row, *, absent: int | None, unidentified: int) -> StampedFigures:
+    """Return the figures of one target.
+
+    Args:
+        counts: Of `words.count_words`.
+        lost: Of `losses.count_losses`, of the target.
+        around: How much was expected within its loss and after it.
+        absent: How many updates the reference's log lacks; None when nobody can know.
+        unidentified: How many that the target selects carry no stamp.
+    """
+    names = (
+        *("expected", "applied", "reobtained", "conflated", "missing", "unknown", "pending"),
+        *("pending_applied", "duplicated", "stale", "refused", "unreferenced"),
+    )
+    values: dict[str, Any] = {name: counts.get(name, 0) for name in names}
+    expected, missing, unknown = values["expected"], values["missing"], values["unknown"]
+    there = expected - missing
+    doubtful = (absent or 0) + unidentified
+    # What the node logged and the reference did not is not lost.
+    unseen = None if absent is None else max(0, absent - values["unreferenced"])
+    whole = expected + unidentified + (unseen or 0)
+    return StampedFigures(
+        **values,
+        superseded=lost.get("superseded", 0),
+        causes=MissingCauses(**{cause: lost.get(cause, 0) for cause in _CAUSES}),
+        complete_percent=None if unknown or doubtful or absent is None else percent(there, expected),
+        complete_percent_at_least=None if absent is None else percent(there - unknown, whole),
+        complete_percent_at_most=percent(there + doubtful, expected + doubtful),
+        unseen=unseen,
+        unidentified=unidentified,
+        **_since(lost, around),
+    )
+
+
+def _since(lost: Row, around: Row) -> Row:
+    """Return from when to when updates are missing, and whether that goes on."""
+    if not lost.get("missing"):
+        return {}
+    return {
+        "first_missing": time_of(lost["first_us"]),
+        "last_missing": time_of(lost["last_us"]),
+        "going_on": goes_on(lost["missing"], within=around.get("within", 0), after=around.get("after", 0)),
+    }
+
+
+def _loss(row: Row) -> tuple[object, ...]:
+    # What is unknown proves no end of a loss.
+    names = (row.get("target"), row.get("topic"), row.get("prefix"))
+    return (*names, row["first_us"], max(row["last_us"], row["last_absent_us"]))
+
+
+def _at_node(row: Row) -> PrefixAtNode:
+    expected, there = row["expected"], row["expected"] - row["missing"]
+    return PrefixAtNode(
+        **{name: row[name] for name in ("node", "expected", "missing", "unknown")},
+        complete_percent_at_least=percent(there - row["unknown"], expected) if row["proved"] else None,
+        complete_percent_at_most=percent(there, expected),
+    )

@@ -1,0 +1,51 @@
+"""The figures on final values."""
+
+from __future__ import annotations
+
+from pyspark.sql import functions as sf
+
+from fanout.reports.compare.final_values import UNEQUAL, VERDICTS
+from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.figures.topic_states import TopicStates
+from fanout.reports.read.reading import collect_rows
+from fanout.reports.values.document import DifferingTopic
+from fanout.reports.values.figures import FinalFigures, Listed, percent
+
+__all__ = ["describe_finals"]
+
+
+def describe_finals(
+    states: TopicStates, *, list_limit: int, parquet: ParquetTables
+) -> tuple[dict[int, FinalFigures], Listed[DifferingTopic] | None]:
+    """Return how the final values of each target compare, and the topics that differ.
+
+    Of a window that ends before the logs do nothing: what is held then would take replaying them.
+    """
+    scope = states.scope
+    if scope.window.has_end:
+        parquet.write_empty("final_values")
+        return {}, None
+    figures = {
+        target.id: _figures({verdict: states.of(target.id, f"final_{verdict}") for verdict in VERDICTS})
+        for target in scope.targets
+    }
+    total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
+    parquet.write("final_values", states.frame.where("final IS NOT NULL").withColumnRenamed("final", "verdict"))
+    unequal = states.frame.where(sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")
+    listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total and list_limit else []
+    return figures, Listed[DifferingTopic](
+        total=total,
+        listed=tuple(
+            DifferingTopic(**scope.targets[row["target"]].place, topic=row["topic"], verdict=row["final"])
+            for row in listed
+        ),
+    )
+
+
+def _figures(values: dict[str, int]) -> FinalFigures:
+    judged = values["equal"] + values["different"] + values["absent"] + values["extra"]
+    return FinalFigures(
+        **values,
+        equal_percent=None if values["unknown"] else percent(values["equal"], judged),
+        equal_percent_at_least=percent(values["equal"], judged + values["unknown"]),
+    )

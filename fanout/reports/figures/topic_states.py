@@ -1,0 +1,182 @@
+"""The states of all topics at all targets, computed once for final values, convergence and stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from fanout.reports.compare import convergence, final_values, multisets, stalls
+from fanout.reports.compare.topic_states import node_topics, reference_topics, topic_states
+from fanout.reports.figures.replicated_sets import ReplicatedSet, replicated_sets
+from fanout.reports.read import rows
+from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.scope import Scope
+from fanout.reports.read.survey import Survey
+
+__all__ = ["TopicStates"]
+
+_TARGETS = (
+    "target int, `group` int, node string, link string, selector string, covered_from_us bigint, "
+    "settled_until_us bigint, silent_after_us bigint, tolerance_us bigint, "
+    "gaps array<struct<after_us: bigint, until_us: bigint>>, reference_gap boolean, node_gap boolean, "
+    "set int, members int, with_reference boolean, gap_members int, judged_until_us bigint"
+)
+_COLUMNS = (
+    *("target", "group", "set", "node", "link", "selector", "topic", "wanted_digest", "held_digest", "final", "stall"),
+    *("settled_us", "held_us", "after_us", "set_verdict", "speaks_for_set", "stalled_links", "current_links"),
+)
+
+
+class TopicStates:
+    """One row for each (target, topic) with its verdicts; nothing is read before it is asked for.
+
+    Several threads may ask at once. Leave the context, or call `close`, to free what Spark keeps.
+
+    Args:
+        spark: The session.
+        tables: The logs.
+        survey: What the first look found.
+        scope: The scope of the report.
+    """
+
+    def __init__(self, spark: SparkSession, tables: Tables, *, survey: Survey, scope: Scope) -> None:
+        self.spark = spark
+        self.tables = tables
+        self.survey = survey
+        self.scope = scope
+        self.sets: tuple[ReplicatedSet, ...] = replicated_sets(survey, scope)
+        self._frame: DataFrame | None = None
+        self._counts: Mapping[int, dict[str, Any]] | None = None
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        """Return the states."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Free what Spark keeps."""
+        self.close()
+
+    def close(self) -> None:
+        """Free what Spark keeps."""
+        if self._frame is not None:
+            self._frame.unpersist()
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows, which Spark keeps.
+
+        Columns target, group, set, node, link, selector, topic; wanted_digest and held_digest; `final`, `stall` and
+        set_verdict: the verdicts of `final_values`, `stalls` and `convergence`, null where they say nothing;
+        speaks_for_set, whether it is the row of its set that is counted; settled_us, held_us, after_us; stalled_links
+        and current_links, how many links stalled on the topic and how many have its newest update.
+        """
+        self._count()
+        assert self._frame is not None
+        return self._frame
+
+    @property
+    def counts(self) -> Mapping[int, dict[str, Any]]:
+        """The counts of each target that has a topic: its topics by `final_X` and `stall_X` for each verdict X.
+
+        Also alone (stalled here and not elsewhere), most_behind_us, held_topics, held_digest; and of its set those
+        topics that it speaks for: set_X, reference_topics, reference_digest.
+        """
+        return self._count()
+
+    def of(self, target: int, name: str) -> int:
+        """Return a count of a target; 0 when it has no topic."""
+        return self.counts.get(target, {}).get(name) or 0
+
+    def _count(self) -> Mapping[int, dict[str, Any]]:
+        with self._lock:  # the first query computes the rows, so that no other does it too
+            if self._counts is None:
+                self._frame = self._states().persist()
+                self._counts = {row["target"]: row for row in collect_rows(_counts(self._frame))}
+            return self._counts
+
+    def _states(self) -> DataFrame:
+        named: dict[str, Any] = {"spark": self.spark, "survey": self.survey, "scope": self.scope}
+        states = topic_states(
+            reference_topics(self.tables.updates, **named),
+            nodes=node_topics(self.tables.updates, **named),
+            late=self._late(),
+            targets=self._targets(),
+        )
+        is_stalled, has_newest = sf.col("stall") == "stalled", sf.col("stall").isin("current", "pending")
+        return (
+            states.withColumn("after_us", stalls.after_us())
+            .withColumns({"final": final_values.final_verdict(), "stall": stalls.stall_verdict()})
+            .withColumns({"set_verdict": convergence.set_verdict(), "speaks_for_set": convergence.speaks_for_set()})
+            .withColumns(
+                {
+                    "stalled_links": stalls.links_where(is_stalled),
+                    # Pending: what it lacks is young, so it has the newest settled update.
+                    "current_links": stalls.links_where(has_newest),
+                }
+            )
+            .select(*_COLUMNS)
+        )
+
+    def _late(self) -> DataFrame | None:
+        """Return what may have come behind a window without a stamp."""
+        by_value = self.scope.targets_of("unstamped")
+        if not by_value or not self.scope.window.has_end:
+            return None
+        spark, scope, updates = self.spark, self.scope, self.tables.updates
+        spans = rows.targets_frame(spark, scope).where(sf.col("target").isin([target.id for target in by_value]))
+        ways = multisets.journeys(self.tables.events, spans=spans, spark=spark, scope=scope)
+        spans = spans.join(sf.broadcast(ways), on="target", how="inner")
+        sources = rows.source_rows(updates, spark=spark, scope=scope)
+        published = multisets.reference_rows(sources, scope=scope, targets_frame=spans, targets=by_value)
+        logged = rows.target_rows(updates, spark=spark, scope=scope, targets=by_value).join(
+            sf.broadcast(spans), on="target", how="inner"
+        )
+        return stalls.newest_late(logged, published=published)
+
+    def _targets(self) -> DataFrame:
+        scope, survey = self.scope, self.survey
+        with_gap = {source.group for source in scope.sources if survey.gap_pos(source.node, link=source.link)}
+        found: list[tuple[object, ...]] = [
+            (
+                *(target.id, target.group, target.node, target.link, target.selection.filter),
+                *(target.covered_from_us, target.settled_until_us, target.silent_after_us),
+                *(scope.tolerance_us(target), list(target.gaps_us)),
+                *(target.group in with_gap, bool(survey.gap_pos(target.node, link=target.link))),
+                *(one.id, one.members, one.reference is not None, one.gap_members, one.judged_until_us),
+            )
+            for one in self.sets
+            for target in one.targets
+        ]
+        return rows.small_frame(self.spark, found, schema=_TARGETS)
+
+
+def _counts(states: DataFrame) -> DataFrame:
+    stalled = sf.col("stall") == "stalled"
+    behind_us = sf.col("settled_us") - sf.col("held_us")
+    of_reference = sf.when(sf.col("speaks_for_set"), sf.col("wanted_digest"))
+    by_verdict: dict[str, tuple[Column, tuple[str, ...]]] = {
+        "final": (sf.col("final"), final_values.VERDICTS),
+        "stall": (sf.col("stall"), stalls.VERDICTS),
+        "set": (sf.when(sf.col("speaks_for_set"), sf.col("set_verdict")), convergence.VERDICTS),
+    }
+    return states.groupBy("target").agg(
+        *(
+            sf.count_if(verdict == one).alias(f"{name}_{one}")
+            for name, (verdict, verdicts) in by_verdict.items()
+            for one in verdicts
+        ),
+        sf.count_if(stalled & (sf.col("current_links") > 0)).alias("alone"),
+        sf.max(sf.when(stalled, behind_us)).alias("most_behind_us"),
+        sf.count("held_digest").alias("held_topics"),
+        convergence.digest_sum(sf.col("held_digest")).alias("held_digest"),
+        sf.count(of_reference).alias("reference_topics"),
+        convergence.digest_sum(of_reference).alias("reference_digest"),
+    )

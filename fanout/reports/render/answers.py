@@ -1,0 +1,304 @@
+"""The answers that stand first, in words and small tables, before a terminal, a page or Markdown draws them.
+
+Did every secondary get everything; if not, what, since when, and why? How late was it, and where on the way? Is it
+getting worse?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, count_cell
+from fanout.reports.render.wording import (
+    NBSP,
+    NOTHING,
+    blind_spot,
+    count,
+    counted,
+    duration,
+    printable,
+    seconds,
+    span,
+    timestamp,
+)
+from fanout.reports.values.document import Report
+from fanout.reports.values.summary import Answer, CauseCount, Direction, MissingCause, NodeSummary, NodeTrend, Summary
+
+__all__ = ["CAUSES", "answer_tables", "headline", "missing_by_topic", "next_steps", "relative_to", "trend_line"]
+
+CAUSES: Final[dict[MissingCause, str]] = {
+    "restart": "node was down",
+    "new_epoch": "session lost",
+    "resumed": "queue cut while away",
+    "away": "still away",
+    "audit": "dropped while connected",
+    "upstream": "lost by a node above",
+    "live": "unexplained",
+}
+"""Why updates are missing, in a few words."""
+
+_NEXT_STEPS: Final[dict[MissingCause, str]] = {
+    "restart": "the node was down, or had not caught up yet. Nothing to do if you stopped it; otherwise its own log "
+    "says why it ended",
+    "new_epoch": "the primary forgot the session while the link was away. Raise session_expiry_s, and the primary's "
+    "own limit, or give it persistence",
+    "resumed": "the primary kept only part of what came while the link was away. Raise its queue limit "
+    "(max_queued_messages in Mosquitto)",
+    "away": "the link is not back yet. Run `fanout status` at the node",
+    "audit": "the primary dropped messages for a connected link, and an audit found it. Raise its queue limit, or see "
+    "why the link reads slowly",
+    "upstream": "a node that feeds this one lost them first. See its line",
+    "live": "nothing in the logs says why. Run `fanout explain TOPIC` at the node, with a topic from below",
+}
+
+_HEADS: Final[dict[Answer, Cell]] = {
+    "complete": Cell("COMPLETE", "good"),
+    "not_complete": Cell("NOT COMPLETE", "bad"),
+    "not_proved": Cell("NOT PROVED", "fair"),
+    "nothing_judged": Cell("NOTHING JUDGED", "fair"),
+}
+_DIRECTIONS: Final[dict[Direction, Cell]] = {
+    "better": Cell("better", "good"),
+    "same": Cell("no change"),
+    "worse": Cell("worse", "bad"),
+}
+_CAUSES_SHOWN: Final = 3
+
+
+def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
+    """Return the verdict in one or two words, and in a sentence."""
+    nodes = summary.nodes
+    lacking = [node for node in nodes if node.answer == "not_complete"]
+    match summary.answer:
+        case "complete":
+            text = f"{len(nodes)} secondaries" if len(nodes) > 1 else "the one secondary"
+            text += " got everything"
+        case "not_complete":
+            whom = f"{len(lacking)} of {len(nodes)} secondaries lack" if len(nodes) > 1 else "the one secondary lacks"
+            text = f"{whom} updates or values"
+        case "not_proved":
+            text = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
+        case "nothing_judged":
+            horizon = "" if report.window is None else f" ({report.window.settle_horizon_s:g}{NBSP}s)"
+            text = f"no update is older than the settle horizon{horizon}"
+    if summary.answer != "not_proved" and (limit := blind_spot(report)):
+        text += f"; {limit}"
+    return _HEADS[summary.answer], text
+
+
+def relative_to(report: Report) -> str:
+    """Return in one line what the answers are relative to, of which time, and how much was read."""
+    parts: list[str] = []
+    if report.reference is not None:
+        parts.append(f"relative to {printable(report.reference.name)}")
+    if report.window is not None:
+        parts.append(span(report.window.begin, report.window.end))
+        if report.window.settled_until < report.window.end:
+            parts.append(f"the last {seconds(report.window.settle_horizon_s)} not judged yet")
+    parts.append(f"{counted(report.inputs.updates, 'row')} of {counted(len(report.logs), 'node')}")
+    return ", ".join(parts)
+
+
+def answer_tables(report: Report, summary: Summary) -> list[Table]:
+    """Return the tables of nodes, of lag, and of the hops of chains; those without a row are left out."""
+    tables = [_nodes(report, summary), _lag(summary), _hops(summary)]
+    return [table for table in tables if table.rows]
+
+
+def missing_by_topic(report: Report) -> Table:
+    """Return the table of the topics that lack most updates, the worst first."""
+    columns = (
+        Column("node", numeric=False),
+        Column("topic", numeric=False),
+        Column("missing"),
+        Column("unknown", optional=True),
+        Column("since (UTC)", numeric=False),
+        Column("until (UTC)", numeric=False),
+        Column("why, mostly", numeric=False),
+    )
+    found = report.missing_topics
+    rows = [
+        (
+            Cell(printable(topic.node)),
+            Cell(printable(topic.topic)),
+            count_cell(topic.missing, "bad"),
+            count_cell(topic.unknown, "fair"),
+            Cell(_time(report, topic.first_missing)),
+            _until(report, topic.last_missing, goes_on=topic.going_on),
+            Cell(CAUSES[topic.cause], "bad" if topic.cause == "live" else ""),
+        )
+        for topic in (found.listed if found is not None else ())
+    ]
+    total = 0 if found is None else found.total
+    return build("missing-topics", "Missing updates by topic, worst first", columns, rows, total=total)
+
+
+def trend_line(summary: Summary) -> Cell:
+    """Return whether it is getting worse, and at which nodes."""
+    trend = summary.trend
+    if trend is None:
+        return Cell("Trend: not known, the time is too short", "dim")
+    against = {
+        "first_half": "second half of the time against the first",
+        "baseline": f"against the report of {span(trend.before_begin, trend.before_end)}",
+    }[trend.against]
+    changed = [_changed(node) for node in trend.nodes if node.direction != "same"]
+    words = _DIRECTIONS[trend.direction]
+    return Cell(f"Trend: {words.text} ({against})" + (f": {'; '.join(changed)}" if changed else ""), words.tone)
+
+
+def next_steps(summary: Summary) -> list[str]:
+    """Return what to do about each cause, the most frequent first."""
+    totals: dict[MissingCause, int] = {}
+    for node in summary.nodes:
+        for each in node.causes:
+            totals[each.cause] = totals.get(each.cause, 0) + each.updates
+    causes = sorted(totals, key=lambda cause: -totals[cause])
+    steps = [f"{CAUSES[cause].capitalize()} ({count(totals[cause])}): {_NEXT_STEPS[cause]}." for cause in causes]
+    if any(node.never_held for node in summary.nodes):
+        steps.append(
+            "Never held: the link never proved that it holds everything. `fanout ready` at the node says what it "
+            "waits for."
+        )
+    if any(node.unknown for node in summary.nodes):
+        steps.append(
+            "Unknown: the node's own log has a gap there. See its disk, and log.queue_rows_max; a node that was killed "
+            "leaves one too."
+        )
+    if not causes and any((node.topics_behind or 0) + (node.topics_different or 0) for node in summary.nodes):
+        steps.append("Values differ: run `fanout audit` at the node, which gets them from the primary again.")
+    return steps
+
+
+def _nodes(report: Report, summary: Summary) -> Table:
+    columns = (
+        Column("node", numeric=False),
+        Column("complete"),
+        Column("missing"),
+        Column("unknown", optional=True),
+        Column("since (UTC)", numeric=False, optional=True),
+        Column("until (UTC)", numeric=False, optional=True),
+        Column("why", numeric=False, optional=True),
+        Column("mostly under", numeric=False, optional=True),
+        Column("topics behind", optional=True),
+        Column("values differ", optional=True),
+    )
+    rows = [
+        (
+            Cell(printable(node.node)),
+            _share(node),
+            Cell(f"{'' if node.missing_is_exact else f'≥{NBSP}'}{count(node.missing)}", "bad" if node.missing else ""),
+            count_cell(node.unknown, "fair"),
+            _maybe(_time(report, node.first_missing)),
+            _until(report, node.last_missing, goes_on=node.going_on),
+            _maybe(_why(node.causes)),
+            _maybe(", ".join(f"{printable(one.prefix)}{NBSP}{count(one.missing)}" for one in node.prefixes)),
+            count_cell(node.topics_behind or 0, "bad"),
+            count_cell(node.topics_different or 0, "bad"),
+        )
+        for node in summary.nodes
+    ]
+    return build("nodes", "Did every secondary get everything?", columns, rows)
+
+
+def _share(node: NodeSummary) -> Cell:
+    if node.never_held:
+        return Cell(f"never{NBSP}held", "bad")
+    return bounds_cell(node.complete_percent_at_least, node.complete_percent_at_most)
+
+
+def _lag(summary: Summary) -> Table:
+    columns = (
+        Column("node", numeric=False),
+        Column("stamped by", numeric=False),
+        Column("updates"),
+        Column("half within"),
+        Column("99 % within"),
+        Column("right to ±"),
+        Column("99 % as the clocks say"),
+        Column("its clock", numeric=False),
+    )
+    rows = [
+        (
+            Cell(printable(lag.node)),
+            Cell(printable(lag.stamped_by)),
+            Cell(count(lag.updates)),
+            Cell(duration(lag.p50_us)),
+            Cell(duration(lag.p99_us)),
+            Cell(duration(lag.uncertain_us), "dim"),
+            Cell(duration(lag.raw_p99_us), "dim" if lag.p99_us is not None else ""),
+            _clock(lag.clock_ahead_us),
+        )
+        for lag in summary.lag
+    ]
+    return build("late", "How late was it?", columns, rows)
+
+
+def _hops(summary: Summary) -> Table:
+    columns = (
+        Column("from", numeric=False),
+        Column("to", numeric=False),
+        Column("in the mean"),
+        Column("right to ±"),
+    )
+    rows = [
+        (
+            Cell(printable(hop.from_node)),
+            Cell(printable(hop.to_node)),
+            Cell(duration(hop.mean_us)),
+            Cell(f"clocks{NBSP}differ" if hop.uncertain_us is None else duration(hop.uncertain_us), "dim"),
+        )
+        for hop in summary.hops
+    ]
+    return build("hops", "Where on the way?", columns, rows)
+
+
+def _clock(ahead_us: int | None) -> Cell:
+    if ahead_us is None:
+        return Cell("not known", "dim")
+    if abs(ahead_us) < 1_000:
+        return Cell("right", "dim")
+    return Cell(f"{duration(abs(ahead_us))} {'ahead' if ahead_us > 0 else 'behind'}", "fair")
+
+
+def _why(causes: Sequence[CauseCount]) -> str:
+    named = [f"{CAUSES[one.cause]}{NBSP}{count(one.updates)}" for one in causes[:_CAUSES_SHOWN]]
+    left = sum(one.updates for one in causes[_CAUSES_SHOWN:])
+    return ", ".join([*named, f"other{NBSP}{count(left)}"] if left else named)
+
+
+def _maybe(text: str) -> Cell:
+    return Cell(text) if text and text != NOTHING else Cell(NOTHING, "dim")
+
+
+def _until(report: Report, last: datetime | None, *, goes_on: bool | None) -> Cell:
+    if goes_on:
+        return Cell("going on", "bad")
+    return _maybe(_time(report, last))
+
+
+def _time(report: Report, time: datetime | None) -> str:
+    """Return a time, without the date where the report is about one day."""
+    window = report.window
+    if time is not None and window is not None and window.begin.date() == window.end.date() == time.date():
+        return f"{time:%H:%M:%S}"
+    return timestamp(time, decimals=0)
+
+
+def _changed(node: NodeTrend) -> str:
+    parts = [f"{printable(node.node)} {count(node.missing_before)} missing before, {count(node.missing)} now"]
+    if node.p99_us_before is not None and node.p99_us is not None and node.p99_us != node.p99_us_before:
+        parts.append(f"99{NBSP}% within {duration(node.p99_us_before)} before, {duration(node.p99_us)} now")
+    return ", ".join(parts)
+
+
+def _why_not_proved(report: Report, summary: Summary) -> str:
+    if limit := blind_spot(report):
+        return limit
+    if unknown := sum(node.unknown for node in summary.nodes):
+        return f"of {counted(unknown, 'update')} nobody can tell, since logs have gaps"
+    if any(target.basis == "unstamped" for target in report.targets):
+        return "without stamps a loss can be shown, completeness cannot"
+    return "the reference's log does not show every update"

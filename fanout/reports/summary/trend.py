@@ -1,0 +1,215 @@
+"""The trend of a report: its figures against those of the first half of its window, or of an earlier report.
+
+Pure functions of finished values. A difference counts when it is more than chance and more than a fifth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fanout.errors import ReportError
+from fanout.reports.values.document import Report
+from fanout.reports.values.figures import percent
+from fanout.reports.values.summary import Direction, NodeTrend, Trend
+
+__all__ = ["find_trend"]
+
+_SIGMAS = 3
+"""Two shares differ when they are so many standard errors apart."""
+_FIFTH = 5
+"""One part in so many is the least difference that counts."""
+_ROWS_MIN = 100
+"""With fewer updates a p99 says nothing."""
+_WINDOWS_MIN = 4
+"""A window with fewer points of time is not halved."""
+_WORST_FIRST: tuple[Direction, ...] = ("worse", "same", "better")
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What one node had to get in a span of time, and how late it was."""
+
+    expected: int
+    """What is unknown is not among it."""
+    missing: int
+    lag: Mapping[tuple[str, str], _Latency]
+    """By link and who stamped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    """How late the updates of one link were, the difference of the clocks taken out."""
+
+    rows: int
+    p99_us: int
+    uncertain_us: int
+
+
+def find_trend(report: Report, *, baseline: Report | None) -> Trend | None:
+    """Return how the nodes of a report fare against before; None where there is nothing to compare.
+
+    Args:
+        report: The report.
+        baseline: An earlier report; None takes the first half of the report's window for it.
+
+    Raises:
+        ReportError: The baseline is of other nodes.
+    """
+    if report.window is None:
+        return None
+    begin, end = report.window.begin, report.window.settled_until
+    if baseline is None:
+        width_s = 0 if report.over_time is None else report.over_time.window_s
+        if report.over_time is None or (end - begin) < timedelta(seconds=_WINDOWS_MIN * width_s):
+            return None
+        middle = begin + (end - begin) / 2
+        nodes = _compare(_of_span(report, None, middle), _of_span(report, middle, None))
+        return _trend("first_half", (begin, middle), (middle, end), nodes) if nodes else None
+    assert baseline.window is not None  # of `read_baseline`
+    nodes = _compare(_of_whole(baseline), _of_whole(report))
+    if not nodes:
+        raise ReportError(
+            "the baseline has no node in common with this report", hint="Give --baseline a report on the same nodes"
+        )
+    before = baseline.window.begin, baseline.window.settled_until
+    return _trend("baseline", before, (begin, end), nodes)
+
+
+def _trend(
+    against: str, before: tuple[datetime, datetime], now: tuple[datetime, datetime], nodes: tuple[NodeTrend, ...]
+) -> Trend:
+    return Trend.model_validate(
+        {
+            "against": against,
+            "before_begin": before[0],
+            "before_end": before[1],
+            "begin": now[0],
+            "end": now[1],
+            "direction": _worst(node.direction for node in nodes),
+            "nodes": nodes,
+        }
+    )
+
+
+def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> dict[str, _Figures]:
+    """Return the figures of the windows that begin in a span, by node."""
+
+    def within(at: datetime) -> bool:
+        return (begin is None or at >= begin) and (end is None or at < end)
+
+    expected: dict[str, int] = defaultdict(int)
+    missing: dict[str, int] = defaultdict(int)
+    for series in () if report.over_time is None else report.over_time.series:
+        for point in series.points:
+            if within(point.at):
+                expected[series.node] += point.expected - point.unknown
+                missing[series.node] += point.missing
+    corrections = {
+        (one.node, one.link, one.stamped_by): (one.lag.p99_us - one.corrected.p99_us, one.corrected.uncertain_us)
+        for one in report.lag.propagation
+        if one.corrected is not None
+    }
+    lag: dict[str, dict[tuple[str, str], _Latency]] = defaultdict(dict)
+    for line in report.lag.over_time:
+        correction = corrections.get((line.node, line.link, line.stamped_by))
+        points = [point for point in line.points if within(point.at)]
+        rows = sum(point.rows for point in points)
+        if correction is None or rows < _ROWS_MIN:
+            continue
+        # The mean over the windows, each with the weight of its updates: the latest window alone would be chance.
+        p99_us = sum(point.p99_us * point.rows for point in points) // rows - correction[0]
+        lag[line.node][line.link, line.stamped_by] = _Latency(rows, p99_us, correction[1])
+    return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected.keys() | lag.keys()}
+
+
+def _of_whole(report: Report) -> dict[str, _Figures]:
+    """Return the figures of all of a report, by node."""
+    expected: dict[str, int] = defaultdict(int)
+    missing: dict[str, int] = defaultdict(int)
+    for target in report.targets:
+        if target.stamped is not None:
+            expected[target.node] += target.stamped.expected - target.stamped.unknown
+            missing[target.node] += target.stamped.missing
+        if target.unstamped is not None:
+            expected[target.node] += target.unstamped.reference_updates
+            missing[target.node] += target.unstamped.missing_at_least
+    lag: dict[str, dict[tuple[str, str], _Latency]] = defaultdict(dict)
+    for one in report.lag.propagation:
+        if one.corrected is None or one.lag.rows < _ROWS_MIN:
+            continue
+        found = _Latency(one.lag.rows, one.corrected.p99_us, one.corrected.uncertain_us)
+        other = lag[one.node].get((one.link, one.stamped_by))
+        if other is None or other.p99_us < found.p99_us:
+            lag[one.node][one.link, one.stamped_by] = found
+    return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected}
+
+
+def _compare(before: Mapping[str, _Figures], now: Mapping[str, _Figures]) -> tuple[NodeTrend, ...]:
+    """Return the trend of each node that something is known of at both times, the worst first."""
+    found: list[NodeTrend] = []
+    for node in sorted(before.keys() & now.keys()):
+        then, since = before[node], now[node]
+        earlier, later = _latest_pair(then.lag, since.lag)
+        if (earlier is None or later is None) and not (then.expected and since.expected):
+            continue
+        found.append(
+            NodeTrend(
+                node=node,
+                missing_before=then.missing,
+                missing=since.missing,
+                complete_percent_before=percent(then.expected - then.missing, then.expected),
+                complete_percent=percent(since.expected - since.missing, since.expected),
+                p99_us_before=None if earlier is None else earlier.p99_us,
+                p99_us=None if later is None else later.p99_us,
+                direction=_both(_of_missing(then, since), _of_lag(earlier, later)),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: _WORST_FIRST.index(one.direction)))
+
+
+def _latest_pair(
+    before: Mapping[tuple[str, str], _Latency], now: Mapping[tuple[str, str], _Latency]
+) -> tuple[_Latency | None, _Latency | None]:
+    """Return the lag of the link, and of who stamped, that is latest now, at both times."""
+    both = sorted(before.keys() & now.keys())
+    if not both:
+        return None, None
+    worst = max(both, key=lambda key: now[key].p99_us)
+    return before[worst], now[worst]
+
+
+def _of_missing(before: _Figures, now: _Figures) -> Direction:
+    if not (before.expected and now.expected):
+        return "same"
+    then, since = before.missing / before.expected, now.missing / now.expected
+    pooled = (before.missing + now.missing) / (before.expected + now.expected)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / before.expected + 1 / now.expected))
+    difference = abs(since - then)
+    if difference <= _SIGMAS * error or difference * _FIFTH <= max(then, since):
+        return "same"
+    return "worse" if since > then else "better"
+
+
+def _of_lag(before: _Latency | None, now: _Latency | None) -> Direction:
+    if before is None or now is None:
+        return "same"
+    difference = now.p99_us - before.p99_us
+    uncertain_us = max(before.uncertain_us, now.uncertain_us)
+    if abs(difference) <= uncertain_us or abs(difference) * _FIFTH <= abs(before.p99_us):
+        return "same"
+    return "worse" if difference > 0 else "better"
+
+
+def _both(first: Direction, second: Direction) -> Direction:
+    """Return what two directions are together: what got worse is not made good by what got better."""
+    if "worse" in (first, second):
+        return "worse"
+    return "better" if "better" in (first, second) else "same"
+
+
+def _worst(directions: Iterable[Direction]) -> Direction:
+    return min(directions, key=_WORST_FIRST.index)

@@ -1,0 +1,111 @@
+"""What targets lack, counted by scope, and what was expected around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from fanout.reports.compare import losses
+from fanout.reports.read.rows import small_frame
+from fanout.reports.values.figures import goes_on
+from tests.reports.frames import assert_unique, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+_PLACES = "target int, node string, link string, proved boolean"
+
+
+def absent(spark: SparkSession, *rows: tuple[int, str, int, bool, bool, str]) -> DataFrame:
+    """Return absent updates: target, topic, origin_us, known, superseded, cause."""
+    schema = "target int, topic string, origin_us bigint, known boolean, superseded boolean, cause string"
+    return small_frame(spark, list(rows), schema=schema)
+
+
+def test_losses_are_counted_in_each_scope(spark: SparkSession) -> None:
+    """By target, topic, prefix and window of a link, with the times of what is missing for sure."""
+    lacking = absent(
+        spark,
+        (0, "a/x", 11, True, True, "away"),
+        (0, "a/x", 15, True, False, "live"),
+        (0, "a/y", 16, False, False, "live"),
+        (1, "b", 12, True, False, "restart"),
+    )
+    places = small_frame(spark, [(0, "edge", "up", True), (1, "edge", "up", True)], schema=_PLACES)
+    counted = losses.count_losses(lacking, places=places, depth=1, window_us=5)
+    assert_unique(counted, "scope", "target", "topic", "prefix", "node", "link", "window_us")
+
+    def found(scope: str, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in names) for row in rows_of(counted.where(sf.col("scope") == scope), *names)]
+
+    of_targets = found("target", "target", "missing", "unknown", "superseded", "away", "live", "restart")
+    assert of_targets == [(0, 2, 1, 1, 1, 1, 0), (1, 1, 0, 0, 0, 0, 1)]
+    assert found("target", "target", "first_us", "last_us", "last_absent_us") == [(0, 11, 15, 16), (1, 12, 12, 12)]
+    assert found("topic", "target", "topic", "missing", "unknown") == [
+        (0, "a/x", 2, 0),
+        (0, "a/y", 0, 1),
+        (1, "b", 1, 0),
+    ]
+    assert found("prefix", "target", "prefix", "missing") == [(0, "a", 2), (1, "b", 1)]
+    assert found("window", "node", "link", "window_us", "missing", "unknown") == [
+        ("edge", "up", 10, 2, 0),
+        ("edge", "up", 15, 1, 1),
+    ]
+    worst = [(row["target"], row["topic"]) for row in losses.lacking_topics(counted).collect()]
+    assert worst == [(0, "a/x"), (1, "b")]
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_an_update_is_expected_once_and_only_in_the_covered_span(spark: SparkSession, repeats: bool) -> None:
+    """What is not settled or not covered is left out, and a second copy in a tap's log counts once."""
+    rows = small_frame(
+        spark,
+        [(0, "a", "p", 1, number, at_us) for number, at_us in enumerate((9, 10, 20, 21))],
+        schema="target int, topic string, stamp_primary string, stamp_epoch bigint, sequence bigint, at_us bigint",
+    ).withColumns({"origin": sf.timestamp_micros("at_us"), "applied": sf.timestamp_micros("at_us")})
+    rows = rows.drop("at_us").withColumns({"covered_from_us": sf.lit(9), "settled_until_us": sf.lit(20)})
+    expected = losses.expected_updates(rows.unionByName(rows) if repeats else rows, repeats=repeats)
+    assert [(row["topic"], row["at_us"]) for row in rows_of(expected, "at_us")] == [("a", 10), ("a", 20)]
+
+
+def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSession) -> None:
+    """The two ends of a loss belong to it; what has no loss counts in its window alone."""
+    rows = [(0, "a", at_us) for at_us in (1, 2, 3, 4, 9)] + [(0, "b", 3), (1, "a", 3)]
+    expected = small_frame(spark, rows, schema="target int, topic string, at_us bigint")
+    of_target = small_frame(spark, [(0, 2, 3)], schema="target int, first_us bigint, last_us bigint")
+    of_topic = small_frame(spark, [(0, "a", 4, 4)], schema="target int, topic string, first_us bigint, last_us bigint")
+    placed = losses.place_expected(
+        expected, scopes={"target": of_target, "topic": of_topic}, depth=0, window_us=5
+    ).persist()
+    places = small_frame(spark, [(0, "edge", "up", True), (1, "leaf", "up", True)], schema=_PLACES)
+    windows = rows_of(losses.count_windows(placed, places=places), "node", "window_us")
+    assert [(row["node"], row["window_us"], row["expected"]) for row in windows] == [
+        ("edge", 0, 5),
+        ("edge", 5, 1),
+        ("leaf", 0, 1),
+    ]
+    around = rows_of(losses.count_around(placed, scope="target"), "place")
+    assert [(row["target"], row["place"], row["expected"]) for row in around] == [(0, 1, 3), (0, 2, 2)]
+    around = rows_of(losses.count_around(placed, scope="topic"), "place")
+    assert [(row["topic"], row["place"], row["expected"]) for row in around] == [("a", 1, 1), ("a", 2, 1)]
+    placed.unpersist()
+
+
+@pytest.mark.parametrize(
+    ("missing", "within", "after", "expected"),
+    [
+        (1, 1, 0, True),  # nothing came since: nobody can say that it has ended
+        (50, 50, 1, False),  # all were lost, and then one came
+        (2, 100, 200, True),  # of 50 one: 200 without a loss come now and then
+        (2, 100, 230, False),
+        (50, 100, 6, True),
+        (50, 100, 7, False),
+    ],
+)
+def test_a_loss_goes_on_until_what_came_shows_its_end(missing: int, within: int, after: int, expected: bool) -> None:
+    """One chance in a hundred is left that a loss which is said to have ended goes on."""
+    assert goes_on(missing, within=within, after=after) is expected

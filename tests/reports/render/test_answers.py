@@ -1,0 +1,227 @@
+"""The three answers on a terminal, on a page and in Markdown."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fanout.errors import ReportError
+from fanout.reports.render.markdown import render_markdown
+from fanout.reports.render.page import render_page
+from fanout.reports.render.terminal import print_report
+from fanout.reports.values.document import MissingTopic, Report
+from fanout.reports.values.figures import Listed
+from fanout.reports.values.summary import (
+    Answer,
+    CauseCount,
+    HopSummary,
+    LagSummary,
+    NodeSummary,
+    NodeTrend,
+    PrefixMissing,
+    Summary,
+    Trend,
+)
+from tests.reports.documents import BEGIN, END, HOSTILE, report, section_report
+
+
+def node(name: str = "edge", *, answer: Answer = "complete", missing: int = 0, **others: object) -> NodeSummary:
+    """Return a node that got everything, but for what is said."""
+    figures: dict[str, object] = {
+        "complete_percent_at_least": 100.0,
+        "complete_percent_at_most": 100.0,
+        "missing_is_exact": True,
+        "unknown": 0,
+        "first_missing": None,
+        "last_missing": None,
+        "going_on": None,
+        "causes": (),
+        "prefixes": (),
+        "topics_behind": 0,
+        "topics_different": 0,
+        "never_held": (),
+    }
+    return NodeSummary.model_validate({"node": name, "answer": answer, "missing": missing, **figures, **others})
+
+
+def steady_loss(name: str = "lossy") -> NodeSummary:
+    """Return a node that loses two of a hundred, for no reason that its log says."""
+    return node(
+        name,
+        answer="not_complete",
+        missing=834,
+        complete_percent_at_least=98.1,
+        complete_percent_at_most=98.1,
+        first_missing=BEGIN + timedelta(seconds=4),
+        last_missing=END,
+        going_on=True,
+        causes=(CauseCount(cause="live", updates=834),),
+        prefixes=(PrefixMissing(prefix="plant/hot", missing=430), PrefixMissing(prefix="plant/b", missing=12)),
+        topics_behind=32,
+    )
+
+
+def outage(name: str = "broken") -> NodeSummary:
+    """Return a node that was away for a while."""
+    return node(
+        name,
+        answer="not_complete",
+        missing=1648,
+        missing_is_exact=False,
+        unknown=7,
+        complete_percent_at_least=91.6,
+        complete_percent_at_most=93.0,
+        first_missing=BEGIN + timedelta(seconds=60),
+        last_missing=BEGIN + timedelta(seconds=120),
+        going_on=False,
+        causes=(CauseCount(cause="new_epoch", updates=1553), CauseCount(cause="live", updates=95)),
+    )
+
+
+def answered(*nodes: NodeSummary, answer: Answer, topic: str | None = None, **others: object) -> Report:
+    """Return a report with these answers."""
+    made = report()
+    summary = Summary.model_validate({"answer": answer, "nodes": nodes, "lag": (), "hops": (), "trend": None, **others})
+    lacking = None
+    if topic is not None:
+        listed = MissingTopic(
+            node="lossy",
+            link="up",
+            filter="#",
+            topic=topic,
+            missing=430,
+            unknown=0,
+            superseded=0,
+            first_missing=BEGIN,
+            last_missing=END,
+            going_on=True,
+            cause="live",
+        )
+        lacking = Listed[MissingTopic](total=77, listed=(listed,))
+    return made.model_copy(update={"summary": summary, "missing_topics": lacking})
+
+
+def on_terminal(made: Report, *, width: int = 120, verbose: bool = False) -> str:
+    """Return what a terminal without colours shows."""
+    out = StringIO()
+    print_report(made, console=Console(file=out, width=width), verbose=verbose)
+    return "\n".join(line.rstrip() for line in out.getvalue().replace("\u00a0", " ").splitlines())
+
+
+def test_what_is_missing_stands_first() -> None:
+    """The verdict is the first line; each node has its share, since when, whether it goes on, why, and what to do."""
+    made = answered(outage(), steady_loss(), node("clean"), answer="not_complete", topic="plant/hot")
+    text = on_terminal(made)
+    lines = text.splitlines()
+    assert lines[0] == "NOT COMPLETE  2 of 3 secondaries lack updates or values"
+    by_node = {line.split()[0]: " ".join(line.split()) for line in lines if line}
+    assert "broken ≥ 91.6 % ≥ 1,648 7 02:41:00 02:42:00 session lost 1,553," in by_node["broken"]
+    assert by_node["lossy"].startswith("lossy plant/hot 430")  # its line in the table of topics
+    of_lossy = next(" ".join(line.split()) for line in lines if line.startswith("lossy"))
+    assert of_lossy.startswith("lossy 98.1 % 834 0 02:40:04 going on unexplained 834")
+    assert "plant/hot 430" in of_lossy
+    assert by_node["clean"].startswith("clean 100 % 0")
+    assert "Session lost (1,553): the primary forgot the session" in text
+    assert "Unexplained (929): nothing in the logs says why. Run `fanout explain TOPIC`" in text
+    assert "Missing updates by topic, worst first" in text
+    assert "1 of 77." in text
+    assert "Updates, by identity" not in text
+    assert "Updates, by identity" in on_terminal(made, verbose=True)
+
+
+def test_all_fine_is_said_in_a_line() -> None:
+    """Columns of what is not there are left out, and so is what to do."""
+    text = on_terminal(answered(node(), node("leaf"), answer="complete"))
+    assert text.splitlines()[0] == "COMPLETE  2 secondaries got everything"
+    for absent in ("since", "why", "What to do", "behind", "Missing updates"):
+        assert absent not in text
+
+
+def test_lag_is_shown_with_the_clocks_corrected() -> None:
+    """The raw figure stands behind it; a clock that nobody knows leaves the raw one alone."""
+    lag = [
+        LagSummary(
+            node="edge",
+            stamped_by="hub",
+            updates=9,
+            p50_us=900,
+            p99_us=30_000,
+            uncertain_us=400,
+            raw_p99_us=3_030_000,
+            clock_ahead_us=3_000_000,
+        ),
+        LagSummary(
+            node="leaf",
+            stamped_by="hub",
+            updates=9,
+            p50_us=None,
+            p99_us=None,
+            uncertain_us=None,
+            raw_p99_us=44_000,
+            clock_ahead_us=None,
+        ),
+    ]
+    hops = [HopSummary(from_node="hub", to_node="edge", stamped_by="hub", mean_us=1_500, uncertain_us=None)]
+    text = on_terminal(answered(node(), answer="complete", lag=lag, hops=hops))
+    squeezed = [" ".join(line.split()) for line in text.splitlines()]
+    assert "edge hub 9 900 µs 30.0 ms 400 µs 3.03 s 3.00 s ahead" in squeezed
+    assert "leaf hub 9 – – – 44.0 ms not known" in squeezed
+    assert "hub edge 1.50 ms clocks differ" in squeezed
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"), [("worse", "Trend: worse"), ("better", "Trend: better"), ("same", "Trend: no change")]
+)
+def test_the_trend_names_the_nodes_that_changed(direction: str, expected: str) -> None:
+    """With what they lacked before and now."""
+    changed = NodeTrend.model_validate(
+        {"node": "edge", "missing_before": 3, "missing": 40, "complete_percent_before": 99.0, "complete_percent": 90.0}
+        | {"p99_us_before": 1_000, "p99_us": 9_000, "direction": direction}
+    )
+    trend = Trend.model_validate(
+        {"against": "first_half", "before_begin": BEGIN, "before_end": BEGIN, "begin": BEGIN, "end": END}
+        | {"direction": direction, "nodes": (changed,)}
+    )
+    line = next(
+        each
+        for each in on_terminal(answered(node(), answer="complete", trend=trend), width=200).splitlines()
+        if each.startswith("Trend")
+    )
+    assert line.startswith(expected)
+    assert ("edge 3 missing before, 40 now, 99 % within 1.00 ms before, 9.00 ms now" in line) == (direction != "same")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_answer_is_cut_at_any_width(width: int) -> None:
+    """However narrow, the figures are whole and no line is longer than the terminal."""
+    text = on_terminal(answered(outage(), steady_loss(), answer="not_complete", topic="plant/hot"), width=width)
+    for figure in ("≥ 91.6 %", "≥ 1,648", "98.1 %", "834", "going on", "02:41:00"):
+        assert figure in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_markdown_holds_the_answers_and_nothing_of_strangers() -> None:
+    """Topics can hold what Markdown or HTML would take for a link, a table or a tag."""
+    text = render_markdown(answered(steady_loss(), answer="not_complete", topic=f"{HOSTILE}|[x](y)`@all`"))
+    assert text.startswith("**NOT COMPLETE** the one secondary lacks updates")
+    assert "| lossy | 98.1 % | 834 | 02:40:04 | going on | unexplained 834 | plant/hot 430, plant/b 12 |" in text
+    row = next(line for line in text.splitlines() if "alert" in line)
+    for raw in ("<script", "http://", "\x1b"):
+        assert raw not in row
+    assert r"\|\[x\](y)\`\@all\`" in row
+    assert row.replace("\\|", "").count("|") == 7
+    assert "&lt;script&gt;" in row
+    with pytest.raises(ReportError, match="traffic has no answers"):
+        render_markdown(section_report("traffic"))
+
+
+def test_the_page_begins_with_the_answers() -> None:
+    """The verdict, the nodes, lag and trend stand above everything else; bounds are bounds, in their tone."""
+    page = render_page(answered(outage(), steady_loss(), answer="not_complete", topic=HOSTILE)).replace("\u00a0", " ")
+    assert page.index("NOT COMPLETE") < page.index("Did every secondary get everything?") < page.index("What to do")
+    assert page.index("What to do") < page.index("Missing updates by topic") < page.index("Updates, by identity")
+    assert '<td class="number fair">≥ 91.6 %</td>' in page
+    assert "<script>alert" not in page

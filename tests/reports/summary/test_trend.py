@@ -1,0 +1,216 @@
+"""The trend of a report, by literal figures: halves of its window, and an earlier report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanout.errors import ReportError
+from fanout.reports.summary import baseline as baselines
+from fanout.reports.summary.baseline import read_baseline
+from fanout.reports.summary.summarize import summarize
+from fanout.reports.values.document import (
+    CompletenessPoint,
+    CompletenessSection,
+    CompletenessSeries,
+    LagPoint,
+    LagSection,
+    LagSeries,
+)
+from fanout.reports.values.summary import Trend
+from tests.reports.documents import BEGIN, END, report, stamped, target, unstamped
+from tests.reports.summary.test_summary import made, propagation
+
+SETTLED = END - timedelta(seconds=5)
+MIDDLE = BEGIN + (SETTLED - BEGIN) / 2
+WINDOW_S = 30
+
+
+def over_time(missing: list[int], *, node: str = "edge", expected: int = 1000, unknown: int = 0) -> CompletenessSection:
+    """Return one link's points of time, ten of them in the window."""
+    points = tuple(
+        CompletenessPoint(
+            at=BEGIN + timedelta(seconds=WINDOW_S * number), expected=expected, missing=lost, unknown=unknown
+        )
+        for number, lost in enumerate(missing)
+    )
+    return CompletenessSection(window_s=WINDOW_S, series=(CompletenessSeries(node=node, link="up", points=points),))
+
+
+def lag_over_time(p99_us: list[int], *, ahead_us: int | None = 0, rows: int = 500) -> LagSection:
+    """Return one link's lag at the points of time, whose clock is ahead, or by nobody knows how much."""
+    points = tuple(
+        LagPoint(
+            at=BEGIN + timedelta(seconds=WINDOW_S * number),
+            rows=rows,
+            p50_us=p99,
+            p95_us=p99,
+            p99_us=p99,
+            most_us=p99,
+        )
+        for number, p99 in enumerate(p99_us)
+    )
+    return LagSection(
+        propagation=(propagation(p99_us=max(p99_us), ahead_us=ahead_us),),
+        over_time=(LagSeries(node="edge", link="up", stamped_by="hub", points=points),),
+    )
+
+
+def halves(**sections: Any) -> Trend:
+    """Return the trend within one report."""
+    trend = summarize(made(target(), **sections)).trend
+    assert trend is not None
+    return trend
+
+
+@pytest.mark.parametrize(
+    ("missing", "direction"),
+    [
+        ([0] * 10, "same"),
+        ([10] * 10, "same"),
+        ([0] * 5 + [2] * 5, "worse"),
+        ([2] * 5 + [0] * 5, "better"),
+        ([0] * 9 + [3], "same"),  # as chance has it
+        ([100] * 5 + [115] * 5, "same"),  # sure, but less than a fifth
+        ([100] * 5 + [135] * 5, "worse"),
+    ],
+)
+def test_missing_of_the_second_half_against_the_first(missing: list[int], direction: str) -> None:
+    """Worse and better are more than chance and more than a fifth."""
+    trend = halves(over_time=over_time(missing))
+    assert (trend.against, trend.direction) == ("first_half", direction)
+    assert (trend.before_begin, trend.before_end, trend.begin, trend.end) == (BEGIN, MIDDLE, MIDDLE, SETTLED)
+    (node,) = trend.nodes
+    assert (node.missing_before, node.missing) == (sum(missing[:5]), sum(missing[5:]))
+    assert node.complete_percent == 100 * (5000 - sum(missing[5:])) / 5000
+
+
+def test_what_is_unknown_is_in_neither_share() -> None:
+    """A crash makes no trend."""
+    (node,) = halves(over_time=over_time([10] * 10, unknown=900)).nodes
+    assert (node.complete_percent_before, node.complete_percent, node.direction) == (90, 90, "same")
+
+
+@pytest.mark.parametrize(
+    ("p99_us", "direction"),
+    [
+        ([10_000] * 5 + [11_500] * 5, "same"),  # less than a fifth
+        ([10_000] * 5 + [13_000] * 5, "worse"),
+        ([13_000] * 5 + [10_000] * 5, "better"),
+        ([1_000] * 5 + [1_400] * 5, "same"),  # less than it is uncertain
+    ],
+)
+@pytest.mark.parametrize("ahead_us", [0, 3_000_000, -3_000_000])
+def test_lag_of_the_second_half_against_the_first(p99_us: list[int], direction: str, ahead_us: int) -> None:
+    """By the corrected values, whatever the clocks say."""
+    raw = [one + ahead_us for one in p99_us]
+    trend = halves(over_time=over_time([0] * 10), lag=lag_over_time(raw, ahead_us=ahead_us))
+    (node,) = trend.nodes
+    assert (node.p99_us_before, node.p99_us) == (p99_us[0], p99_us[9])
+    assert (trend.direction, node.direction) == (direction, direction)
+
+
+@pytest.mark.parametrize("sections", [{"ahead_us": None}, {"rows": 19}], ids=["unknown clock", "few updates"])
+def test_lag_that_says_nothing_makes_no_trend(sections: dict[str, Any]) -> None:
+    """Without a known difference of the clocks, and of few updates."""
+    (node,) = halves(over_time=over_time([0] * 10), lag=lag_over_time([10] * 5 + [10**6] * 5, **sections)).nodes
+    assert (node.p99_us_before, node.p99_us, node.direction) == (None, None, "same")
+
+
+def test_what_got_worse_is_not_made_good() -> None:
+    """Of one node by its lag, of all by its missing updates; the worst node comes first."""
+    lag = lag_over_time([90_000] * 5 + [10_000] * 5)
+    assert halves(over_time=over_time([0] * 5 + [9] * 5), lag=lag).direction == "worse"
+    quiet, bad = over_time([0] * 10, node="a").series, over_time([0] * 5 + [9] * 5, node="z").series
+    trend = halves(over_time=CompletenessSection(window_s=WINDOW_S, series=(*quiet, *bad)))
+    assert [(node.node, node.direction) for node in trend.nodes] == [("z", "worse"), ("a", "same")]
+    assert trend.direction == "worse"
+
+
+def test_a_short_window_has_no_halves() -> None:
+    """Nor has a report without identities, or of one half only."""
+    wide = over_time([1] * 3).model_copy(update={"window_s": 100})
+    assert summarize(made(target(), over_time=wide)).trend is None
+    assert summarize(made(target(figures=unstamped()))).trend is None
+    assert summarize(made(target(), over_time=over_time([1] * 4))).trend is None
+
+
+def test_against_an_earlier_report() -> None:
+    """Totals of both, of the nodes that are in both; without stamps too."""
+    earlier = made(
+        target("edge", figures=stamped(expected=1000, missing=10)),
+        target("plain", figures=unstamped(seen=1000, missing=500)),
+        target("gone"),
+        lag=LagSection(propagation=(propagation(p99_us=10_000),)),
+    )
+    later = made(
+        target("edge", figures=stamped(expected=1000, missing=10)),
+        target("plain", figures=unstamped(seen=1000, missing=10)),
+        target("new"),
+        lag=LagSection(propagation=(propagation(p99_us=20_000, ahead_us=5_000),)),
+    )
+    trend = summarize(later, baseline=earlier).trend
+    assert trend is not None
+    assert (trend.against, trend.direction, trend.before_begin, trend.end) == ("baseline", "worse", BEGIN, SETTLED)
+    edge, plain = trend.nodes
+    assert (edge.node, edge.p99_us_before, edge.p99_us, edge.direction) == ("edge", 10_000, 15_000, "worse")
+    assert (plain.missing_before, plain.missing, plain.direction) == (500, 10, "better")
+    with pytest.raises(ReportError, match="no node in common"):
+        summarize(made(target("elsewhere")), baseline=earlier)
+
+
+def test_a_baseline_is_what_a_report_wrote(tmp_path: Path) -> None:
+    """The JSON of any report with figures of completeness."""
+    whole = report(target(figures=stamped(expected=10, missing=3)))
+    whole = whole.model_copy(update={"summary": summarize(whole)})
+    (tmp_path / "earlier.json").write_text(whole.to_json())
+    assert read_baseline(tmp_path / "earlier.json") == whole
+
+
+def broken(change: Callable[[dict[str, Any]], object]) -> str:
+    """Return the text of a report that somebody changed."""
+    document = json.loads(report().to_json())
+    change(document)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is not a report"),
+        ('{"format": "other"}', "is not a report"),
+        (broken(lambda document: document.update(version=1)), "is of version 1, and version 2 is needed"),
+        (broken(lambda document: document.update(version="\x1b[31m")), "is of version unknown"),
+        (broken(lambda document: document.update(targets=4)), "damaged: targets is not what a report has there"),
+        (broken(lambda document: document.update(targets=[])), "has no figures of completeness"),
+        (broken(lambda document: document.update(window=None)), "has no figures of completeness"),
+        (broken(lambda document: document["targets"][0]["stamped"].update(missing=-1)), "counts that cannot be"),
+        (broken(lambda document: document["targets"][0]["stamped"].update(expected=10**400)), "counts that cannot be"),
+        (broken(lambda document: document["targets"][0]["stamped"].update(missing=101)), "counts that cannot be"),
+    ],
+)
+def test_what_is_no_baseline_is_told(tmp_path: Path, text: str, said: str) -> None:
+    """It is somebody's file: whatever is in it, the error names it, the reason and the remedy."""
+    place = tmp_path / "earlier.json"
+    place.write_text(text)
+    with pytest.raises(ReportError, match=said) as raised:
+        read_baseline(place)
+    assert str(place) in str(raised.value)
+    assert "--baseline" in (raised.value.hint or "")
+
+
+def test_a_baseline_that_is_not_there_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than its bound is read."""
+    with pytest.raises(ReportError, match=r"cannot be read: No such file"):
+        read_baseline(tmp_path / "nowhere.json")
+    monkeypatch.setattr(baselines, "_BYTES_MAX", 1024 * 1024)
+    (tmp_path / "large.json").write_bytes(b" " * (1024 * 1024 + 1))
+    with pytest.raises(ReportError, match="is larger than 1 MiB"):
+        read_baseline(tmp_path / "large.json")
