@@ -17,6 +17,7 @@ from fanout.api.models import PoolDocument
 from fanout.config import Address, PoolConfig
 from fanout.errors import ConfigError, ListenError, RequestRefused
 from fanout.node.node import Node
+from fanout.node.pool.documents import config_digest
 from fanout.selection import Selector
 from tests.node.test_node import LinkStandIn, config, http_port_of, node_of
 from tests.support.waiting import wait_until
@@ -233,3 +234,17 @@ async def test_a_node_does_not_start_with_a_pool_that_cannot_be(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", pool.ports[1])), pytest.raises(ListenError) as caught:
         await pool.start(1)
     assert "pool.listen" in caught.value.hint
+
+
+def test_the_digest_of_what_is_replicated_is_that_of_the_keys(tmp_path: Path) -> None:
+    """It is the same in every process, so members can compare it; names of links and selectors count, addresses not."""
+    [link] = config(tmp_path).links
+    assert config_digest([link]) == "35d56e8dc98d5494"
+    elsewhere = dataclasses.replace(link, primaries=(Address("mqtt", "10.0.0.9", 1883),))
+    assert config_digest([elsewhere]) == config_digest([link])
+    for other in (
+        dataclasses.replace(link, name="b"),
+        dataclasses.replace(link, selectors=(Selector("plant-1/#"),)),
+        dataclasses.replace(link, selectors=(Selector("plant-1/#", ("plant-1/a",), prefix="hq/"),)),
+    ):
+        assert config_digest([other]) != config_digest([link])

@@ -14,6 +14,7 @@ from fanout.config import LinkConfig
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure, Peer
 from fanout.pool.pool_members import PoolFigures
+from fanout.selection import Selector
 
 __all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
 
@@ -30,9 +31,13 @@ _FAILURES: Final = {
 
 def config_digest(links: Iterable[LinkConfig]) -> str:
     """Return the digest of what a node replicates: the names of its links, and their selectors with every key."""
-    what = [[link.name, [dataclasses.asdict(selector) for selector in link.selectors]] for link in links]
-    text = json.dumps(what, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    what = [[link.name, [_keys_of(selector) for selector in link.selectors]] for link in links]
+    return hashlib.blake2b(json.dumps(what).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _keys_of(selector: Selector) -> dict[str, object]:
+    # What a selector derives from its keys may be other objects in each process.
+    return {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector) if field.init}
 
 
 def member_facts(
