@@ -44,6 +44,7 @@ KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     # Each of these gives a row to several: a row of a log to every group or target that it is of.
     ("source_rows", "node", "link"): ("node", "link", "group"),
     ("reference_topics", "node", "link"): ("node", "link", "group", "span"),
+    ("count_topics", "node", "link"): ("node", "link", "group"),
     ("lacking_updates", "group", "topic"): ("group", "topic", "target"),
     ("absences_of_targets", "node", "link"): ("node", "link", "target", "upstream"),
     ("journeys", "node", "link"): ("node", "link", "target", "above"),

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.prefixes import prefix_of
-from fanout.reports.read.rows import conflated
-from fanout.reports.read.schemas import PHASE_LIVE
+from fanout.reports.read.rows import is_live
 
 __all__ = ["PUBLISHERS_MAX", "count_by_prefix", "count_by_source", "count_topics"]
 
@@ -25,12 +24,12 @@ PUBLISHERS_MAX = 3
 _SUMS = ("updates", "payload_bytes", "retained", "pending")
 
 
-def count_topics(sources: DataFrame, *, ends: DataFrame, control_topics: Sequence[str], union: bool) -> DataFrame:
+def count_topics(updates: DataFrame, *, sources: DataFrame, control_topics: Sequence[str], union: bool) -> DataFrame:
     """Return what was published of each topic: one row for each (group, topic, publisher).
 
     Args:
-        sources: The rows of the reference, with `group`.
-        ends: (group, settled_until_us); `group` is the key.
+        updates: The table, as far as it is of the window.
+        sources: (node, link, group, settled_until_us): what the reference logged, and until when it is counted.
         control_topics: What lies below these is what links say to themselves, and no traffic.
         union: Whether several nodes saw the same updates: then the one that saw most of a topic counts.
 
@@ -41,8 +40,8 @@ def count_topics(sources: DataFrame, *, ends: DataFrame, control_topics: Sequenc
     settled = sf.unix_micros("applied") <= sf.col("settled_until_us")
     size = sf.col("payload_bytes").cast("long")
     by_source = (
-        sources.where((sf.col("phase") == PHASE_LIVE) & ~conflated() & ~own)
-        .join(sf.broadcast(ends), on="group", how="inner")
+        updates.where(is_live() & ~own)
+        .join(sf.broadcast(sources), on=["node", "link"], how="inner")
         .groupBy("group", "node", "link", "topic", sf.col("stamp_primary").alias("publisher"))
         .agg(
             sf.count_if(settled).alias("updates"),

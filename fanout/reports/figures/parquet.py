@@ -75,6 +75,11 @@ class ParquetTables:
             place = context._jvm.org.apache.hadoop.fs.Path(directory)
             place.getFileSystem(context._jsc.hadoopConfiguration())
 
+    @property
+    def wanted(self) -> bool:
+        """Whether tables are written at all."""
+        return self._directory is not None
+
     def write(self, name: str, frame: DataFrame) -> None:
         """Write one table, replacing what an earlier report left.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import stalls
@@ -18,6 +19,7 @@ __all__ = ["describe_stalls"]
 
 _BROADCAST_MAX: Final = 500_000
 """Stalled topics, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
+_PARQUET_NAMES: Final = {"held_us": "newest_us", "settled_us": "reference_newest_us", "first_us": "first_lacking_us"}
 
 
 def describe_stalls(states: TopicStates, *, list_limit: int, parquet: ParquetTables) -> StallSection:
@@ -39,21 +41,14 @@ def describe_stalls(states: TopicStates, *, list_limit: int, parquet: ParquetTab
         for behind_us in (states.counts.get(target.id, {}).get("most_behind_us"),)
     )
     total = sum(one.stalled for one in targets)
-    published = rows.source_rows(states.tables.updates, spark=states.spark, scope=scope)
-    lacking = stalls.lacking_updates(
-        states.frame.where(sf.col("stall") == "stalled"),
-        rows=published.where(stalls.comparable(scope)),
-        few=total <= _BROADCAST_MAX,
-    )
-    # An empty table too: what stalled at the time of an earlier report may have stood there.
-    parquet.write(
-        "stalls",
-        lacking.withColumnsRenamed(
-            {"held_us": "newest_us", "settled_us": "reference_newest_us", "first_us": "first_lacking_us"}
-        ),
-    )
-    here_alone = sf.when(sf.col("current_links") > 0, 0).otherwise(1)
-    worst = lacking.orderBy(here_alone, sf.desc("lacking"), "target", "topic").limit(list_limit)
+    found: list[dict[str, Any]] = []
+    if parquet.wanted or (total and list_limit):
+        lacking = _lacking(states, few=total <= _BROADCAST_MAX)
+        # An empty table too: what stalled at the time of an earlier report may have stood there.
+        parquet.write("stalls", lacking.withColumnsRenamed(_PARQUET_NAMES))
+        if total:
+            here_alone = sf.when(sf.col("current_links") > 0, 0).otherwise(1)
+            found = collect_rows(lacking.orderBy(here_alone, sf.desc("lacking"), "target", "topic").limit(list_limit))
     topics = tuple(
         StalledTopic(
             **scope.targets[row["target"]].place,
@@ -64,6 +59,15 @@ def describe_stalls(states: TopicStates, *, list_limit: int, parquet: ParquetTab
             reference_newest=time_of(row["settled_us"]),
             **{name: row[name] for name in ("lacking", "stalled_links", "current_links")},
         )
-        for row in (collect_rows(worst) if total and list_limit else [])
+        for row in found
     )
     return StallSection(targets=targets, topics=Listed[StalledTopic](total=total, listed=topics))
+
+
+def _lacking(states: TopicStates, *, few: bool) -> DataFrame:
+    published = rows.source_rows(states.tables.updates, spark=states.spark, scope=states.scope)
+    return stalls.lacking_updates(
+        states.frame.where(sf.col("stall") == "stalled"),
+        rows=published.where(stalls.comparable(states.scope)),
+        few=few,
+    )

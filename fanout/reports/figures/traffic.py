@@ -19,6 +19,8 @@ from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraff
 
 __all__ = ["basis_statement", "describe_traffic", "traffic_scope"]
 
+_SOURCES = "node string, link string, `group` int, settled_until_us bigint"
+
 
 def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int, window: AskedWindow = WHOLE) -> Scope:
     """Return the sources whose rows are counted; nothing is compared, so there are no targets.
@@ -72,9 +74,12 @@ def describe_traffic(
 ) -> TrafficSection:
     """Return how many updates and bytes were published under each prefix, and at which nodes."""
     titles = {group.id: _title(group, scope.sources) for group in scope.groups}
-    ends: list[tuple[object, ...]] = [
-        (group.id, max(survey.log_span_us(s.node)[1] for s in scope.sources if s.group == group.id) - scope.settle_us)
+    settled_until_us = {
+        group.id: max(survey.log_span_us(s.node)[1] for s in scope.sources if s.group == group.id) - scope.settle_us
         for group in scope.groups
+    }
+    sources: list[tuple[object, ...]] = [
+        (source.node, source.link, source.group, settled_until_us[source.group]) for source in scope.sources
     ]
     names: list[tuple[object, ...]] = list(titles.items())
     control_topics = {CONTROL_TOPIC} | {
@@ -85,8 +90,8 @@ def describe_traffic(
     }
     in_window = tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
     topics = traffic.count_topics(
-        rows.source_rows(in_window, spark=spark, scope=scope),
-        ends=rows.small_frame(spark, ends, schema="`group` int, settled_until_us bigint"),
+        in_window,
+        sources=rows.small_frame(spark, sources, schema=_SOURCES),
         control_topics=sorted(control_topics),
         union=scope.reference.kind == "union",
     ).persist()

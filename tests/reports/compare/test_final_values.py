@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,6 +125,24 @@ def test_what_was_not_logged_since_a_gap_is_unknown(spark: SparkSession) -> None
         "changed": "unknown",
         "never seen": "unknown",
     }
+
+
+def test_sections_in_threads_share_one_frame(spark: SparkSession) -> None:
+    """Whoever asks first computes the states; everyone else waits for them and gets the same."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    edge.start(at(0), LINK)
+    edge.ready(at(1), "up", "#")
+    edge.apply(hub.publish(at(2), 1, "t", "x"), link="up", selector="#")
+    hub.event("heartbeat", at(30))
+    tables = tables_of(spark, [hub, edge])
+    survey = take_survey(tables)
+    scope = decide_scope(survey, requested=None, settle_us=0)
+    with TopicStates(spark, tables, survey=survey, scope=scope) as states, ThreadPoolExecutor(3) as threads:
+        frames = list(threads.map(lambda _: states.frame, range(3)))
+        assert states.of(scope.targets[0].id, "final_equal") == 1
+        assert all(frame is frames[0] for frame in frames)
+        assert frames[0].storageLevel.useMemory
+    assert not frames[0].storageLevel.useMemory, "nothing is kept behind the report"
 
 
 def test_a_union_holds_the_newest_value_of_any_node(spark: SparkSession) -> None:
