@@ -317,7 +317,9 @@ class AuditDetail(_Document):
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
-    reason: str = Field(default="", description='What called for it: "sample"; empty for the schedule or a person.')
+    reason: str = Field(
+        default="", description='What called for it: "sample", "pool"; empty for the schedule or a person.'
+    )
 
 
 class SamplingDetail(_Document):

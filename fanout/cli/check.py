@@ -88,7 +88,7 @@ def _acl(path: Path, config: NodeConfig, syntax: AclSyntax) -> str:
     blocks, faults = list[str](), list[ConfigFault]()
     for index, link in enumerate(config.links):
         try:
-            blocks.append(acl_text(link, node_id=config.node.id, syntax=syntax))
+            blocks.append(acl_text(link, node_id=config.node.id, syntax=syntax, in_pool=config.pool is not None))
         except AclUnwritable as error:
             hint = f"Use another name or filter, or write the rule by hand: --for {AclSyntax.LIST} lists them."
             faults.append(ConfigFault(f"link[{index}]", str(error), hint))

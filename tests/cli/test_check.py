@@ -134,6 +134,17 @@ def test_acl_prints_the_rules_of_each_link_and_nothing_else(runner: CliRunner, c
     assert '\n{allow, {username, "edge"}, publish, ["office/+/state"]}.\n' in answer.stdout
 
 
+def test_acl_of_a_member_of_a_pool_has_the_heartbeats_of_the_others(runner: CliRunner, config: Path) -> None:
+    """At which members compare what they hold."""
+    before = runner.invoke(app, ["check", str(config), "--acl"]).output
+    config.write_text('[pool]\npeers = ["127.0.0.1:9202"]\n' + config.read_text())
+    answer = runner.invoke(app, ["check", str(config), "--acl"])
+    assert answer.exit_code == 0, answer.output
+    added = set(answer.output.splitlines()) - set(before.splitlines())
+    assert any("fanout/control/+/" in line for line in added), added
+    assert len(added) <= 2
+
+
 def test_acl_that_cannot_be_written_is_a_fault(runner: CliRunner, config: Path) -> None:
     """No part of it is printed: a file with half of the rights would be believed. Every link is named at once."""
     spoilt = SECONDARY.replace('username = "edge"', 'username = "edge "')

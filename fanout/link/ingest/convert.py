@@ -35,6 +35,8 @@ class ConvertedRows:
     """Updates inside the selectors, in order."""
     others: list[PublishRow] = field(default_factory=list)
     """Rows outside the selectors, in order: own control messages, or unknown ones."""
+    others_at: list[int] = field(default_factory=list)
+    """For each of these rows, how many of the updates came before it."""
     to_puback: list[int] = field(default_factory=list)
     """Packet Identifiers of all QoS 1 rows, in order [MQTT-4.6.0-2]."""
     to_pubrec: list[int] = field(default_factory=list)
@@ -148,6 +150,7 @@ class Converter:
             elif topic not in index_cache:
                 if match(topic) is None or topic.startswith(control_prefix):
                     converted.others.append(row)
+                    converted.others_at.append(len(converted.updates))
                     continue
                 if not flags & 1:
                     self._remember(topic, 0)  # the replica knows topics with a retained value
@@ -193,6 +196,7 @@ class Converter:
                 index = self._find_selector(topic) if known is None else known
                 if index < 0:
                     converted.others.append(row)
+                    converted.others_at.append(len(converted.updates))
                     continue
                 local = self._prefixes[index] + topic
             stamp: Stamp | None = None

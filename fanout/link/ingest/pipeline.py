@@ -7,6 +7,7 @@ Owns the QoS 2 state of the session, and enforces Receive Maximum. Messages outs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from fanout.chain.stamp import StampCount, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
@@ -14,7 +15,7 @@ from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
-from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, USER_AT
+from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
 from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
@@ -23,7 +24,18 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 
-__all__ = ["IngestPipeline", "encode_acknowledgement"]
+__all__ = ["CutTaker", "IngestPipeline", "encode_acknowledgement"]
+
+
+class CutTaker(Protocol):
+    """Takes cuts of the replica at its place among the rows (`fanout.link.liveness.member_cuts`)."""
+
+    @property
+    def topics(self) -> frozenset[bytes]:
+        """Topics whose messages are cuts."""
+
+    def capture(self, row: PublishRow) -> None:
+        """Note what the replica holds at the place of a row with one of these topics."""
 
 
 class IngestPipeline:
@@ -134,7 +146,14 @@ class IngestPipeline:
         return Applied(self._apply([], phase=Phase.AUDIT), encode_acknowledgement(converted), epoch)
 
     def take(
-        self, rows: Sequence[PublishRow], *, phase: Phase | None, now_ns: int, epoch: int, queued: bool = False
+        self,
+        rows: Sequence[PublishRow],
+        *,
+        phase: Phase | None,
+        now_ns: int,
+        epoch: int,
+        queued: bool = False,
+        cuts: CutTaker | None = None,
     ) -> tuple[list[Applied], list[PublishRow]]:
         """Apply the rows of one run, and return the changes, in order, and the rows outside the selectors.
 
@@ -144,6 +163,7 @@ class IngestPipeline:
             now_ns: Unix time in nanoseconds of the read that brought them.
             epoch: Epoch of the rows.
             queued: Whether they were queued before the request of the running pass, and may come behind its copies.
+            cuts: Takes the cuts among the rows, each once the rows before it are applied; None for none.
 
         Raises:
             ProtocolError: The rows exceed Receive Maximum.
@@ -160,11 +180,21 @@ class IngestPipeline:
             self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
+        applied: list[Applied] = []
+        if cuts is not None and converted.others and not cuts.topics.isdisjoint(row[TOPIC] for row in converted.others):
+            done = 0
+            for row, place in zip(converted.others, converted.others_at, strict=True):
+                if row[TOPIC] in cuts.topics:
+                    if place > done:
+                        applied.append(Applied(self._apply(updates[done:place], phase=phase), b"", epoch))
+                        done = place
+                    cuts.capture(row)
+            updates = updates[done:]
         changes = self._apply(updates, phase=phase, of_pass=not queued)
         acknowledgement = encode_acknowledgement(converted)
         if changes.updates or acknowledgement:
-            return [Applied(changes, acknowledgement, epoch)], converted.others
-        return [], converted.others
+            applied.append(Applied(changes, acknowledgement, epoch))
+        return applied, converted.others
 
     def _check_open(self, rows: Sequence[PublishRow]) -> None:
         """Refuse rows beyond Receive Maximum before any counts as received, because they are sent again.

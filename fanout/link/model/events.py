@@ -29,6 +29,7 @@ __all__ = [
     "Forwarded",
     "HeartbeatReturned",
     "HeartbeatsLost",
+    "MemberUnheard",
     "QosLowered",
     "ResumedAtQos0",
     "SelectorComplete",
@@ -133,6 +134,16 @@ class HeartbeatsLost:
 
     count: int
     """Number of heartbeats dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUnheard:
+    """The heartbeats of another member of the pool do not come: what it holds is not compared here."""
+
+    topic: str
+    """Control topic of that member."""
+    reason: str
+    """Reason for an operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,7 +375,7 @@ class SessionLifecycle:
         if confirmed is not None and confirmed != unconfirmed:
             return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
         self.audits.begin(confirmed=confirmed, now=self.now, reason=reason)
-        if reason:
+        if reason == "sample":  # a pool that differs shows that one of its members is behind, perhaps another one
             self.emit(AuditCalled(f"the primary and the replica differ ({reason})"))
         self._begin_pass(compare=True, first=first)
         return ""
