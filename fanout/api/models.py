@@ -623,6 +623,9 @@ class PoolStatus(_Document):
     members: NonNegativeInt = Field(description="Members of the pool that are known, this node included.")
     members_reachable: NonNegativeInt = Field(description="Members of the pool that answer, this node included.")
     members_ready: NonNegativeInt = Field(description="Members of the pool that answer and are ready.")
+    members_equal: NonNegativeInt = Field(
+        description="Members of the pool that held what this node held at their newest common cut, this node included."
+    )
     asked_total: NonNegativeInt = Field(description="Questions sent to other members of the pool.")
     ask_failures_total: dict[str, NonNegativeInt] = Field(
         description="Questions to other members of the pool that brought nothing, by reason."
@@ -634,6 +637,15 @@ class PoolStatus(_Document):
     connections: NonNegativeInt = Field(description="Connections of members of the pool now.")
     closed_total: dict[str, NonNegativeInt] = Field(
         description="Connections closed at the listener for members of the pool, by reason."
+    )
+    cuts_compared_total: NonNegativeInt = Field(
+        description="Cuts at which this node was compared with another member of the pool."
+    )
+    cuts_differed_total: NonNegativeInt = Field(
+        description="Cuts at which this node and another member of the pool held different values."
+    )
+    repairs_total: NonNegativeInt = Field(
+        description="Audits of links of this node because members of the pool held different values."
     )
 
 
@@ -649,7 +661,8 @@ class PoolMember(_Document):
     ready: bool | None = Field(description="Whether it is ready; null while it is not reachable.")
     topics: NonNegativeInt | None = Field(description="Retained topics that its clients can read.")
     digest_equal: bool | None = Field(
-        default=None, description="Whether it holds what this node holds; null while that is not compared."
+        default=None,
+        description="Whether it held what this node held at their newest common cut; null without a recent one.",
     )
     digest_equal_since: AwareDatetime | None = Field(default=None, description="Since when that is so.")
     lag: NonNegativeFloat | None = Field(description="How far its links are behind at most, in seconds.")

@@ -47,6 +47,8 @@ class PoolConfig:
     """Pause between two questions to each member."""
     suspect_after_s: Seconds = 0.5
     """Silence after which a member is suspect: nobody waits for it."""
+    converge_after_s: Seconds = 5.0
+    """Time in which a difference between members may end by itself; then they audit their links."""
     dns_interval_s: Seconds = 5.0
     """Pause between two look-ups of `dns`."""
     members_max: MemberCount = 16

@@ -239,7 +239,7 @@ class NodeDocuments:
         if members is None:
             node = self._node.config.node.id
             raise RequestRefused(f"{node} is in no pool", hint="Add [pool] to its configuration, and start it again")
-        return pool_document(members.own_facts(), members.others())
+        return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns)
 
     def member_facts(self, instance: str) -> MemberFacts:
         """Return what this node tells the other members of its pool; `instance` identifies its process."""

@@ -36,6 +36,7 @@ from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
+from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import make_pool_members
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
@@ -175,7 +176,11 @@ class Node:
         self.members: PoolMembers | None
         self.peer_listener: HttpServer | None
         self.members, self.peer_listener = make_pool_members(
-            config, facts=self.documents.member_facts, clock=self.clock, logger=self._logger
+            config,
+            facts=self.documents.member_facts,
+            cuts=LinkCuts(self.links),
+            clock=self.clock,
+            logger=self._logger,
         )
         """The other members of the pool, and what answers them; both None when the configuration has no pool."""
         self.opening = "the node is starting"
@@ -233,6 +238,9 @@ class Node:
         if self.members is not None and self.peer_listener is not None:
             self.spawn("pool listener", self.peer_listener.wait_failed)
             self.spawn("pool", self.members.run)
+            for link in self.links:
+                keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
+                self.spawn(f"pool equality {link.config.name}", keep)
         if self.storage is not None:
             self.spawn("retained values", self.storage.wait_failed)
         if self.pool is not None:

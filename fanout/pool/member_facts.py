@@ -13,16 +13,29 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from fanout.chain.cut import Cut, cut_of_document
 from fanout.peer_text import clean_text, is_node_name, read_document
 
-__all__ = ["DOCUMENT_BYTES_MAX", "PROTOCOL", "PROTOCOL_HEADER", "STATES", "MemberFacts", "decode_facts", "encode_facts"]
+__all__ = [
+    "ASKER_HEADER",
+    "DOCUMENT_BYTES_MAX",
+    "PROTOCOL",
+    "PROTOCOL_HEADER",
+    "STATES",
+    "MemberAnswer",
+    "MemberFacts",
+    "decode_answer",
+    "encode_answer",
+]
 
 PROTOCOL: Final = 1
 """Version of what members say to each other."""
 PROTOCOL_HEADER: Final = "fanout-pool-protocol"
 """Header field of every request, with the version of the member that asks."""
-DOCUMENT_BYTES_MAX: Final = 64 * 1024
-"""Longest document that is read from a peer."""
+ASKER_HEADER: Final = "fanout-pool-member"
+"""Header field with the `node.id` of the member that asks: it is told the cuts at its own heartbeats."""
+DOCUMENT_BYTES_MAX: Final = 256 * 1024
+"""Longest document that is read from a peer: one with some 7,000 selectors."""
 STATES: Final = frozenset({"ready", "not_ready", "draining", "stopping"})
 """States of a node."""
 
@@ -52,13 +65,24 @@ class MemberFacts:
     """How far its links are behind, in seconds; None while that is not known of one of them."""
 
 
-def encode_facts(facts: MemberFacts) -> bytes:
-    """Return the document for these facts."""
-    return json.dumps({"protocol": PROTOCOL, **asdict(facts)}).encode()
+@dataclass(frozen=True, slots=True)
+class MemberAnswer:
+    """What a member answers another one."""
+
+    facts: MemberFacts
+    """The facts about itself."""
+    cuts: Mapping[str, Cut]
+    """What it held at the newest heartbeat of the member that asks, by the name of the link."""
 
 
-def decode_facts(document: bytes | bytearray) -> MemberFacts:
-    """Return the facts in a peer's document.
+def encode_answer(answer: MemberAnswer) -> bytes:
+    """Return the document for an answer."""
+    cuts = {link: cut.document() for link, cut in answer.cuts.items()}
+    return json.dumps({"protocol": PROTOCOL, **asdict(answer.facts), "cuts": cuts}).encode()
+
+
+def decode_answer(document: bytes | bytearray) -> MemberAnswer:
+    """Return the answer in a peer's document.
 
     Raises:
         ValueError: It is not such a document.
@@ -71,7 +95,10 @@ def decode_facts(document: bytes | bytearray) -> MemberFacts:
         raise ValueError("no legal node")
     if not isinstance(state, str) or state not in STATES:
         raise ValueError("no legal state")
-    return MemberFacts(
+    cuts = said.get("cuts")
+    if not isinstance(cuts, Mapping):
+        raise ValueError("no legal cuts")
+    facts = MemberFacts(
         node=node,
         instance=_token(said, "instance"),
         version=_text(said, "version"),
@@ -81,6 +108,7 @@ def decode_facts(document: bytes | bytearray) -> MemberFacts:
         sessions=_count(said, "sessions"),
         lag_s=_seconds(said, "lag_s"),
     )
+    return MemberAnswer(facts, {link: cut_of_document(cut) for link, cut in cuts.items()})
 
 
 def _text(said: Mapping[str, Any], key: str) -> str:

@@ -13,11 +13,12 @@ import httpx
 
 from fanout.pool.addresses import MemberAddress
 from fanout.pool.member_facts import (
+    ASKER_HEADER,
     DOCUMENT_BYTES_MAX,
     PROTOCOL,
     PROTOCOL_HEADER,
-    MemberFacts,
-    decode_facts,
+    MemberAnswer,
+    decode_answer,
 )
 from fanout.pool.membership import AskFailure
 from fanout.pool.peer_listener import MEMBER_PATH
@@ -41,16 +42,21 @@ class AskFailed(Exception):
 class PeerClient:
     """Asks members; `close` once."""
 
-    def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, members_max: int) -> None:
+    def __init__(self, *, node: str, token: str | None, tls: ssl.SSLContext | None, members_max: int) -> None:
         """Prepare; the first question to a member opens a connection to it.
 
         Args:
+            node: This node's `node.id`.
             token: What is shown to the others; None for none.
             tls: Context with this member's certificate and the CAs of the others; None without TLS.
             members_max: Members that are asked at a time.
         """
         self._scheme = "http" if tls is None else "https"
-        headers = {PROTOCOL_HEADER: str(PROTOCOL), "Accept-Encoding": "identity"}  # decompressed bytes have no bound
+        headers = {
+            PROTOCOL_HEADER: str(PROTOCOL),
+            ASKER_HEADER: node,
+            "Accept-Encoding": "identity",  # decompressed bytes have no bound
+        }
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.AsyncClient(
@@ -62,8 +68,8 @@ class PeerClient:
             headers=headers,
         )
 
-    async def ask(self, address: MemberAddress) -> MemberFacts:
-        """Return what a member says about itself.
+    async def ask(self, address: MemberAddress) -> MemberAnswer:
+        """Return what a member says.
 
         Raises:
             AskFailed: It said nothing that can be used, within two seconds.
@@ -78,7 +84,7 @@ class PeerClient:
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
             raise AskFailed(AskFailure.UNREACHABLE) from error
         try:
-            return decode_facts(document)
+            return decode_answer(document)
         except ValueError as error:
             raise AskFailed(AskFailure.ANSWER) from error
 

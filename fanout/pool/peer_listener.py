@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from fanout.pool.member_facts import PROTOCOL, PROTOCOL_HEADER
+from fanout.pool.member_facts import ASKER_HEADER, PROTOCOL, PROTOCOL_HEADER
 
 __all__ = ["MEMBER_PATH", "REFUSALS", "PeerListener"]
 
@@ -26,11 +26,11 @@ _Message: TypeAlias = MutableMapping[str, Any]
 class PeerListener:
     """Answers other members, as an ASGI application."""
 
-    def __init__(self, answer: Callable[[], bytes], *, token: str | None) -> None:
+    def __init__(self, answer: Callable[[str], bytes], *, token: str | None) -> None:
         """Prepare.
 
         Args:
-            answer: Returns the document with this member's facts; called for each request.
+            answer: Returns the document for a member; called for each request with what the member calls itself.
             token: What the others must show; None where certificates, or loopback, are enough.
         """
         self.answered_total = 0
@@ -56,7 +56,7 @@ class PeerListener:
             await self._refuse(send, "request", 404)
         else:
             self.answered_total += 1
-            await _respond(send, 200, self._answer())
+            await _respond(send, 200, self._answer(headers.get(ASKER_HEADER.encode(), b"").decode("latin-1")))
 
     async def _refuse(self, send: Callable[[_Message], Awaitable[None]], reason: str, status: int) -> None:
         self.refused_total[reason] += 1

@@ -7,27 +7,42 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.chain.cut import Cut
 from fanout.config import PoolConfig
 from fanout.errors import system_reason
 from fanout.pool.addresses import MemberAddress, configured_addresses, resolve
-from fanout.pool.member_facts import MemberFacts, encode_facts
+from fanout.pool.convergence import Convergence, Verdict
+from fanout.pool.member_facts import MemberAnswer, MemberFacts, encode_answer
 from fanout.pool.membership import AskFailure, Membership, Peer
 from fanout.pool.peer_listener import PeerListener
 from fanout.pool.peer_tls import PeerTls
+from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
     from fanout.pool.peer_client import PeerClient
 
-__all__ = ["PoolFigures", "PoolMembers"]
+__all__ = ["CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
 
 _OWN_INTERVAL_S: Final = 5.0
 """Pause between two questions to an address that leads to this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMember:
+    """Another member, as this node sees it now."""
+
+    peer: Peer
+    """Its address, and what it said last."""
+    reachable: bool
+    """Whether it may be waited for."""
+    verdict: Verdict
+    """Whether it holds what this node holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,22 @@ class PoolFigures:
     """Questions of members answered here."""
     refused_total: dict[str, int]
     """Requests refused here, by reason."""
+    cuts_compared_total: int
+    """Cuts at which this node was compared with another member."""
+    cuts_differed_total: int
+    """Of these, the ones at which both held different values."""
+    repairs_total: int
+    """Audits of links of this node because members held different values."""
+
+
+class CutsOfLinks(Protocol):
+    """What the links of this node held at common cuts."""
+
+    def own(self) -> Mapping[str, Mapping[str, Cut]]:
+        """Return the newest cuts at heartbeats of this node, by link and marker."""
+
+    def at_heartbeats_of(self, node: str) -> Mapping[str, Cut]:
+        """Return the cut at the newest heartbeat of another member, by link."""
 
 
 class PoolMembers:
@@ -52,10 +83,12 @@ class PoolMembers:
         config: PoolConfig,
         *,
         node: str,
+        config_digest: str,
         token: str | None,
         tls: PeerTls | None,
         own_facts: Callable[[str], MemberFacts],
-        monotonic: Callable[[], float],
+        cuts: CutsOfLinks,
+        clock: Clock,
         logger: FilteringBoundLogger,
     ) -> None:
         """Prepare; nothing is asked before `run`.
@@ -63,10 +96,12 @@ class PoolMembers:
         Args:
             config: The section `[pool]`.
             node: This node's `node.id`.
+            config_digest: Digest of what this node replicates; members with another one are not compared.
             token: What members show each other; None for none.
             tls: TLS between members; None without it.
             own_facts: Returns what this node tells the others, given what identifies this process.
-            monotonic: Tells seconds of a clock that never goes back.
+            cuts: Returns what the links of this node held at common cuts.
+            clock: Gives the time.
             logger: Takes log lines.
         """
         self.config = config
@@ -78,17 +113,23 @@ class PoolMembers:
             members_max=config.members_max,
         )
         """What is known of the members."""
+        self.convergence = Convergence(converge_after_s=config.converge_after_s)
+        """What is known of the equality of the members."""
         self.listener = PeerListener(self._answer, token=token)
         """The application that answers the others."""
+        self._config_digest = config_digest
         self._token = token
         self._tls = tls
         self._own_facts = own_facts
-        self._monotonic = monotonic
+        self._cuts = cuts
+        self._clock = clock
+        self._monotonic = clock.monotonic
         self._logger = logger
         self._asked_total = 0
         self._failures_total = dict.fromkeys(map(str, AskFailure), 0)
-        self._document = b""
-        self._document_until_s = float("-inf")
+        self._facts: MemberFacts | None = None
+        """What this node tells the others, for some time (`_answer`)."""
+        self._facts_until_s = float("-inf")
         self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
         self._told_of_dns = ""
@@ -97,10 +138,19 @@ class PoolMembers:
         """Return what this node tells the others."""
         return self._own_facts(self.membership.instance)
 
-    def others(self) -> tuple[tuple[Peer, bool], ...]:
-        """Return the other members, each with whether it is reachable."""
+    def others(self) -> tuple[OtherMember, ...]:
+        """Return the other members, as this node sees them now."""
         now_s = self._monotonic()
-        return tuple((peer, self.membership.is_reachable(peer, now_s=now_s)) for peer in self.membership.others())
+        return tuple(
+            OtherMember(
+                peer,
+                reachable=self.membership.is_reachable(peer, now_s=now_s),
+                verdict=Verdict(None, None)
+                if peer.facts is None
+                else self.convergence.verdict(peer.facts.node, now_s=now_s),
+            )
+            for peer in self.membership.others()
+        )
 
     def figures(self) -> PoolFigures:
         """Return the counters."""
@@ -109,7 +159,14 @@ class PoolMembers:
             failures_total=dict(self._failures_total),
             answered_total=self.listener.answered_total,
             refused_total=dict(self.listener.refused_total),
+            cuts_compared_total=self.convergence.compared_total,
+            cuts_differed_total=self.convergence.differed_total,
+            repairs_total=self.convergence.repairs_total,
         )
+
+    def others_heard(self) -> tuple[str, ...]:
+        """Return the `node.id` of every other member that has answered, in order."""
+        return tuple(sorted({peer.facts.node for peer in self.membership.others() if peer.facts is not None}))
 
     async def run(self) -> None:
         """Ask the members until cancelled."""
@@ -124,6 +181,7 @@ class PoolMembers:
                     found = await self._resolve()
                     if found is not None:
                         self._watch(client, (*addresses, *found))
+                self.convergence.keep(self.others_heard())
                 self._tell_changes()
                 await asyncio.sleep(self.config.ping_interval_s)
         finally:
@@ -137,6 +195,7 @@ class PoolMembers:
         from fanout.pool.peer_client import PeerClient  # httpx takes 0.1 s, in which the node listens already
 
         return PeerClient(
+            node=self.membership.node,
             token=self._token,
             tls=None if self._tls is None else self._tls.asking,
             members_max=self.config.members_max,
@@ -185,21 +244,40 @@ class PoolMembers:
         self._asked_total += 1
         failure: AskFailure | None
         try:
-            facts = await client.ask(address)
+            answer = await client.ask(address)
         except AskFailed as error:
             failure = error.failure
             self.membership.note_failure(address.authority, failure)
         else:
-            failure = self.membership.note_answer(address.authority, facts, now_s=self._monotonic())
+            failure = self.membership.note_answer(address.authority, answer.facts, now_s=self._monotonic())
+            self._compare(answer)
         if failure is not None:
             self._failures_total[failure] += 1
 
-    def _answer(self) -> bytes:
-        """Return the document for other members, made at most once in a ping interval, however many ask."""
-        if self._monotonic() >= self._document_until_s:
-            self._document = encode_facts(self.own_facts())
-            self._document_until_s = self._monotonic() + self.config.ping_interval_s / 2
-        return self._document
+    def _compare(self, answer: MemberAnswer) -> None:
+        """Compare this node with a member that replicates the same, at the newest cut that it tells of each link."""
+        facts = answer.facts
+        if facts.node == self.membership.node or facts.config_digest != self._config_digest:
+            return
+        for link, own in self._cuts.own().items():
+            theirs = answer.cuts.get(link)
+            ours = None if theirs is None else own.get(theirs.marker)
+            if ours is not None and theirs is not None:
+                self.convergence.compare(
+                    link,
+                    facts.node,
+                    ours=ours,
+                    theirs=theirs,
+                    now_s=self._monotonic(),
+                    now_ns=self._clock.now_ns(),
+                )
+
+    def _answer(self, asker: str) -> bytes:
+        """Return the document for another member; the facts in it are found at most twice in a ping interval."""
+        if self._facts is None or self._monotonic() >= self._facts_until_s:
+            self._facts = self.own_facts()
+            self._facts_until_s = self._monotonic() + self.config.ping_interval_s / 2
+        return encode_answer(MemberAnswer(self._facts, self._cuts.at_heartbeats_of(asker)))
 
     def _tell_changes(self) -> None:
         """Log members that have become reachable or suspect since the last look."""

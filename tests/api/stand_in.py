@@ -135,6 +135,7 @@ def pool_member(node: str | None = "edge-2", *, is_self: bool = False, **changes
         state="ready",
         ready=True,
         topics=200_000,
+        digest_equal=True,
         lag=0.0041,
         sessions=14,
         version="0.1.0",
@@ -427,6 +428,10 @@ class StandInNode:
                 refused_total={"token": 5},
                 connections=2,
                 closed_total={"malformed": 1},
+                members_equal=2,
+                cuts_compared_total=300,
+                cuts_differed_total=11,
+                repairs_total=3,
             ),
             limits={"server.connections_max": 10_000},
         )

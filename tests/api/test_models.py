@@ -88,6 +88,7 @@ def test_numbers_carry_their_unit() -> None:
         "missing_workers",
         "members",
         "members_reachable",
+        "members_equal",
         "members_ready",
         "lag",  # seconds, as its description says
         "moved_in",

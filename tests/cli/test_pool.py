@@ -27,7 +27,7 @@ class BecomingReadyPool(StandInNode):
 def waiting_node() -> StandInNode:
     """Return a node of whose pool one member has never answered, and one replicates something else."""
     node = ready_node()
-    other = pool_member(config_digest="00000000000000dd", state="not_ready", ready=False)
+    other = pool_member(config_digest="00000000000000dd", state="not_ready", ready=False, digest_equal=False)
     never = pool_member(
         None,
         address="10.0.0.7:9201",
@@ -36,6 +36,7 @@ def waiting_node() -> StandInNode:
         state=None,
         ready=None,
         topics=None,
+        digest_equal=None,
         lag=None,
         sessions=None,
         version=None,
@@ -56,10 +57,10 @@ def test_pool(runner: CliRunner) -> None:
         "  edge-2 is not ready\n"
         "  10.0.0.7:9201 is not reachable: it does not answer in time\n"
         "\n"
-        "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS     LAG  REPLICATES      VERSION\n"
-        "edge-1  this node       ready          200,000        14  4.1 ms  the same        0.1.0\n"
-        "edge-2  127.0.0.1:9202  not ready      200,000        14  4.1 ms  something else  0.1.0\n"
-        "-       10.0.0.7:9201   not reachable        -         -       -  -               -\n"
+        "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS     LAG  REPLICATES      VALUES  VERSION\n"
+        "edge-1  this node       ready          200,000        14  4.1 ms  the same        equal   0.1.0\n"
+        "edge-2  127.0.0.1:9202  not ready      200,000        14  4.1 ms  something else  differ  0.1.0\n"
+        "-       10.0.0.7:9201   not reachable        -         -       -  -               -       -\n"
     )
 
 

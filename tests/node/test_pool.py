@@ -116,6 +116,7 @@ async def test_members_know_each_other(tmp_path: Path) -> None:
         assert (other.state, other.ready, other.topics, other.sessions) == ("ready", True, len(nodes[0].store), 0)
         assert other.config_digest == own.config_digest
         assert other.version == own.version
+        assert (own.digest_equal, own.digest_equal_since is not None) == (True, True)
         assert (other.digest_equal, other.digest_equal_since, other.moved_in, other.moved_out) == (None,) * 4
         status = second.documents.status().pool
         assert status is not None

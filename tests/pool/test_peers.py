@@ -16,21 +16,27 @@ from fanout.config import Address, PoolConfig
 from fanout.errors import ListenError
 from fanout.pool import peer_client
 from fanout.pool.addresses import MemberAddress
-from fanout.pool.member_facts import PROTOCOL_HEADER, encode_facts
+from fanout.pool.member_facts import PROTOCOL_HEADER, MemberAnswer, encode_answer
 from fanout.pool.membership import AskFailure
 from fanout.pool.peer_client import AskFailed, PeerClient
 from fanout.pool.peer_listener import MEMBER_PATH, PeerListener
 from fanout.pool.peer_tls import PeerTls, load_peer_tls
-from tests.pool.test_member_facts import FACTS
+from tests.pool.test_member_facts import ANSWER
 from tests.support.certificates import Authority
 
 TOKEN = "a-token-of-the-pool"
+ASKER = "edge-7"
+
+
+def answer_for(asker: str) -> MemberAnswer:
+    """Return the answer for a member by this name; another one is told no cuts."""
+    return ANSWER if asker == ASKER else MemberAnswer(ANSWER.facts, {})
 
 
 @contextlib.asynccontextmanager
 async def listening(*, token: str | None = None, tls: PeerTls | None = None) -> AsyncIterator[tuple[PeerListener, str]]:
     """Give the listener of a member, and `host:port`."""
-    listener = PeerListener(lambda: encode_facts(FACTS), token=token)
+    listener = PeerListener(lambda asker: encode_answer(answer_for(asker)), token=token)
     context = None if tls is None else tls.listening
     server = HttpServer(lambda: listener, host="127.0.0.1", port=0, key="pool.listen", tls=context)
     await server.start()
@@ -77,9 +83,9 @@ async def ask(
     address: str, *, token: str | None = None, tls: ssl.SSLContext | None = None, server_name: str | None = None
 ) -> AskFailure | None:
     """Ask a member once; return why that brought nothing, or None for an answer."""
-    client = PeerClient(token=token, tls=tls, members_max=2)
+    client = PeerClient(node=ASKER, token=token, tls=tls, members_max=2)
     try:
-        assert await client.ask(MemberAddress(address, server_name)) == FACTS
+        assert await client.ask(MemberAddress(address, server_name)) == ANSWER
     except AskFailed as error:
         return error.failure
     finally:
@@ -90,9 +96,9 @@ async def ask(
 async def test_members_with_the_same_token_talk() -> None:
     """Over one connection, however often they ask."""
     async with listening(token=TOKEN) as (listener, address):
-        client = PeerClient(token=TOKEN, tls=None, members_max=2)
+        client = PeerClient(node=ASKER, token=TOKEN, tls=None, members_max=2)
         for _ in range(3):
-            assert await client.ask(MemberAddress(address)) == FACTS
+            assert await client.ask(MemberAddress(address)) == ANSWER
         connections = client._http._transport._pool.connections  # type: ignore[attr-defined]  # httpx shows no number
         assert len(connections) == 1
         await client.close()

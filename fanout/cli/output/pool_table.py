@@ -34,7 +34,7 @@ def _members_table(document: PoolDocument) -> Table:
     from fanout.cli.output.terminal import columns
 
     numbers = ("topics", "sessions", "lag")
-    table = columns("member", "address", "state", *numbers, "replicates", "version", right=numbers)
+    table = columns("member", "address", "state", *numbers, "replicates", "values", "version", right=numbers)
     own = document.members[0].config_digest if document.members else None
     for member in document.members:
         if member.config_digest is None:
@@ -49,6 +49,7 @@ def _members_table(document: PoolDocument) -> Table:
             as_count(member.sessions),
             as_duration(member.lag),
             replicates,
+            {True: "equal", False: "differ", None: UNKNOWN}[member.digest_equal],
             member.version or UNKNOWN,
         )
     return table

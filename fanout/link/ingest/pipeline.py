@@ -7,6 +7,7 @@ Owns the QoS 2 state of the session, and enforces Receive Maximum. Messages outs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from fanout.chain.stamp import StampCount, split_publisher_stamp, split_trailer
@@ -24,6 +25,8 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 
+_TOPIC = itemgetter(TOPIC)
+
 __all__ = ["CutTaker", "IngestPipeline", "encode_acknowledgement"]
 
 
@@ -34,7 +37,7 @@ class CutTaker(Protocol):
     def topics(self) -> frozenset[bytes]:
         """Topics whose messages are cuts."""
 
-    def capture(self, row: PublishRow) -> None:
+    def capture(self, row: PublishRow, *, now_ns: int) -> None:
         """Note what the replica holds at the place of a row with one of these topics."""
 
 
@@ -47,6 +50,7 @@ class IngestPipeline:
         redelivery: Filter of messages that come again in a resumed session.
         primary_stamps: Whether the primary is a fanout node that promised stamps, so that trailers are read.
         newest_stamp: Stamp of the newest live update; None when it had none, and before the first.
+        cuts: Takes cuts of the replica; None for a link that has none.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class IngestPipeline:
         self._overtaken_total = 0
         self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
+        self.cuts: CutTaker | None = None
         self._inbound = Inbound()
         self.converter = Converter(
             config.selectors,
@@ -146,14 +151,7 @@ class IngestPipeline:
         return Applied(self._apply([], phase=Phase.AUDIT), encode_acknowledgement(converted), epoch)
 
     def take(
-        self,
-        rows: Sequence[PublishRow],
-        *,
-        phase: Phase | None,
-        now_ns: int,
-        epoch: int,
-        queued: bool = False,
-        cuts: CutTaker | None = None,
+        self, rows: Sequence[PublishRow], *, phase: Phase | None, now_ns: int, epoch: int, queued: bool = False
     ) -> tuple[list[Applied], list[PublishRow]]:
         """Apply the rows of one run, and return the changes, in order, and the rows outside the selectors.
 
@@ -163,7 +161,6 @@ class IngestPipeline:
             now_ns: Unix time in nanoseconds of the read that brought them.
             epoch: Epoch of the rows.
             queued: Whether they were queued before the request of the running pass, and may come behind its copies.
-            cuts: Takes the cuts among the rows, each once the rows before it are applied; None for none.
 
         Raises:
             ProtocolError: The rows exceed Receive Maximum.
@@ -180,21 +177,35 @@ class IngestPipeline:
             self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
-        applied: list[Applied] = []
-        if cuts is not None and converted.others and not cuts.topics.isdisjoint(row[TOPIC] for row in converted.others):
-            done = 0
-            for row, place in zip(converted.others, converted.others_at, strict=True):
-                if row[TOPIC] in cuts.topics:
-                    if place > done:
-                        applied.append(Applied(self._apply(updates[done:place], phase=phase), b"", epoch))
-                        done = place
-                    cuts.capture(row)
-            updates = updates[done:]
+        before: list[Applied] = []
+        if converted.others and not queued:
+            before, updates = self._take_cuts(converted, phase=phase, now_ns=now_ns, epoch=epoch)
         changes = self._apply(updates, phase=phase, of_pass=not queued)
         acknowledgement = encode_acknowledgement(converted)
         if changes.updates or acknowledgement:
-            applied.append(Applied(changes, acknowledgement, epoch))
-        return applied, converted.others
+            return [*before, Applied(changes, acknowledgement, epoch)], converted.others
+        return before, converted.others
+
+    def _take_cuts(
+        self, converted: ConvertedRows, *, phase: Phase, now_ns: int, epoch: int
+    ) -> tuple[list[Applied], list[Update]]:
+        """Take the cuts among converted rows, each once the updates before it are applied.
+
+        Returns:
+            What was applied, without acknowledgements, and the updates behind the last cut.
+        """
+        cuts, updates, places = self.cuts, converted.updates, converted.others_at
+        if cuts is None or places is None or cuts.topics.isdisjoint(map(_TOPIC, converted.others)):
+            return [], updates
+        applied: list[Applied] = []
+        done = 0
+        for row, place in zip(converted.others, places, strict=True):
+            if row[TOPIC] in cuts.topics:
+                if place > done:
+                    applied.append(Applied(self._apply(updates[done:place], phase=phase), b"", epoch))
+                    done = place
+                cuts.capture(row, now_ns=now_ns)
+        return applied, updates[done:]
 
     def _check_open(self, rows: Sequence[PublishRow]) -> None:
         """Refuse rows beyond Receive Maximum before any counts as received, because they are sent again.

@@ -7,7 +7,7 @@ come through the primary, each to all members, so each is a place that their str
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +25,8 @@ __all__ = ["OWN_CUTS_MAX", "MemberCuts"]
 
 OWN_CUTS_MAX: Final = 64
 """Cuts at own heartbeats that are kept: a member that is further behind is not compared."""
+_EXPIRY_SKEW_NS: Final = 2_000_000_000
+"""Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
 _MARKER: Final = re.compile(rb"[0-9]{1,20} [0-9]{1,20}")
 
 
@@ -36,7 +38,16 @@ class MemberCuts:
         captured_total: Cuts captured.
     """
 
-    def __init__(self, config: LinkConfig, *, node_id: str, replica: Replica, sender: PacketSender) -> None:
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        node_id: str,
+        replica: Replica,
+        sender: PacketSender,
+        is_live: Callable[[], bool],
+        expired_ns: Callable[[], int],
+    ) -> None:
         """Begin without members.
 
         Args:
@@ -44,6 +55,8 @@ class MemberCuts:
             node_id: This node.
             replica: The link's replica, read only.
             sender: Sender of packets.
+            is_live: Returns whether the link is live, and no pass is under way.
+            expired_ns: Returns when the newest expired value was removed, Unix time in nanoseconds; 0 for never.
         """
         self.topics: frozenset[bytes] = frozenset()
         self.captured_total = 0
@@ -51,6 +64,8 @@ class MemberCuts:
         self._node_id = node_id
         self._replica = replica
         self._sender = sender
+        self._is_live = is_live
+        self._expired_ns = expired_ns
         self._node_of: dict[bytes, str] = {}
         """Control topic to the member that publishes there."""
         self._own: dict[str, Cut] = {}
@@ -63,7 +78,7 @@ class MemberCuts:
         self._pending: dict[int, bytes] = {}
         """Packet Identifier of a SUBSCRIBE without SUBACK, to its topic."""
         # A member that has been live for longer holds messages that were never retained, or were retained before.
-        self._comparable = tuple(not selector.live_only for selector in config.selectors)
+        self._comparable = tuple((index, not one.live_only) for index, one in enumerate(config.selectors))
         self._compares = config.version == 5 or config.retain_policy == "bridge"
 
     @property
@@ -116,17 +131,23 @@ class MemberCuts:
         topic = self._pending.pop(packet.packet_id, None)
         return None if topic is None or packet.reason_codes[0] < 0x80 else topic.decode()
 
-    def capture(self, row: PublishRow) -> None:
-        """Note what the replica holds at the place of a row with one of `topics`."""
+    def capture(self, row: PublishRow, *, now_ns: int) -> None:
+        """Note what the replica of a live link holds at the place of a row with one of `topics`.
+
+        Args:
+            row: The row.
+            now_ns: Unix time in nanoseconds.
+        """
         payload = row[PAYLOAD]
         # A message that is sent again may have had its place before.
         if row[FLAGS] & DUP or len(payload) > MARKER_CHARACTERS_MAX or not _MARKER.fullmatch(payload):
             return
         marker, node = payload.decode(), self._node_of.get(row[TOPIC])
-        if marker in self._own:
+        if marker in self._own or not self._is_live():
             return
         self.captured_total += 1
-        cut = Cut(marker, tuple(self._set(index) for index in range(len(self._comparable))))
+        compares = self._compares and not self._is_expiring(now_ns)
+        cut = Cut(marker, tuple(self._set(index) if compares and one else None for index, one in self._comparable))
         if node is not None:
             self._newest[node] = cut
             return
@@ -134,9 +155,14 @@ class MemberCuts:
         if len(self._own) > OWN_CUTS_MAX:
             del self._own[next(iter(self._own))]
 
-    def _set(self, index: int) -> RetainedSet | None:
-        if not (self._compares and self._comparable[index]):
-            return None
+    def _is_expiring(self, now_ns: int) -> bool:
+        """Return whether values expire just now, which some members have removed and others not."""
+        next_ns = self._replica.next_expiry_ns
+        return now_ns - self._expired_ns() < _EXPIRY_SKEW_NS or (
+            next_ns is not None and next_ns - now_ns < _EXPIRY_SKEW_NS
+        )
+
+    def _set(self, index: int) -> RetainedSet:
         return RetainedSet(self._replica.count(index), self._replica.digest(index))
 
     def _topic_of(self, node: str) -> bytes:

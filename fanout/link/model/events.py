@@ -236,6 +236,7 @@ Event: TypeAlias = (
     | StandingTold
     | HeartbeatReturned
     | HeartbeatsLost
+    | MemberUnheard
     | QosLowered
     | CountDiffers
     | ResumedAtQos0

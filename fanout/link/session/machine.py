@@ -84,8 +84,16 @@ class LinkSession:
         self._heartbeat = Heartbeat(self.control, sender=self._sender)
         self.item_lag = ItemLag(self.control)
         """Lag in items: the updates that the primary stamped and that have not come."""
-        self.cuts = MemberCuts(config, node_id=node_id, replica=replica, sender=self._sender)
+        self.cuts = MemberCuts(
+            config,
+            node_id=node_id,
+            replica=replica,
+            sender=self._sender,
+            is_live=lambda: self.lifecycle.state is LinkState.LIVE and self.lifecycle.stage is None,
+            expired_ns=lambda: self.lifecycle.expired_ns,
+        )
         """Cuts at the heartbeats of the members of a pool."""
+        self.pipeline.cuts = self.cuts
         self.packet_router = PacketRouter(
             context,
             lifecycle=self.lifecycle,

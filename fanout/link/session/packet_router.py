@@ -194,7 +194,6 @@ class PacketRouter:
             copies_late=lifecycle.audits.copies_late,
             continues=self._pipeline.redelivery.continues,
         )
-        cuts = self._cuts if lifecycle.state is LinkState.LIVE and lifecycle.stage is None else None
         for phase, part in parts:
             for queued, some in self._split_queued(part):
                 applied, others = self._pipeline.take(
@@ -203,7 +202,6 @@ class PacketRouter:
                     now_ns=lifecycle.now_ns,
                     epoch=lifecycle.epoch,
                     queued=queued,
-                    cuts=cuts,
                 )
                 lifecycle.emit(*applied)
                 for row in others:

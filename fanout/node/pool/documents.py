@@ -9,11 +9,21 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fanout import __version__
-from fanout.api.models import HttpStatus, LinkLag, NodeState, PoolDocument, PoolMember, PoolStatus, Readiness
+from fanout.api.models import (
+    HttpStatus,
+    LinkLag,
+    NodeState,
+    PoolDocument,
+    PoolMember,
+    PoolStatus,
+    Readiness,
+    utc_from_ns,
+)
 from fanout.config import LinkConfig
+from fanout.pool.convergence import Verdict
 from fanout.pool.member_facts import MemberFacts
-from fanout.pool.membership import AskFailure, Peer
-from fanout.pool.pool_members import PoolFigures
+from fanout.pool.membership import AskFailure
+from fanout.pool.pool_members import OtherMember, PoolFigures
 from fanout.selection import Selector
 
 __all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
@@ -67,22 +77,36 @@ def member_facts(
     )
 
 
-def pool_document(own: MemberFacts, others: Sequence[tuple[Peer, bool]]) -> PoolDocument:
+def pool_document(own: MemberFacts, others: Sequence[OtherMember], *, started_ns: int) -> PoolDocument:
     """Return the members as this node sees them.
 
     Args:
         own: What this node tells the others.
-        others: The other members, each with whether it is reachable.
+        others: The other members.
+        started_ns: When this node started, Unix time in nanoseconds.
     """
-    members = [
-        _member(own, address=None, reachable=True, failure=None),
-        *sorted(
-            (_member(peer.facts, address=peer.address, reachable=ok, failure=peer.failure) for peer, ok in others),
-            key=lambda member: (member.node or "", member.address or ""),
-        ),
+    first = _member(own, address=None, reachable=True, failure=None, verdict=Verdict(True, started_ns))
+    seen = [
+        (
+            _member(
+                other.peer.facts,
+                address=other.peer.address,
+                reachable=other.reachable,
+                failure=other.peer.failure,
+                verdict=other.verdict,
+            ),
+            other.verdict.overdue,
+        )
+        for other in others
     ]
-    reasons = tuple(reason for member in members for reason in _reasons(member, own))
-    return PoolDocument(node=own.node, ready=not reasons, reasons=reasons, members=tuple(members))
+    seen.sort(key=lambda one: (one[0].node or "", one[0].address or ""))
+    members = [first, *(member for member, _ in seen)]
+    reasons = [*_reasons(first, own)]
+    for member, overdue in seen:
+        reasons += _reasons(member, own)
+        if overdue:
+            reasons.append(f"{member.node} does not hold the values that {own.node} holds")
+    return PoolDocument(node=own.node, ready=not reasons, reasons=tuple(reasons), members=tuple(members))
 
 
 def pool_status(document: PoolDocument, figures: PoolFigures, listener: HttpStatus) -> PoolStatus:
@@ -101,13 +125,17 @@ def pool_status(document: PoolDocument, figures: PoolFigures, listener: HttpStat
         ask_failures_total=figures.failures_total,
         answered_total=figures.answered_total,
         refused_total=figures.refused_total,
+        members_equal=sum(member.digest_equal is True for member in document.members),
+        cuts_compared_total=figures.cuts_compared_total,
+        cuts_differed_total=figures.cuts_differed_total,
+        repairs_total=figures.repairs_total,
         connections=listener.connections,
         closed_total=listener.closed_total,
     )
 
 
 def _member(
-    facts: MemberFacts | None, *, address: str | None, reachable: bool, failure: AskFailure | None
+    facts: MemberFacts | None, *, address: str | None, reachable: bool, failure: AskFailure | None, verdict: Verdict
 ) -> PoolMember:
     now = facts if reachable else None
     return PoolMember(
@@ -119,6 +147,8 @@ def _member(
         state=None if now is None else _state(now),
         ready=None if now is None else now.state == "ready",
         topics=None if now is None else now.topics,
+        digest_equal=None if now is None else verdict.equal,
+        digest_equal_since=None if now is None or verdict.since_ns is None else utc_from_ns(verdict.since_ns),
         lag=None if now is None else now.lag_s,
         sessions=None if now is None else now.sessions,
         version=None if facts is None else facts.version,

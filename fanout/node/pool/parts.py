@@ -8,22 +8,29 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.api.http_server import HttpServer
 from fanout.config import NodeConfig, read_token
+from fanout.node.pool.documents import config_digest
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.peer_tls import load_peer_tls
-from fanout.pool.pool_members import PoolMembers
+from fanout.pool.pool_members import CutsOfLinks, PoolMembers
 from fanout.runtime.system_clock import SystemClock
 
 __all__ = ["make_pool_members"]
 
 
 def make_pool_members(
-    config: NodeConfig, *, facts: Callable[[str], MemberFacts], clock: SystemClock, logger: FilteringBoundLogger
+    config: NodeConfig,
+    *,
+    facts: Callable[[str], MemberFacts],
+    cuts: CutsOfLinks,
+    clock: SystemClock,
+    logger: FilteringBoundLogger,
 ) -> tuple[PoolMembers, HttpServer] | tuple[None, None]:
     """Return the parts of a member; two times None for a node that is in no pool.
 
     Args:
         config: The configuration of the node.
         facts: Returns what the node tells the others, given what identifies its process.
+        cuts: Returns what the links held at common cuts.
         clock: Gives the time.
         logger: Takes log lines.
 
@@ -39,10 +46,12 @@ def make_pool_members(
     members = PoolMembers(
         pool,
         node=config.node.id,
+        config_digest=config_digest(config.links),
         token=token,
         tls=tls,
         own_facts=facts,
-        monotonic=clock.monotonic,
+        cuts=cuts,
+        clock=clock,
         logger=logger,
     )
     listener = HttpServer(

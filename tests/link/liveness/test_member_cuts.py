@@ -77,6 +77,25 @@ def test_over_mqtt_3_1_1_a_link_compares_as_a_bridge_only(policy: str, known: bo
     assert (found.sets != (None,)) is known
 
 
+def test_nothing_is_compared_while_values_expire() -> None:
+    """One member has removed them, and another has not yet."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    pair.primary.publish(b"plant/a", b"1", properties=b"\x02\x00\x00\x00\x05")
+    known = []
+    for number in range(10):
+        pair.primary.publish(OTHER, b"123 %d" % number, retain=False)
+        pair.pump()
+        found = pair.session.cuts.newest("edge-2")
+        assert found is not None
+        assert found.marker == f"123 {number}"
+        known.append(found.sets != (None,))
+        pair.wait(1)
+    assert pair.values() == {}
+    assert known == [True] * 4 + [False] * 3 + [True] * 3
+
+
 def test_what_is_no_new_heartbeat_is_no_cut() -> None:
     """A message that is sent again may have had another place; a stranger's text is nothing."""
     pair = Pair()
