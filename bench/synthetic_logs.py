@@ -383,7 +383,7 @@ def _recover(place: Path, log: Log, position: int) -> None:
     assert isinstance(start, tuple)
     left_over = list(left_over_segments(place))
     last_run = LastRun(node_epoch=left_over[-1].node_epoch or 0, pid=0, clean=False)
-    loss = crash_loss(last_run, left_over, sealed=None, now_ns=start[1].at_ns)
+    loss = crash_loss(last_run, left_over, sealed=None, lost_until_ns=None, now_ns=start[1].at_ns)
     assert loss is not None
     gap = EventRow("", start[0], "gap", start[1].at_ns, detail=loss.detail(), log_pos=start[1].log_pos + 1)
     log.entries.insert(position + 2, (start[0], gap))

@@ -10,7 +10,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,24 @@ class _Target:
             "complete_percent_at_most": 100 * (settled - missing) / settled,
             "unseen": 0,
             "unidentified": 0,
+        } | _since(self.published.origin, self.missing, self.settled & ~self.unknown)
+
+    def lacking_topics(self) -> dict[str, dict[str, Any]]:
+        """Return the figures of `MissingTopic` of each topic with missing updates."""
+        topic, names = self.published.topic, self.published.names
+        lacking = np.zeros(len(names), bool)
+        lacking[topic[self.missing]] = True
+        at = np.flatnonzero(self.settled & lacking[topic])
+        at = at[np.argsort(topic[at], kind="stable")]
+        bounds = np.flatnonzero(np.diff(topic[at])) + 1
+        return {
+            names[topic[of_topic[0]]]: {
+                "missing": int(self.missing[of_topic].sum()),
+                "unknown": int(self.unknown[of_topic].sum()),
+                **_since(self.published.origin[of_topic], self.missing[of_topic], ~self.unknown[of_topic]),
+            }
+            for of_topic in np.split(at, bounds)
+            if len(of_topic)
         }
 
     def finals(self, wanted: tuple[Ints, Ints]) -> dict[str, Any]:
@@ -169,6 +187,11 @@ def figures(published: Published, logs: Sequence[Log], *, settle_us: int) -> dic
         "updates": {place: target.updates() for place, target in places.items()},
         "finals": {place: target.finals(wanted) for place, target in places.items()},
         "missing": sum(int(target.missing.sum()) for target in targets),
+        "lacking_topics": {
+            (node, name, topic): found
+            for (node, name), target in places.items()
+            for topic, found in target.lacking_topics().items()
+        },
         "differing": sum(
             sum(target.finals(wanted)[name] for name in ("different", "absent", "extra")) for target in targets
         ),
@@ -202,12 +225,22 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
     """
     place = "node", "filter"
     lag = report["lag"]
+    topics = report["missing_topics"] or {"total": 0, "listed": ()}
+    lacking = {tuple(one[name] for name in (*place, "topic")): one for one in topics["listed"]}
+    if "lacking_topics" in truth:
+        # A report lists only the worst of very many.
+        listed = {at: one for at, one in truth["lacking_topics"].items() if at in lacking}
+        truth = truth | {"lacking_topics": {"total": len(truth["lacking_topics"]), "listed": listed}}
     said: dict[str, Any] = {
         "logs": {one["node"]: {name: one[name] for name in truth["logs"][one["node"]]} for one in report["logs"]},
         "sequences": (report["reference"] or {}).get("sequences"),
         "updates": {tuple(one[name] for name in place): one["stamped"] for one in report["targets"]},
         "finals": {tuple(one[name] for name in place): one["final"] for one in report["targets"]},
         "missing": (report["missing"] or {}).get("total"),
+        "lacking_topics": {
+            "total": topics["total"],
+            "listed": {at: {name: one[name] for name in _LACKING} for at, one in lacking.items()},
+        },
         "differing": (report["differing"] or {}).get("total"),
         "prefixes": {},
         "prefix_map": {
@@ -230,6 +263,7 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
     return len(pairs), [f"{path}: {got!r}, and {true!r} is true" for path, true, got in pairs if true != got]
 
 
+_LACKING = ("missing", "unknown", "first_missing", "last_missing", "going_on")
 _CLOCK = ("at_least_us", "estimate_us", "at_most_us")
 _READY = ("attempts", "ready", "first_ready_s", "last_ready_s", "most_ready_s", "tear_downs")
 
@@ -315,6 +349,21 @@ def _last_values(published: Published, parts: Sequence[Rows]) -> tuple[Ints, Int
         last[seen] = np.where(kept, rows.at[stored], -1)[order[seen]]
         digest[seen] = rows.digest[stored][order[seen]]
     return last, digest
+
+
+def _since(origin: Ints, missing: Mask, known: Mask) -> dict[str, Any]:
+    """Return since when, until when, and whether still, updates are missing; `known` are those that came or did not."""
+    if not missing.any():
+        return {"first_missing": None, "last_missing": None, "going_on": None}
+    first, last = int(origin[missing].min()), int(origin[missing].max())
+    within = int((known & (origin >= first) & (origin <= last)).sum())
+    after = int((known & (origin > last)).sum())
+    chance = ((within - int(missing.sum())) / within) ** after
+    times = (
+        datetime.fromtimestamp(us // 1_000_000, UTC) + timedelta(microseconds=us % 1_000_000) for us in (first, last)
+    )
+    first_missing, last_missing = (time.isoformat().replace("+00:00", "Z") for time in times)
+    return {"first_missing": first_missing, "last_missing": last_missing, "going_on": chance > 0.01}
 
 
 def _prefixes(published: Published, target: _Target) -> dict[str, list[int]]:

@@ -53,8 +53,30 @@ class Expected:
     """By whole seconds of Unix time: expected, missing and unknown."""
     finals: Counter[str] = field(default_factory=Counter)
     missing: set[Identity] = field(default_factory=set)
+    certain: list[tuple[int, str, bool]] = field(default_factory=list)
+    """When each update was published of which is known whether it came, its topic, and whether it is missing."""
     held: bool = True
     """Whether the link held everything before the window's end."""
+
+    def loss(self, of: str | None = None, *, depth: int = 1000) -> tuple[int, int, bool] | None:
+        """Return when the first and the last missing update was published, and whether the loss goes on.
+
+        Args:
+            of: A topic, or the first levels of topics; None for all.
+            depth: How many levels.
+        """
+        judged = [
+            (at_us, lost)
+            for at_us, topic, lost in self.certain
+            if of is None or topic.split("/")[:depth] == of.split("/")
+        ]
+        times = [at_us for at_us, lost in judged if lost]
+        if not times:
+            return None
+        first_us, last_us = min(times), max(times)
+        came = sum(first_us <= at_us <= last_us and not lost for at_us, lost in judged)
+        after = sum(at_us > last_us for at_us, _ in judged)
+        return first_us, last_us, (came / (came + len(times))) ** after > 0.01
 
 
 class Span(NamedTuple):
@@ -128,7 +150,7 @@ class Oracle:
             delays = [
                 micros(row["applied"]) - micros(row["origin"])
                 for row in rows
-                if is_update(row) and wanted in (None, row["link_epoch"])
+                if row["phase"] == 0 and wanted in (None, row["link_epoch"])  # what was folded also took its way
             ]
             if delays:
                 return min(delays)
@@ -199,6 +221,9 @@ class Oracle:
                 counts["pending_applied"] += came
                 continue
             counts["expected"] += 1
+            in_gap = any(after < at_us <= until for after, until in gaps)
+            if came or not in_gap:
+                expected.certain.append((at_us, row["topic"], not came))
             over_time = expected.over_time[at_us // 1_000_000]
             over_time["expected"] += 1
             if update in applied:
@@ -207,7 +232,7 @@ class Oracle:
                 counts["reobtained"] += 1
             elif update in folded:
                 counts["conflated"] += 1
-            elif any(after < at_us <= until for after, until in gaps):
+            elif in_gap:
                 counts["unknown"] += 1
                 over_time["unknown"] += 1
             else:

@@ -29,6 +29,10 @@ LIVE_BEFORE, LIVE_AFTER = 500, 300
 CUT_TOPICS, CUT_ROUNDS, CUT_MESSAGES = 40, 3, 30
 CUT = CUT_TOPICS * CUT_ROUNDS + CUT_MESSAGES
 """Updates published while one secondary is cut off: three for each of 40 topics, and 30 that are not retained."""
+LIVE, DOWN = 150, 100
+"""Updates published before a node is killed, and while it is down; of 300 in all."""
+KILL_UNKNOWN_S = 1.2
+"""How long behind a kill a report calls an update unknown, at most: a second and the flush interval."""
 REMOVED = 25
 """Rows taken out of a log."""
 
@@ -87,7 +91,7 @@ def report(tmp_path: Path, *nodes: LiveNode) -> Any:
     page = tmp_path / "report.html"
     directories = [str(node.log_directory) for node in nodes]
     options = ["--settle", "0", "--json", str(document), "--html", str(page), "--parquet", str(tmp_path / "tables")]
-    answer = CliRunner().invoke(app, ["report", "completeness", *directories, *options])
+    answer = CliRunner().invoke(app, ["report", "completeness", "--verbose", *directories, *options])
     assert answer.exit_code == 0, answer.output
     assert page.read_text().startswith("<!doctype html>")
     return json.loads(document.read_text()) | {"table": answer.stdout}
@@ -135,6 +139,33 @@ async def test_stamped_run_states_the_injected_numbers(spark: SparkSession, tmp_
     assert (figures["duplicated"], figures["unknown"], figures["pending"]) == (0, 0, 0)
     assert second["final"]["equal"] == TOPICS
     assert second["final"]["equal_percent"] == 100
+
+
+async def test_a_killed_node_lacks_what_was_published_while_it_was_down(
+    spark: SparkSession, tmp_path: Path, nodes: Nodes
+) -> None:
+    """Done when: SIGKILL in a stream leaves unknown what was published within a second, and missing what came after."""
+    hub = await nodes.primary().begin()
+    edge = await nodes.secondary(link(hub.port, selector("plant/#", qos=0), settings=QUICK)).begin()
+    messages = [(f"plant/message/{number}", b"x") for number in range(300)]
+
+    async def publish(messages: list[tuple[str, bytes]]) -> None:
+        with publisher(hub.port) as client:
+            await asyncio.to_thread(publish_all, client, messages, retain=False)
+
+    await publish(messages[:LIVE])
+    await asyncio.to_thread(edge.kill)
+    killed = time.time()
+    await wait_until(lambda: time.time() > killed + KILL_UNKNOWN_S, what="the end of what is unknown")
+    await publish(messages[LIVE : LIVE + DOWN])
+    await edge.begin()
+    await publish(messages[LIVE + DOWN :])
+    for node in (edge, hub):
+        await asyncio.to_thread(node.stop)
+    figures = target(report(tmp_path, hub, edge), edge)["stamped"]
+    assert figures["expected"] == len(messages)
+    assert (figures["missing"], figures["causes"]["restart"]) == (DOWN, DOWN)
+    assert figures["applied"] + figures["unknown"] == len(messages) - DOWN
 
 
 @pytest.mark.mosquitto

@@ -55,7 +55,12 @@ def left_over_segments(directory: Path) -> Iterator[LeftOver]:
 
 
 def crash_loss(
-    last_run: LastRun | None, left_over: list[LeftOver], *, sealed: tuple[int, int] | None, now_ns: int
+    last_run: LastRun | None,
+    left_over: list[LeftOver],
+    *,
+    sealed: tuple[int, int] | None,
+    lost_until_ns: int | None,
+    now_ns: int,
 ) -> Loss | None:
     """Return the possible loss at the end of the last run, or None when it stopped in good order.
 
@@ -66,6 +71,7 @@ def crash_loss(
         last_run: The last run as in the lock file.
         left_over: Its segments that are not sealed.
         sealed: The last position and time of its sealed files; None for no such files.
+        lost_until_ns: Time of the newest row that it can have lost, by its last sign of life; None if unknown.
         now_ns: Time of this start.
     """
     if last_run is None or last_run.clean:
@@ -79,6 +85,9 @@ def crash_loss(
         if one.node_epoch == last_run.node_epoch and one.last_ns is not None
     ]
     last_log_pos, last_ns = max(ends)
+    # The clock may have been set back: before the last sign of life, or between that and this start.
+    first_ns = last_ns if lost_until_ns is None else min(last_ns, lost_until_ns)
+    until_ns = now_ns if lost_until_ns is None else min(lost_until_ns, max(now_ns, last_ns))
     return Loss(
         reason="crash",
         link="",
@@ -87,8 +96,8 @@ def crash_loss(
         rows=None,
         first_log_pos=last_log_pos + 1,
         last_log_pos=None,
-        first_ns=last_ns,
-        last_ns=now_ns,
+        first_ns=first_ns,
+        last_ns=max(last_ns, until_ns),
     )
 
 

@@ -58,6 +58,12 @@ so only larger frames let the writer catch up.
 _DAMAGE_TOLD_MAX = 64
 """Gap events for the damage of one segment; the last covers all the rest."""
 
+_SIGN_INTERVAL_S = 0.5
+"""Pause between signs of life, while every row is written as it should."""
+
+_SIGN_LATE_S = 1.0
+"""How long a sign of life holds beyond the flush interval; less than the interval plus a slow write is not enough."""
+
 _YIELD_S = 20e-6
 _YIELD_INTERVAL_S = 0.002
 """Length of the pauses that the event loop makes for the writer while much is queued, and their least distance.
@@ -204,6 +210,7 @@ class LogWriter:
             last_run,
             left_over,
             sealed=last_sealed(self._directory, node=self._node, node_epoch=last_run.node_epoch) if last_run else None,
+            lost_until_ns=self._lock.lost_until_ns,
             now_ns=self._clock.now_ns(),
         )
         if loss is not None:
@@ -404,7 +411,7 @@ class LogWriter:
     # From here on: the writer's thread, and the sealer's in `_sealed`.
 
     def _run(self) -> None:
-        flush_at = 0.0
+        flush_at = sign_at = 0.0
         closing = False
         while not closing:
             self._wake.wait(self._settings.flush_interval_s)
@@ -417,7 +424,7 @@ class LogWriter:
             if everything:
                 flush_at = now + self._settings.flush_interval_s
             # What comes while this is written waits for its own turn, or it would go on for ever.
-            target = self._queue.log_pos
+            started_ns, target = self._clock.now_ns(), self._queue.log_pos
             while not self._gave_up and (everything or self._queue.rows >= self._settings.frame_rows):
                 pending = self._queue.take(_FRAMES_AT_ONCE * self._settings.frame_rows)
                 if pending is None:
@@ -425,6 +432,10 @@ class LogWriter:
                 self._write(pending)
                 everything = everything and (closing or pending.last_log_pos < target)
             self._segments.tend(sync_now=asked)
+            if now >= sign_at and self._segments.written_log_pos >= target:
+                # All rows from before `started_ns` are written. The next sign comes within the time that is given.
+                self._lock.sign(started_ns + int((self._settings.flush_interval_s + _SIGN_LATE_S) * 1e9))
+                sign_at = now + _SIGN_INTERVAL_S
             with self._progress:
                 self._progress.notify_all()
         if self._gave_up:
@@ -453,6 +464,7 @@ class LogWriter:
         self._alarms.end("encode")
         while not self._segments.write(frame, pending):
             self._queue.disk_fails = True
+            self._lock.sign(0)
             # While closing, the time that is left is all there is; else the queue fills up and says so.
             left_s = self._close_by - time.monotonic() if self._closing.is_set() else None
             if left_s is not None and left_s <= 0:

@@ -24,6 +24,7 @@ __all__ = [
     "expected_updates",
     "lacking_topics",
     "place_expected",
+    "unknown_updates",
 ]
 
 COUNTS = ("missing", "unknown", "superseded", *CAUSES, UNEXPLAINED)
@@ -77,7 +78,7 @@ def lacking_topics(losses: DataFrame) -> DataFrame:
 
 
 def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:
-    """Return one row (target, topic, at_us) for each update that a target had to get.
+    """Return one row (target, topic, at_us, expected: 1, certain: 1) for each update that a target had to get.
 
     Args:
         rows: Stamped reference rows by target, with the target's spans.
@@ -85,9 +86,19 @@ def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:
     """
     expected = rows.where(is_expected())
     if not repeats:
-        return expected.select("target", "topic", origin_us().alias("at_us"))
-    return expected.groupBy("target", "stamp_primary", "stamp_epoch", "sequence").agg(
-        sf.min("topic").alias("topic"), sf.min(origin_us()).alias("at_us")
+        found = expected.withColumn("at_us", origin_us())
+    else:
+        found = expected.groupBy("target", "stamp_primary", "stamp_epoch", "sequence").agg(
+            sf.min("topic").alias("topic"), sf.min(origin_us()).alias("at_us")
+        )
+    return found.select("target", "topic", "at_us", sf.lit(1).alias("expected"), sf.lit(1).alias("certain"))
+
+
+def unknown_updates(absent: DataFrame) -> DataFrame:
+    """Return those of `absent_updates` of which nobody knows, as rows that take them back from `certain`."""
+    unknown = absent.where(~sf.col("known"))
+    return unknown.select(
+        "target", "topic", sf.col("origin_us").alias("at_us"), sf.lit(0).alias("expected"), sf.lit(-1).alias("certain")
     )
 
 
@@ -95,7 +106,7 @@ def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], dept
     """Return the expected updates counted by window of time, and by where they lie from the losses of each scope.
 
     Args:
-        expected: `expected_updates`.
+        expected: `expected_updates`, and `unknown_updates` where there are any.
         scopes: By name (`target`, `topic`, `prefix`) the few losses to look around: their key, first_us and
             last_us.
         depth: How many topic levels make a prefix.
@@ -103,7 +114,8 @@ def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], dept
 
     Returns:
         Columns target, window_us; topic and prefix (null unless one of the losses), and for each scope its place: 0
-        before the loss, 1 within it, 2 behind it, null without one; expected.
+        before the loss, 1 within it, 2 behind it, null without one; expected, and certain: those of which is known
+        whether they came.
     """
     rows = expected.withColumns(
         {"prefix": prefix_of(sf.col("topic"), depth=depth), "window_us": window_of(sf.col("at_us"), window_us)}
@@ -116,11 +128,13 @@ def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], dept
         rows.select(
             "target",
             "window_us",
+            "expected",
+            "certain",
             *(sf.when(sf.col(f"{name}_loss").isNotNull(), sf.col(name)).alias(name) for name in listed),
             *(_place(sf.col(f"{name}_loss")).alias(f"{name}_place") for name in scopes),
         )
         .groupBy("target", "window_us", *listed, *(f"{name}_place" for name in scopes))
-        .agg(sf.count(sf.lit(1)).alias("expected"))
+        .agg(sf.sum("expected").alias("expected"), sf.sum("certain").alias("certain"))
     )
 
 
@@ -136,10 +150,10 @@ def count_windows(placed: DataFrame, *, places: DataFrame) -> DataFrame:
 
 
 def count_around(placed: DataFrame, *, scope: str) -> DataFrame:
-    """Return how many updates were expected within and behind each loss of a scope: its key, place, expected."""
+    """Return of how many updates in and behind each loss of a scope is known whether they came: key, place, certain."""
     place = sf.col(f"{scope}_place")
     counted = placed.where(place > 0).groupBy(*SCOPE_KEYS[scope], place.alias("place"))
-    return counted.agg(sf.sum("expected").alias("expected"))
+    return counted.agg(sf.sum("certain").alias("certain"))
 
 
 def _place(loss: Column) -> Column:

@@ -179,6 +179,8 @@ class IdentityComparison:
                 self._parquet.write_empty("missing")
             expected = losses.expected_updates(wanted, repeats=not self._scope.stamped_once)
             by_prefix, prefix_map = self._prefixes(expected, lost, kept) if self._depth else (None, None)
+            if lost is not None and any(row["unknown"] for row in found.by_target.values()):
+                expected = expected.unionByName(losses.unknown_updates(absent))
             around, windows = self._expected(expected, found, () if by_prefix is None else by_prefix.listed)
         finally:
             for frame in kept:
@@ -257,7 +259,7 @@ class IdentityComparison:
     def _expected(
         self, expected: DataFrame, found: _Losses, by_prefix: Sequence[Row]
     ) -> tuple[Around, dict[tuple[str, str, int], int]]:
-        """Return what was expected in and behind each loss, by (scope, target, name), and in each window."""
+        """Return what is known in and behind each loss, by (scope, target, name), and what each window had to bring."""
         of_scope: dict[str, list[tuple[object, ...]]] = {
             "target": [_loss(row) for row in found.by_target.values() if row["missing"]],
             "topic": [_loss(row) for row in found.topics],
@@ -271,7 +273,7 @@ class IdentityComparison:
             for scope in scopes:
                 for row in collect_rows(losses.count_around(placed, scope=scope)):
                     name = None if scope == "target" else row[scope]
-                    around[scope, row["target"], name]["within" if row["place"] == 1 else "after"] = row["expected"]
+                    around[scope, row["target"], name]["within" if row["place"] == 1 else "after"] = row["certain"]
         finally:
             placed.unpersist()
         return around, {(row["node"], row["link"], row["window_us"]): row["expected"] for row in by_window}

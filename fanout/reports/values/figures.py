@@ -70,11 +70,11 @@ def goes_on(missing: int, *, within: int, after: int) -> bool:
 
     Args:
         missing: Updates that are missing.
-        within: Updates that were expected from the first of them to the last.
-        after: Updates that were expected later.
+        within: Updates that were expected from the first of them to the last; of each is known whether it came.
+        after: Updates that came later.
     """
-    share = min(1.0, missing / max(within, 1))
-    return (1 - share) ** after > _CHANCE_MAX
+    came_share = max(0, within - missing) / max(within, 1)
+    return came_share**after > _CHANCE_MAX
 
 
 Item = TypeVar("Item")

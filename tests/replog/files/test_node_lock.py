@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanout.errors import LogError
+from fanout.replog.files import node_lock
 from fanout.replog.files.node_lock import LastRun, NodeLock, read_last_run
 
 
@@ -98,3 +99,42 @@ def test_a_full_disk_does_not_keep_a_node_from_starting(tmp_path: Path, monkeypa
     with pytest.raises(LogError, match="in use"):
         make_lock(tmp_path, 2).acquire()
     lock.release(clean=True)
+
+
+@pytest.mark.parametrize(
+    ("boots", "signs", "expected"),
+    [
+        (("one", "one"), (7_000_000_000, 9_000_000_123), 9_000_000_123),
+        (("one", "one"), (), None),
+        (("one", "one"), (7_000_000_000, 0), None),
+        (("one", "two"), (7_000_000_000,), None),
+        (("", ""), (7_000_000_000,), None),
+    ],
+    ids=["same start of the machine", "no sign", "taken back", "another start of the machine", "not known"],
+)
+def test_a_sign_of_life_outlives_the_process_and_not_the_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    boots: tuple[str, str],
+    signs: tuple[int, ...],
+    expected: int | None,
+) -> None:
+    """The next run reads the last sign, unless the machine was started again: then signed rows may lack."""
+    boot_id = tmp_path / "boot_id"
+    monkeypatch.setattr(node_lock, "_BOOT_ID", boot_id)
+    boot_id.write_text(f"{boots[0]}\n")
+    first = make_lock(tmp_path)
+    first.acquire()
+    for lost_until_ns in signs:
+        first.sign(lost_until_ns)
+    crashed = (tmp_path / "open" / "lock").read_bytes()
+    times = (tmp_path / "open" / "lock").stat()
+    first.release(clean=True)
+    (tmp_path / "open" / "lock").write_bytes(crashed)
+    os.utime(tmp_path / "open" / "lock", ns=(times.st_atime_ns, times.st_mtime_ns))
+    boot_id.write_text(f"{boots[1]}\n")
+    second = make_lock(tmp_path, 2)
+    second.acquire()
+    assert second.lost_until_ns == expected
+    assert second.last_run == LastRun(1, os.getpid(), clean=False)
+    second.release(clean=True)

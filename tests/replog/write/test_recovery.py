@@ -47,14 +47,16 @@ def test_the_newest_row_may_be_an_event(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last_run", [None, LastRun(EPOCH, 1, clean=True)])
 def test_a_good_end_loses_nothing(last_run: LastRun | None) -> None:
     """Neither a first start nor one after a stop in good order has anything to tell."""
-    assert crash_loss(last_run, [], sealed=None, now_ns=NOW_NS) is None
+    assert crash_loss(last_run, [], sealed=None, lost_until_ns=NOW_NS, now_ns=NOW_NS) is None
 
 
 def test_a_crash_may_have_lost_what_came_after_the_last_row(tmp_path: Path) -> None:
     """The number is unknown; the positions and times begin behind the last row that was recovered."""
     write(tmp_path, close=False)
     left_over = list(left_over_segments(tmp_path))
-    loss = crash_loss(LastRun(EPOCH, 1, clean=False), left_over, sealed=(99, NOW_NS + 9), now_ns=NOW_NS + 5)
+    loss = crash_loss(
+        LastRun(EPOCH, 1, clean=False), left_over, sealed=(99, NOW_NS + 9), lost_until_ns=None, now_ns=NOW_NS + 5
+    )
     assert loss is not None
     assert (loss.reason, loss.rows, loss.node_epoch) == ("crash", None, EPOCH)
     assert (loss.first_log_pos, loss.last_log_pos) == (371, None)
@@ -66,9 +68,40 @@ def test_a_crash_between_two_segments_lost_what_came_after_the_sealed_rows(tmp_p
     write(tmp_path, close=False)
     left_over = list(left_over_segments(tmp_path))
     last_run = LastRun(EPOCH + 1, 1, clean=False)
-    loss = crash_loss(last_run, left_over, sealed=(400, NOW_NS - 7), now_ns=NOW_NS)
+    loss = crash_loss(last_run, left_over, sealed=(400, NOW_NS - 7), lost_until_ns=None, now_ns=NOW_NS)
     assert loss is not None
     assert (loss.first_log_pos, loss.first_ns, loss.last_ns) == (401, NOW_NS - 7, NOW_NS)
-    loss = crash_loss(last_run, left_over, sealed=None, now_ns=NOW_NS)
+    loss = crash_loss(last_run, left_over, sealed=None, lost_until_ns=None, now_ns=NOW_NS)
     assert loss is not None
     assert (loss.first_log_pos, loss.first_ns) == (1, (EPOCH + 1) * 1000)
+
+
+@pytest.mark.parametrize(
+    ("lost_until_s", "now_s", "span_s"),
+    [
+        (1.0, 60.0, (0.0, 1.0)),
+        (31.0, 60.0, (0.0, 31.0)),
+        (31.0, 30.5, (0.0, 30.5)),
+        (1.0, -60.0, (0.0, 0.0)),
+        (-40.0, 60.0, (-40.0, 0.0)),
+        (None, -60.0, (0.0, 0.0)),
+    ],
+    ids=["busy", "idle", "back at once", "set back while down", "set back before the crash", "no sign, set back"],
+)
+def test_a_sign_of_life_bounds_when_rows_were_lost(
+    lost_until_s: float | None, now_s: float, span_s: tuple[float, float]
+) -> None:
+    """Rows were lost until the sign says, never later than this start, however the clock was set."""
+
+    def ns(seconds: float) -> int:
+        return NOW_NS + int(seconds * 1e9)
+
+    loss = crash_loss(
+        LastRun(EPOCH, 1, clean=False),
+        [],
+        sealed=(400, NOW_NS),
+        lost_until_ns=None if lost_until_s is None else ns(lost_until_s),
+        now_ns=ns(now_s),
+    )
+    assert loss is not None
+    assert (loss.first_ns, loss.last_ns) == (ns(span_s[0]), ns(span_s[1]))

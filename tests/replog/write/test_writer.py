@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -535,6 +536,50 @@ def test_a_kill_between_two_segments_tells_since_when_rows_may_lack(tmp_path: Pa
     newest = max(row["applied"] for row in sealed_rows(tmp_path, "updates")).timestamp()
     [gap] = gap_details(tmp_path)
     assert (gap["reason"], gap["first_log_pos"], gap["first_us"]) == ("crash", 101, round(newest * 1_000_000))
+
+
+@pytest.mark.parametrize("disk", ["sound", "full"])
+def test_a_kill_tells_until_when_rows_may_lack(tmp_path: Path, disk: str) -> None:
+    """An idle node gives signs of life without rows, so little is unknown; on a disk that fails nobody can tell."""
+    child = run_child(
+        """
+        writer = open_writer(flush_interval_s=0.01, retry_interval_s=0.01)
+        source = writer.source(link="plant")
+        writer.event("heartbeat")
+        assert writer.flush()
+        if sys.argv[2] == "full":
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+            writer.append(make_changes(make_updates(50)), source=source, link_epoch=7)
+        print(time.time_ns(), flush=True)
+        signal.pause()
+        """,
+        str(tmp_path),
+        disk,
+    )
+    assert child.stdout is not None
+    last_row_ns = int(child.stdout.readline())
+    lock = open_directory(tmp_path, "edge-1") / "lock"
+    # A sign holds for a second, so this one was given more than half a second behind the last row.
+    wait_until_blocking(
+        lambda: (
+            lock.stat().st_mtime_ns == 0 if disk == "full" else lock.stat().st_mtime_ns > last_row_ns + 1_600_000_000
+        ),
+        what="the sign of life",
+    )
+    signed_ns, killed_ns = lock.stat().st_mtime_ns, time.time_ns()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    start_ns = killed_ns + 60_000_000_000
+    make_writer(tmp_path, epoch=EPOCH + 1, clock=ManualClock(ns=start_ns)).close()
+    [heartbeat] = [row for row in sealed_rows(tmp_path, "events") if row["event"] == "heartbeat"]
+    [gap] = gap_details(tmp_path)
+    assert (gap["reason"], gap["rows"]) == ("crash", None)
+    assert gap["first_us"] == round(heartbeat["at"].timestamp() * 1_000_000)
+    if disk == "full":
+        assert gap["last_us"] == start_ns // 1000
+    else:
+        assert signed_ns // 1000 <= gap["last_us"] <= killed_ns // 1000 + 1_100_000
 
 
 def test_a_full_disk_stops_neither_the_node_nor_the_log(tmp_path: Path) -> None:

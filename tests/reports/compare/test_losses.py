@@ -73,9 +73,11 @@ def test_an_update_is_expected_once_and_only_in_the_covered_span(spark: SparkSes
 
 
 def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSession) -> None:
-    """The two ends of a loss belong to it; what has no loss counts in its window alone."""
-    rows = [(0, "a", at_us) for at_us in (1, 2, 3, 4, 9)] + [(0, "b", 3), (1, "a", 3)]
-    expected = small_frame(spark, rows, schema="target int, topic string, at_us bigint")
+    """The two ends of a loss belong to it; what has no loss counts in its window alone, and what is unknown too."""
+    rows = [(0, "a", at_us, 1, 1) for at_us in (1, 2, 3, 4, 9)] + [(0, "b", 3, 1, 1), (1, "a", 3, 1, 1)]
+    expected = small_frame(spark, rows, schema="target int, topic string, at_us bigint, expected int, certain int")
+    lacking = absent(spark, (0, "a", 9, False, False, "live"), (0, "a", 2, True, False, "live"))
+    expected = expected.unionByName(losses.unknown_updates(lacking))
     of_target = small_frame(spark, [(0, 2, 3)], schema="target int, first_us bigint, last_us bigint")
     of_topic = small_frame(spark, [(0, "a", 4, 4)], schema="target int, topic string, first_us bigint, last_us bigint")
     placed = losses.place_expected(
@@ -89,9 +91,9 @@ def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSessio
         ("leaf", 0, 1),
     ]
     around = rows_of(losses.count_around(placed, scope="target"), "place")
-    assert [(row["target"], row["place"], row["expected"]) for row in around] == [(0, 1, 3), (0, 2, 2)]
+    assert [(row["target"], row["place"], row["certain"]) for row in around] == [(0, 1, 3), (0, 2, 1)]
     around = rows_of(losses.count_around(placed, scope="topic"), "place")
-    assert [(row["topic"], row["place"], row["expected"]) for row in around] == [("a", 1, 1), ("a", 2, 1)]
+    assert [(row["topic"], row["place"], row["certain"]) for row in around] == [("a", 1, 1), ("a", 2, 0)]
     placed.unpersist()
 
 

@@ -24,7 +24,7 @@ from fanout.reports.read.reading import collect_rows
 from fanout.reports.render.lag_tables import slowest_prefixes
 from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
-from fanout.reports.values.document import Parameters, Report, TargetReport
+from fanout.reports.values.document import MissingTopic, Parameters, Report, TargetReport
 from fanout.reports.values.figures import percent, time_of
 from tests.reports.conftest import INTERPRETED
 from tests.reports.frames import plan_of
@@ -84,6 +84,37 @@ def tables_without_rows(spark: SparkSession, parquet: Path) -> set[str]:
     return {table.name for table in parquet.iterdir() if not spark.read.parquet(str(table)).count()}
 
 
+def loss_of(expected: Expected, of: str | None = None, *, depth: int = 1000) -> list[object]:
+    """Return since when, until when, and whether still, a selector loses updates; of a topic or prefix, or of all."""
+    if (loss := expected.loss(of, depth=depth)) is None:
+        return [None, None, None]
+    first_us, last_us, goes_on = loss
+    return [time_of(first_us), time_of(last_us), goes_on]
+
+
+def check_losses(report: Report, oracle: dict[tuple[str, str, str], Expected], context: object = None) -> None:
+    """Assert that every topic and every prefix that lacks updates has its counts and times."""
+    assert report.missing_topics is not None
+    topics: dict[tuple[str, str, str, str], MissingTopic] = {}
+    for one in report.missing_topics.listed:
+        expected = oracle[one.node, one.link, one.filter]
+        topics[one.node, one.link, one.filter, one.topic] = one
+        lost = [at_us for at_us, topic, is_lost in expected.certain if is_lost and topic == one.topic]
+        assert one.missing == len(lost), (context, one)
+        assert [one.first_missing, one.last_missing, one.going_on] == loss_of(expected, one.topic), (context, one)
+    assert topics.keys() == {
+        (*place, topic) for place, e in oracle.items() for _, topic, is_lost in e.certain if is_lost
+    }, context
+    assert report.missing_topics.total == len(topics) == len(report.missing_topics.listed)
+    worst_first = [(-one.missing, -one.unknown, one.topic) for one in report.missing_topics.listed]
+    assert worst_first == sorted(worst_first), context
+    assert report.prefixes is not None
+    for prefix in report.prefixes.listed:
+        found = [prefix.first_missing, prefix.last_missing, prefix.going_on]
+        expected = oracle[prefix.node, prefix.link, prefix.filter]
+        assert found == loss_of(expected, prefix.prefix, depth=report.parameters.depth), (context, prefix)
+
+
 def checked_counts(target: TargetReport, expected: Expected, place: object) -> tuple[dict[str, int], int | None]:
     """Return what is counted of a selector, the causes of what it misses among it, and apart what nobody has seen.
 
@@ -92,6 +123,8 @@ def checked_counts(target: TargetReport, expected: Expected, place: object) -> t
     assert target.stamped is not None
     figures = {k: v for k, v in target.stamped.model_dump().items() if not k.startswith("complete_")}
     causes, unseen = figures.pop("causes"), figures.pop("unseen")
+    since = [figures.pop(name) for name in ("first_missing", "last_missing", "going_on")]
+    assert since == loss_of(expected), place
     assert {name: number for name, number in causes.items() if number} == expected.causes, place
     assert figures == {name: expected.updates[name] for name in figures}, place
     return figures | causes, unseen
@@ -140,6 +173,8 @@ def test_random_logs_give_what_the_oracle_says(spark: SparkSession, tmp_path: Pa
     assert report.missing.total == len(listed) == len(report.missing.listed)
     assert report.prefixes is not None
     assert sum(p.missing for p in report.prefixes.listed) == report.missing.total
+    check_losses(report, oracle)
+    assert {loss[2] for e in oracle.values() if (loss := e.loss()) is not None} == {True, False}
 
 
 @pytest.mark.parametrize(
@@ -234,6 +269,7 @@ def test_a_window_of_random_logs_gives_what_the_oracle_says(
     assert all(since_us <= micros(m.origin) < until_us for m in report.missing.listed), seed
     assert report.prefixes is not None
     assert sum(p.missing for p in report.prefixes.listed) == report.missing.total, seed
+    check_losses(report, oracle, seed)
     assert report.window is not None
     assert report.window.begin == when(since_us), seed
     assert until is None or report.window.end == until, seed
@@ -331,7 +367,7 @@ def test_a_window_is_judged_by_what_was_published_in_it(spark: SparkSession, tmp
     assert [target.final for target in report.targets] == [None, None]
     assert report.differing is None
     console = Console(width=120, file=StringIO(), record=True)
-    print_report(report, console=console)
+    print_report(report, console=console, verbose=True)
     for output in (render_page(report), console.export_text()):
         assert "from 2026-02-02\u00a002:40:07 until 2026-02-02\u00a002:40:12 UTC" in output
         assert "Final values (" not in output
@@ -513,7 +549,7 @@ def test_without_stamps_every_output_says_that_losses_are_lower_bounds(spark: Sp
     assert [one.final.equal for one in report.targets if one.final is not None] == [7, 7]
     assert not report.lag.propagation
     console = Console(width=120, file=StringIO(), record=True)
-    print_report(report, console=console)
+    print_report(report, console=console, verbose=True)
     for output in (report.to_json(), render_page(report), console.export_text()):
         assert "losses are lower" in output
         assert "at least" in output
