@@ -181,6 +181,9 @@ class PoolMembers:
                     found = await self._resolve()
                     if found is not None:
                         self._watch(client, (*addresses, *found))
+                for watch in self._watches.values():
+                    if watch.done():
+                        watch.result()  # it ends by a bug only, which ends the node
                 self.convergence.keep(self.others_heard())
                 self._tell_changes()
                 await asyncio.sleep(self.config.ping_interval_s)

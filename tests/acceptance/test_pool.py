@@ -86,3 +86,5 @@ def test_a_member_that_is_stopped_or_killed_takes_nothing_along(mosquitto: Mosqu
     assert run_fanout("ready", "--pool", "--wait", "60", first.url).returncode == 0
     assert retained(first) == retained(second)
     assert retained(first)["plant/raced"] in (b"one-199", b"two-199")
+    wait_until_blocking(lambda: other_of(first)["digest_equal"] is True, 10, what="members that are equal at a cut")
+    assert "HTTP Request" not in first.log_text() + second.log_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import socket
@@ -217,6 +218,19 @@ async def test_members_are_found_by_a_name(tmp_path: Path) -> None:
             assert asked is not None
             assert asked.members == 1
         assert sum(line["event"] == "pool addresses not found" for line in lines) == 1
+
+
+async def test_a_bug_in_a_question_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the member would be suspect for ever, and nobody knew why."""
+
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fanout.pool.peer_client.PeerClient.ask", fail)
+    async with pool_of(tmp_path) as pool:
+        node = await pool.start(0)
+        async with asyncio.timeout(10):
+            assert isinstance(await node.wait_failed(), ZeroDivisionError)
 
 
 async def test_a_node_without_a_pool_says_so(tmp_path: Path) -> None:
