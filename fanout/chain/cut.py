@@ -67,7 +67,7 @@ def _set_of(document: object) -> RetainedSet:
 
 
 def differing_selectors(ours: Cut, theirs: Cut) -> tuple[int, ...] | None:
-    """Return the positions of the selectors whose sets differ; None when the cuts cannot be compared.
+    """Return the positions of the selectors whose sets differ; None when nothing in the cuts can be compared.
 
     Args:
         ours: One replica at a cut.
@@ -75,5 +75,9 @@ def differing_selectors(ours: Cut, theirs: Cut) -> tuple[int, ...] | None:
     """
     if ours.marker != theirs.marker or len(ours.sets) != len(theirs.sets):
         return None
-    pairs = enumerate(zip(ours.sets, theirs.sets, strict=True))
-    return tuple(index for index, (one, other) in pairs if None not in (one, other) and one != other)
+    pairs = [
+        (index, one == other)
+        for index, (one, other) in enumerate(zip(ours.sets, theirs.sets, strict=True))
+        if one is not None and other is not None
+    ]
+    return tuple(index for index, equal in pairs if not equal) if pairs else None

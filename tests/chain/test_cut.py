@@ -54,3 +54,4 @@ def test_other_places_and_other_selectors_are_not_compared() -> None:
     """They say nothing."""
     assert differing_selectors(CUT, Cut("123 5", CUT.sets)) is None
     assert differing_selectors(CUT, Cut("123 4", CUT.sets[:1])) is None
+    assert differing_selectors(CUT, Cut("123 4", (None,) * 3)) is None
