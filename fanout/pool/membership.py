@@ -45,7 +45,7 @@ class Peer:
     failure: AskFailure | None = None
     """Why the newest question brought nothing; None when it brought an answer, or before one was asked."""
     is_self: bool = False
-    """Whether the newest answer came from this process."""
+    """Whether the newest answer came from this process, whatever failed since."""
 
 
 def is_reachable(peer: Peer, *, now_s: float, suspect_after_s: float) -> bool:
@@ -107,10 +107,10 @@ class Membership:
         return None
 
     def note_failure(self, address: str, failure: AskFailure) -> None:
-        """Note that a question brought nothing."""
+        """Note that a question brought nothing; an address that led to this process is taken to do so still."""
         peer = self._peers.get(address)
         if peer is not None:
-            self._peers[address] = replace(peer, failure=failure, is_self=False)
+            self._peers[address] = replace(peer, failure=failure)
 
     def others(self) -> tuple[Peer, ...]:
         """Return the other members, one entry for each process: an address that leads to this process is none.

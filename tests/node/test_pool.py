@@ -14,6 +14,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from bench.processes import free_port
 from fanout.api.models import PoolDocument
 from fanout.config import Address, PoolConfig
 from fanout.errors import ConfigError, ListenError, RequestRefused
@@ -33,10 +34,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which nothing listens."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+    """Return ports on which nothing listens, and that no connection gets meanwhile."""
+    return [free_port() for _ in range(count)]
 
 
 class Pool:

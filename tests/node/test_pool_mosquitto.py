@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tests.link.harness import config_for
 from tests.node.test_node import config, node_of, port_of
 from tests.node.test_pool import free_ports
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.network import Proxy
+from tests.support.raw_reader import RawReader
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
@@ -31,13 +34,14 @@ VALUES = [(f"plant/{number}", b"%d" % number) for number in range(300)]
 
 
 @contextlib.asynccontextmanager
-async def pool_at(mosquitto: Mosquitto, directory: Path, *, size: int) -> AsyncIterator[list[Node]]:
-    """Give the members of a pool that all hold what Mosquitto holds, and know it."""
-    ports = free_ports(size)
-    link = config_for(mosquitto.port, Selector("plant/#", writes="forward"), Selector("other/#"), heartbeat_s=5.0)
+async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]:
+    """Give the members of a pool that all hold what Mosquitto holds, and know it; each has its way to Mosquitto."""
+    ports = free_ports(len(primaries))
+    selectors = Selector("plant/#", writes="forward"), Selector("other/#")
     nodes = []
     try:
-        for number, port in enumerate(ports):
+        for number, (port, primary) in enumerate(zip(ports, primaries, strict=True)):
+            link = config_for(primary, *selectors, heartbeat_s=5.0)
             settings = config(directory / f"edge-{number}")
             pool = PoolConfig(
                 listen=Address("http", "127.0.0.1", port),
@@ -60,7 +64,7 @@ async def pool(mosquitto: Mosquitto, tmp_path: Path) -> AsyncIterator[list[Node]
     """Return three members beside a Mosquitto with some values."""
     with publisher(mosquitto.port) as client:
         publish_all(client, VALUES)
-    async with pool_at(mosquitto, tmp_path, size=3) as nodes:
+    async with pool_at(tmp_path, *[mosquitto.port] * 3) as nodes:
         yield nodes
 
 
@@ -101,14 +105,19 @@ def repairs_of(node: Node) -> int:
 
 @contextlib.contextmanager
 def traffic(mosquitto: Mosquitto) -> Iterator[None]:
-    """Publish retained values at QoS 1 as fast as Mosquitto takes them, up to 100 at a time."""
+    """Publish retained values at QoS 1, and clear some, about 2,000 a second, 100 at a time."""
     ended = threading.Event()
+
+    def payload(number: int) -> bytes:
+        return b"" if number % 7 == 0 else b"%d" % number
 
     def publish() -> None:
         number = 0
         with publisher(mosquitto.port) as client:
-            while not ended.is_set():
-                publish_all(client, ((f"plant/{(number + each) % 300}", b"%d" % number) for each in range(100)))
+            while not ended.wait(0.05):
+                publish_all(
+                    client, ((f"plant/{each * 11 % 300}", payload(each)) for each in range(number, number + 100))
+                )
                 number += 100
 
     thread = threading.Thread(target=publish)
@@ -168,7 +177,7 @@ async def test_a_topic_that_was_cleared_does_not_come_back(tmp_path: Path) -> No
     with Mosquitto(tmp_path, settings=["sys_interval 1"]) as mosquitto:
         with publisher(mosquitto.port) as client:
             publish_all(client, VALUES)
-        async with pool_at(mosquitto, tmp_path, size=2) as pool:
+        async with pool_at(tmp_path, *[mosquitto.port] * 2) as pool:
             odd = pool[1]
             await wait_until(lambda: odd.links[0].status().counted_outside is not None, 30)
             plant(odd, b"plant/cleared", b"back again")
@@ -209,3 +218,55 @@ async def test_two_publishers_at_two_members_end_with_one_value(mosquitto: Mosqu
     assert raced.pop().endswith(b" 299")
     await wait_until(lambda: all(map(is_equal, pool)), 10)
     assert [repairs_of(node) for node in pool] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 21))])
+async def test_members_converge_after_every_fault(seed: int, tmp_path: Path) -> None:
+    """Connections that are lost or do not read, messages that Mosquitto drops, and values that are wrong or missing.
+
+    At the end each member holds what Mosquitto tells a client that knows nothing.
+    """
+    draw = random.Random(seed)
+    still = [(f"other/{number}", b"%d" % number) for number in range(10)]  # no later update repairs these
+    async with contextlib.AsyncExitStack() as stack:
+        mosquitto = stack.enter_context(Mosquitto(tmp_path))  # it keeps 1,000 messages for one that does not read
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [*VALUES, *still])
+        proxies = [await stack.enter_async_context(Proxy(mosquitto.port)) for _ in range(3)]
+        pool = await stack.enter_async_context(pool_at(tmp_path, *(proxy.port for proxy in proxies)))
+        with traffic(mosquitto):
+            for kind in draw.sample(["cut", "pause", "plant", "lack", "cut two"], 5):
+                index = draw.randrange(3)
+                if kind in ("plant", "lack"):
+                    plant(pool[index], b"other/%d" % draw.randrange(10), b"wrong" if kind == "plant" else b"")
+                elif kind == "pause":
+                    proxies[index].pause()
+                    await asyncio.sleep(draw.uniform(0.2, 1.0))
+                    proxies[index].resume()
+                else:
+                    for proxy in [proxies[index], proxies[index - 1]][: 1 + (kind == "cut two")]:
+                        proxy.cut()
+                await until_equal_anew(pool, f"seed {seed}, {kind} at edge-{index}")
+        with RawReader(mosquitto.port) as reader:
+            reader.subscribe("plant/#")
+            reader.subscribe("other/#")
+        truth = {topic.encode(): payload for topic, payload in reader.values.items()}
+        await wait_until(lambda: [values_of(node) for node in pool] == [truth] * 3, 10)
+
+
+async def until_equal_anew(pool: Sequence[Node], what: str) -> None:
+    """Wait until each member has been equal to every other one at cuts that came from now on."""
+    compared = [cuts_of(node) for node in pool]
+
+    def is_anew() -> bool:
+        news = [cuts_of(node) - before for node, before in zip(pool, compared, strict=True)]
+        return min(news) >= 4 and all(map(is_equal, pool))
+
+    await wait_until(is_anew, 15, what=lambda: f"{what}: {[told(node) for node in pool]}")
+
+
+def cuts_of(node: Node) -> int:
+    """Return at how many cuts a member was compared with others."""
+    status = node.documents.status().pool
+    assert status is not None
+    return status.cuts_compared_total

@@ -51,6 +51,8 @@ def test_a_member_that_lists_itself_recognizes_itself() -> None:
     known = membership(A, B)
     known.note_answer(A, OWN, now_s=10.0)
     assert set(reachable(known, 10.0)) == {B}
+    known.note_failure(A, AskFailure.UNREACHABLE)
+    assert set(reachable(known, 20.0)) == {B}
     known.note_answer(A, FACTS, now_s=11.0)
     known.note_failure(B, AskFailure.UNREACHABLE)
     assert reachable(known, 11.0) == {A: True, B: False}

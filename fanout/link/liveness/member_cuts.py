@@ -101,7 +101,8 @@ class MemberCuts:
         Returns:
             Topics that are too long for the primary.
         """
-        node_of = {self._topic_of(node): node for node in nodes}
+        # The own control topic must come back, so it is never subscribed with No Local.
+        node_of = {self._topic_of(node): node for node in nodes if node != self._node_id}
         if connection == self._connection and node_of == self._node_of:
             return ()
         if connection != self._connection:

@@ -321,7 +321,8 @@ class LinkSession:
             connection = self.packet_router.connections_total
             for topic in self.cuts.listen_to(nodes, connection=connection, now=now):
                 lifecycle.emit(MemberUnheard(topic, "the primary takes no SUBSCRIBE that is as long"))
-            self.send_heartbeat(now=now)
+            if self.control.may_send_early(now):
+                self.send_heartbeat(now=now)
         return lifecycle.take_events()
 
     def prove_absent(self, topics: Iterable[bytes], *, now_ns: int, now: float) -> list[Event]:
