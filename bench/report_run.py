@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fanout.replog.read.reading import stage
-from fanout.reports.entry import ReportOptions, run_report, run_settings
+from fanout.reports.entry import ReportOptions, is_short_run, run_report
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER, spark_session
 
@@ -57,13 +57,12 @@ def make_report(name: ReportName, out: Path, directories: list[Path]) -> Cost:
         files = LogFiles.of_files(updates=staged.updates, events=staged.events, directories=directories)
         read_s = time.monotonic() - begin
         settings = {
-            **run_settings(files, LOCAL_MASTER),
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": events.as_uri(),
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        with spark_session(settings=settings) as spark:
+        with spark_session(settings=settings, short=is_short_run(files, LOCAL_MASTER)) as spark:
             begin = time.monotonic()
             # The lag has no settle horizon, and by prefix it is looked at with the rest only.
             asked = ReportOptions() if name == "lag" else ReportOptions(settle_s=SETTLE_S, depth=DEPTH)

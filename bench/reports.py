@@ -95,7 +95,7 @@ def _reports_named(text: str) -> tuple[str, ...]:
 
 
 def _part(truth: dict[str, Any], name: str) -> dict[str, Any]:
-    lag = ("logs", "propagation", "over_time", "heartbeat", "clocks", "ready")
+    lag = ("logs", "propagation", "corrected", "over_time", "heartbeat", "clocks", "ready")
     return {part: truth[part] for part in lag} if name == "lag" else truth
 
 

@@ -199,6 +199,7 @@ def figures(published: Published, logs: Sequence[Log], *, settle_us: int) -> dic
         "prefix_map": _prefix_map(published, targets),
         "complete_over_time": {log.node: _complete_over_time(published, log, targets, width) for log in nodes},
         "propagation": {(log.node, name): found for log in nodes for name, found in _propagation(published, log)},
+        "corrected": {(log.node, name): found for log in nodes for name, found in _true_lag(published, log)},
         "over_time": {log.node: _over_time(published, log, width) for log in nodes},
         "heartbeat": {log.node: _distribution(_heartbeats(log)) for log in nodes},
         "clocks": {log.node: _clock(published, log) for log in nodes},
@@ -252,6 +253,11 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
             for one in (report["over_time"] or {}).get("series", ())
         },
         "propagation": {tuple(one[name] for name in place): one["lag"] for one in lag["propagation"]},
+        "corrected": {
+            at: _true_within(truth["corrected"][at], one["corrected"])
+            for one in lag["propagation"]
+            if (at := tuple(one[name] for name in place)) in truth.get("corrected", {})
+        },
         "over_time": {one["node"]: [_point(point) for point in one["points"]] for one in lag["over_time"]},
         "heartbeat": {one["node"]: one["lag"] for one in lag["heartbeat"]},
         "clocks": {one["node"]: [one[name] for name in _CLOCK] for one in lag["clocks"]},
@@ -433,6 +439,28 @@ def _propagation(published: Published, log: Log) -> Iterator[tuple[str, dict[str
         yield topic_filter, _distribution(lags[selector_of == number])
 
 
+def _true_lag(published: Published, log: Log) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield how long updates really took, by selector: without the difference of the clocks, and no buckets."""
+    _, lags, topics = _lags(published, log)
+    selector_of = published.selected(log.filters)[topics]
+    for number, topic_filter in enumerate(log.filters):
+        ordered = np.sort(lags[selector_of == number]) - log.offset
+        ranks = {f"p{percent}_us": int(ordered[-(-len(ordered) * percent // 100) - 1]) for percent in (50, 95, 99)}
+        yield topic_filter, ranks | {"most_us": int(ordered[-1]), "mean_us": int(ordered.sum()) // len(ordered)}
+
+
+def _true_within(truth: dict[str, int], corrected: dict[str, int] | None) -> dict[str, int] | None:
+    """Return what a report says, but the truth where the report is as right as it claims to be."""
+    if corrected is None:
+        return None
+    shown: dict[str, int] = {}
+    for name, true_us in truth.items():
+        bucket_us = 0.022 * true_us if name.startswith("p") else 1
+        right = abs(corrected[name] - true_us) <= corrected["uncertain_us"] + bucket_us
+        shown[name] = true_us if right else corrected[name]
+    return shown
+
+
 def _over_time(published: Published, log: Log, width: int) -> list[list[Any]]:
     origins, lags, _ = _lags(published, log)
     windows = origins // width
@@ -457,7 +485,7 @@ def _heartbeats(log: Log) -> Ints:
 def _percentiles(values: Ints) -> dict[str, int]:
     ordered = np.sort(values)
     least, most = int(ordered[0]), int(ordered[-1])
-    found = {"rows": len(ordered), "least_us": least, "most_us": most}
+    found = {"rows": len(ordered), "least_us": least, "most_us": most, "mean_us": int(ordered.sum()) // len(ordered)}
     for percent in (50, 95, 99):
         value = int(ordered[-(-len(ordered) * percent // 100) - 1])
         found[f"p{percent}_us"] = bucket_value_us(bucket_of(value), least_us=least, most_us=most)

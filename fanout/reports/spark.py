@@ -19,14 +19,15 @@ from typing import IO, TYPE_CHECKING, Final
 
 from fanout.errors import ExtraMissing, ReportError
 from fanout.installation import install_command
-from fanout.reports.java import find_java
+from fanout.reports.class_archive import ClassArchive
+from fanout.reports.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
     "LOCAL_MASTER",
-    "SMALL_RUN_SETTINGS",
+    "SHORT_RUN_SETTINGS",
     "has_ended",
     "is_local",
     "is_submitted",
@@ -39,12 +40,18 @@ __all__ = [
 LOCAL_MASTER: Final = "local[*]"
 """The master that is used when none is given: this process, with every core."""
 
-SMALL_RUN_SETTINGS: Final = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+SHORT_RUN_SETTINGS: Final = {
+    _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.limit.initialNumPartitions": "64",
 }
 """Settings that halve the CPU time of a short local run, which is spent on compiling; wrong for a long one.
 
+Planning a query again while it runs, and looking for the first rows in one partition after another, cost more than they
+save.
 The 48 MB that this compiler has for its code are full after some reports; then it drops code and compiles it again.
 """
 
@@ -89,7 +96,9 @@ def session_settings(master: str, *, cores: int) -> dict[str, str]:
 
 
 @contextmanager
-def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    *, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None, short: bool = False
+) -> Iterator[SparkSession]:
     """Give a session for the `with` block and stop it afterwards.
 
     A session that is already active in this process (`spark-submit`, a notebook, a test) is used as it is,
@@ -98,6 +107,7 @@ def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | N
     Args:
         master: The Spark master's URL.
         settings: More Spark settings; they win over the report's own.
+        short: Whether little is to be read, on this machine, so that starting and compiling is what takes long.
 
     Raises:
         ExtraMissing: pyspark is not installed.
@@ -119,9 +129,14 @@ def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | N
         finally:
             active.conf.set("spark.sql.session.timeZone", str(zone))
         return
-    spark = _start(session_settings(master, cores=os.cpu_count() or 1) | dict(settings or {}))
+    own = session_settings(master, cores=os.cpu_count() or 1) | (SHORT_RUN_SETTINGS if short else {})
+    spark, archive = _start(own | dict(settings or {}), short=short)
     try:
         yield spark
+    except BaseException:
+        if archive is not None:
+            archive.give_up()
+        raise
     finally:
         _stop(spark)
 
@@ -167,7 +182,7 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _start(settings: Mapping[str, str]) -> SparkSession:
+def _start(settings: Mapping[str, str], *, short: bool = False) -> tuple[SparkSession, ClassArchive | None]:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -178,14 +193,19 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
         for key, value in settings.items():
             if key.startswith("spark.sql."):
                 builder = builder.config(key, value)
-        return builder.getOrCreate()
+        return builder.getOrCreate(), None
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
+    archive: ClassArchive | None = None
     with tempfile.TemporaryFile() as launch_log:
         try:
             if SparkContext._gateway is None:
-                _prepare_environment(settings["spark.master"])
+                java = find_java()
+                _prepare_environment(java, master=settings["spark.master"])
+                if short:
+                    archive = ClassArchive.of(java)
+                    conf.set(_JAVA_OPTIONS, f"{settings.get(_JAVA_OPTIONS, '')} {archive.options()}".strip())
                 # Everything that the JVM would print (its own warnings, log4j) goes to a file, whose end is
                 # shown when the start fails. The running JVM keeps the file after it is closed here. HotSpot
                 # prints on standard output, which may be where a report's JSON goes.
@@ -211,12 +231,11 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     # that its gateway imports: more than a tenth of the time of a report on a small log.
     for name in ("functions", "PythonUtils", "PythonSQLUtils"):
         vars(context._jvm)[name] = getattr(context._jvm, name)
-    return SparkSession(context)
+    return SparkSession(context), archive
 
 
-def _prepare_environment(master: str) -> None:
+def _prepare_environment(java: Java, *, master: str) -> None:
     """Tell Spark's launcher which Java and which address to use; it reads the environment only."""
-    java = find_java()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.reports.spark import SMALL_RUN_SETTINGS, session_settings, spark_session
+from fanout.reports.spark import SHORT_RUN_SETTINGS, session_settings, spark_session
 from tests.support.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.debug.maxToStringFields": "1000",
     }
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SPARK_SUBMIT_OPTS", SMALL_RUN_SETTINGS["spark.driver.extraJavaOptions"])
+        environment.setenv("SPARK_SUBMIT_OPTS", SHORT_RUN_SETTINGS["spark.driver.extraJavaOptions"])
         # A driver that is plain Python reads this, not the setting `spark.pyspark.python`.
         environment.setenv("PYSPARK_PYTHON", "/nonexistent")
         with spark_session(master="local[2]", settings=settings) as session:

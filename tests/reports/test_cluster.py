@@ -18,7 +18,7 @@ import pytest
 import fanout
 from fanout.reports import ReportOptions, run_report
 from fanout.reports.java import find_java
-from fanout.reports.spark import SMALL_RUN_SETTINGS
+from fanout.reports.spark import SHORT_RUN_SETTINGS
 from tests.reports.conftest import INTERPRETED
 from tests.reports.logs import write
 from tests.reports.random_logs import random_hub, random_secondary
@@ -34,7 +34,7 @@ SETTLE_S = 2.5
 DRIVER_DEADLINE_S = 900
 """Ends a driver that hangs; the longer one took 400 seconds on two cores with a load of 15."""
 
-QUICK_JAVA = SMALL_RUN_SETTINGS["spark.driver.extraJavaOptions"]
+QUICK_JAVA = SHORT_RUN_SETTINGS["spark.driver.extraJavaOptions"]
 
 SETTINGS = {
     **INTERPRETED,

@@ -10,7 +10,7 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports import LogFiles, ReportOptions, ReportResult, entry, run_report
-from fanout.reports.entry import run_settings
+from fanout.reports.entry import is_short_run
 from tests.reports.documents import report
 from tests.reports.logs import NodeLog, at, selector, when, write
 
@@ -108,9 +108,9 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(logs: Path,
 def test_small_local_runs_are_started_for_speed(logs: Path) -> None:
     """Only a local run over little data is compiled simply."""
     files = LogFiles.in_directories([logs])
-    assert run_settings(files, "local[*]")
-    assert not run_settings(files, "spark://master:7077")
-    assert not run_settings(LogFiles.in_directories(["s3a://bucket"]), "local[2]")
+    assert is_short_run(files, "local[*]")
+    assert not is_short_run(files, "spark://master:7077")
+    assert not is_short_run(LogFiles.in_directories(["s3a://bucket"]), "local[2]")
 
 
 def test_a_result_without_a_verdict_passes() -> None:

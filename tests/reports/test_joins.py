@@ -17,6 +17,7 @@ import pytest
 
 import fanout.reports
 from fanout.reports.compare import convergence as convergence_transforms
+from fanout.reports.compare import lag as lag_transforms
 from fanout.reports.compare import rolling as kept
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
@@ -160,6 +161,8 @@ def test_no_join_multiplies_rows(
     make_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
     tables = tables_of(spark, logs())
     kept.drop_old("events", tables.events, keep_us=1)
+    many = {("below", "up", f"hub-{number}"): number for number in range(20)}  # fewer are no join
+    lag_transforms.propagation_cells(tables.updates, window_us=1_000_000, offsets=many)
     cuts = tuple(LogCut(node, T0, pos=9, at_us=at(9), absent=0) for node in ("hub", "below"))
     read_tables(spark, files, earlier=Earlier(tables.events, cuts))
     monkeypatch.setattr(reading, "ROWS_MAX", 15)

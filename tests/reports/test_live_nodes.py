@@ -103,6 +103,24 @@ def target(document: Any, node: LiveNode) -> Any:
     return found
 
 
+def assert_one_clock(document: Any, *, corrected: dict[str, str]) -> None:
+    """Assert that 0 lies between the bounds of the differences of clocks: all nodes run on one machine.
+
+    Args:
+        document: The report.
+        corrected: The nodes that need bounds from both sides, with the node that stamped.
+    """
+    clocks = {(one["node"], one["stamped_by"]): one for one in document["lag"]["clocks"]}
+    assert all(one["at_most_us"] >= 0 for one in clocks.values())
+    for place in corrected.items():
+        assert clocks[place]["at_least_us"] <= 0, clocks[place]
+    for one in document["lag"]["propagation"]:
+        if corrected.get(one["node"]) == one["stamped_by"]:
+            times, raw = one["corrected"], one["lag"]
+            for name in ("mean_us", "most_us"):
+                assert abs(times[name] - raw[name]) <= times["uncertain_us"], (name, one)
+
+
 async def test_stamped_run_states_the_injected_numbers(spark: SparkSession, tmp_path: Path, nodes: Nodes) -> None:
     """Done when: a `fanout primary` stamps; the report states exactly what a cut and removed log records took away."""
     hub = await nodes.primary().begin()
@@ -113,11 +131,18 @@ async def test_stamped_run_states_the_injected_numbers(spark: SparkSession, tmp_
         cut_off = nodes.secondary(link(proxy.port, selector("plant/#", qos=0), settings=QUICK), name="edge-2")
         for node in (whole, cut_off):
             await node.begin()
-        await publish_run(hub.port, proxy=proxy, cut_off=cut_off, watching=[whole, cut_off])
-        for node in (cut_off, whole, hub):
+        leaf = nodes.secondary(link(whole.port, selector("plant/#", qos=0), settings=QUICK), name="leaf")
+        await leaf.begin()
+        await publish_run(hub.port, proxy=proxy, cut_off=cut_off, watching=[whole, cut_off, leaf])
+        for node in (leaf, cut_off, whole, hub):
             await asyncio.to_thread(node.stop)
     remove_rows(whole, REMOVED)
-    document = report(tmp_path, hub, whole, cut_off)
+    document = report(tmp_path, hub, whole, cut_off, leaf)
+    assert_one_clock(document, corrected={node.name: "hub" for node in (whole, cut_off, leaf)})
+    assert [(hop["from_node"], hop["to_node"], hop["updates"]) for hop in document["lag"]["hops"]] == [
+        ("hub", whole.name, LIVE_BEFORE + CUT + LIVE_AFTER + 2 - REMOVED),
+        (whole.name, "leaf", LIVE_BEFORE + CUT + LIVE_AFTER + 2),
+    ]
 
     assert (document["reference"]["name"], document["reference"]["kind"]) == ("hub", "primary")
     live = LIVE_BEFORE + CUT + LIVE_AFTER + 2
@@ -198,6 +223,7 @@ async def test_first_tier_node_makes_the_tree_below_a_broker_exact(
         for node in (cut_off, whole, first):
             await asyncio.to_thread(node.stop)
     document = report(tmp_path, first, whole, cut_off)
+    assert_one_clock(document, corrected={node.name: "first" for node in (first, whole, cut_off)})
 
     live = LIVE_BEFORE + CUT + LIVE_AFTER + 2
     reference = document["reference"]

@@ -130,7 +130,8 @@ def test_under_spark_submit_the_place_is_not_ours_to_choose(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.maxMetadataStringLength": "99",
     }
-    started = _start(wanted)
+    started, archive = _start(wanted, short=True)
+    assert archive is None
     assert started.conf.get("spark.sql.maxMetadataStringLength") == "99"
     assert started.sparkContext.master == "local[2]"
 

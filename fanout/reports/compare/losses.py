@@ -46,8 +46,7 @@ def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us:
 
     Returns:
         Columns scope (`target`, `topic`, `prefix` or `window`), target, topic, prefix, node, link, window_us (null
-        where they do not belong to the scope), `COUNTS`, first_us and last_us (of the missing), last_absent_us (of the
-        unknown too).
+        where they do not belong to the scope), `COUNTS`, first_us and last_us (of the missing).
     """
     known, at_us = sf.col("known"), sf.col("origin_us")
     rows = absent.join(sf.broadcast(places), on="target", how="inner").withColumns(
@@ -67,7 +66,6 @@ def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us:
         *(sf.count_if(condition).alias(name) for name, condition in counted.items()),
         sf.min(sf.when(known, at_us)).alias("first_us"),
         sf.max(sf.when(known, at_us)).alias("last_us"),
-        sf.max(at_us).alias("last_absent_us"),
     )
 
 

@@ -25,7 +25,7 @@ def count_prefixes(expected: DataFrame, *, losses: DataFrame | None, depth: int)
         losses: `fanout.reports.compare.losses.count_losses`; None when nothing is lacking.
         depth: How many topic levels make a prefix.
     """
-    key, counts, times = ("target", "prefix"), ("missing", "unknown"), ("first_us", "last_us", "last_absent_us")
+    key, counts, times = ("target", "prefix"), ("missing", "unknown"), ("first_us", "last_us")
     wanted = (
         expected.withColumn("prefix", prefix_of(sf.col("topic"), depth=depth))
         .groupBy(*key)

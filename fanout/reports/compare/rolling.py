@@ -44,9 +44,10 @@ _LAG_KEY: Final = (*lag.KEY, "window_us", "bucket")
 
 def delta_lag(updates: DataFrame, events: DataFrame) -> DataFrame:
     """Return the lag cells of a batch."""
-    return lag.propagation_cells(updates, window_us=WINDOW_US).unionByName(
+    cells = lag.propagation_cells(updates, window_us=WINDOW_US).unionByName(
         lag.heartbeat_cells(events, window_us=WINDOW_US)
     )
+    return cells.drop("offset_bucket", "sum_us")  # no offset holds for every batch
 
 
 def delta_traffic(updates: DataFrame) -> DataFrame:

@@ -442,9 +442,7 @@ def _since(lost: Row, around: Row) -> Row:
 
 
 def _loss(row: Row) -> tuple[object, ...]:
-    # What is unknown proves no end of a loss.
-    names = (row.get("target"), row.get("topic"), row.get("prefix"))
-    return (*names, row["first_us"], max(row["last_us"], row["last_absent_us"]))
+    return (row.get("target"), row.get("topic"), row.get("prefix"), row["first_us"], row["last_us"])
 
 
 def _at_node(row: Row) -> PrefixAtNode:

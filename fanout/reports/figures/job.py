@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
 
@@ -33,6 +34,10 @@ from fanout.reports.values.figures import covered_from, time_of
 __all__ = ["make_report"]
 
 Progress = Callable[[str], None]
+
+_THREADS: Final = 2
+_FEW_ROWS: Final = 4_000_000
+"""With more rows the queries take longer than planning them."""
 
 _UNION_REFUSED: Final = (
     "the secondaries are compared with one another only, and what none of them may read is missing at none of them: "
@@ -75,7 +80,7 @@ def make_report(
         if kind.needs_reference:
             _scope(kind, material)  # refused before anything is compared
         with closing(material):
-            parts = [_build(section, material, progress=progress) for section in kind.sections]
+            parts = _build_all(kind.sections, material, progress=progress)
     fields: dict[str, Any] = {"inputs": describe_inputs(files, survey=survey), "logs": describe_logs(survey)}
     if kind.needs_reference:
         scope = _scope(kind, material)
@@ -97,9 +102,24 @@ def make_report(
     return report.model_copy(update={"summary": summary})
 
 
-def _build(section: Section, material: Material, *, progress: Progress) -> Part:
-    progress(section.name)
-    return section.build(material)
+def _build_all(sections: Sequence[Section], material: Material, *, progress: Progress) -> list[Part]:
+    """Return what each section found; none needs what another found.
+
+    Planning the queries of a section keeps one core busy. With many rows each query keeps all of them busy, and needs
+    the memory.
+    """
+
+    def build(section: Section) -> Part:
+        progress(section.name)
+        return section.build(material)
+
+    rows = sum(each.rows for each in material.survey.updates)
+    pool = ThreadPoolExecutor(_THREADS if rows <= _FEW_ROWS else 1, thread_name_prefix="section")
+    try:
+        return list(pool.map(build, sections))
+    finally:
+        # After an error the sections that have begun end with the session.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _scope(kind: ReportKind, material: Material) -> Scope:

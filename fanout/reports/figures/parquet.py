@@ -24,7 +24,7 @@ TABLES: Final = {
     "known boolean, superseded boolean, cause string",
     "final_values": f"{_PLACE}, topic string, verdict string",
     "lag": "kind string, node string, link string, selector string, stamp_primary string, window timestamp, "
-    "bucket bigint, rows bigint, least_us bigint, most_us bigint",
+    "bucket bigint, rows bigint, least_us bigint, most_us bigint, sum_us bigint",
     "snapshots": "node string, link string, node_epoch bigint, link_epoch bigint, begin timestamp, live timestamp, "
     "ready_us bigint, entered_live bigint, selectors bigint, topics bigint, evidence string, tear_downs bigint, "
     "last timestamp, verdict string",

@@ -17,8 +17,8 @@ from fanout.reports.figures.by_identity import IdentityComparison
 from fanout.reports.figures.by_value import describe_by_value
 from fanout.reports.figures.convergence import describe_convergence
 from fanout.reports.figures.final_values import describe_finals
+from fanout.reports.figures.lag import describe_lag
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.sections import describe_lag
 from fanout.reports.figures.snapshots import LinkSections, describe_links
 from fanout.reports.figures.stalls import describe_stalls
 from fanout.reports.figures.topic_states import TopicStates
@@ -33,9 +33,9 @@ __all__ = ["REPORTS", "Material", "Part", "ReportKind", "Section"]
 
 _SNAPSHOTS_BASIS: Final = "The links' own events, each by its node's clock; no reference is needed."
 _LAG_BASIS: Final = (
-    "Propagation times run from an update's stamp to its logging at the node, by two clocks whose difference is in "
-    "them; updates without a stamp have none. Round trips are those of the links' heartbeats, by one clock. No "
-    "reference is needed."
+    "Propagation times run from an update's stamp to its logging at the node, by two clocks; their difference is taken "
+    "out where heartbeats bound it, and else it is in them. Updates without a stamp have none. Round trips are those "
+    "of the links' heartbeats, by one clock. No reference is needed."
 )
 
 

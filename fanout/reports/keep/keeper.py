@@ -26,7 +26,7 @@ from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.replog.shipping.fetching import fetch, is_store, names_in
 from fanout.reports.compare import rolling as kept
 from fanout.reports.figures.job import make_report
-from fanout.reports.figures.sections import describe_cells
+from fanout.reports.figures.lag import describe_cells
 from fanout.reports.figures.snapshots import describe_links
 from fanout.reports.keep.headlines import headlines, with_completeness
 from fanout.reports.keep.recent import recent_files, recent_names

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,22 +124,17 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
     Raises:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.
     """
-    details = collect_rows(first_look.list_details(tables.events))
-    starts = tuple(
-        StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
-        for row in details
-        if row["event"] == "start"
-    )
-    before = {start.node for start in starts if start.at_us < window.until_us}
-    starts = tuple(start for start in starts if start.at_us < window.until_us or start.node not in before)
-    completes = _completes(tables.events, starts=starts)
-    updates, selectors = _updates(tables.updates, completes=completes)
+    with ThreadPoolExecutor(1, thread_name_prefix="survey") as pool:
+        summary = first_look.summarize_updates(tables.updates)
+        counted = pool.submit(_bounded_rows, summary)  # planning the queries of the events takes as long meanwhile
+        details = collect_rows(first_look.list_details(tables.events))
+        events = collect_rows(first_look.summarize_events(tables.events))
+        starts = _configured(details, window=window)
+        completes = _completes(tables.events, starts=starts)
+        updates, selectors = _updates(summary, tables.updates, rows=counted.result(), completes=completes)
     return Survey(
         updates=updates,
-        events=tuple(
-            EventSummary(**{**row, "upstreams": tuple(row["upstreams"])})
-            for row in collect_rows(first_look.summarize_events(tables.events))
-        ),
+        events=tuple(EventSummary(**{**row, "upstreams": tuple(row["upstreams"])}) for row in events),
         completes=completes,
         starts=starts,
         gaps=tuple(
@@ -172,6 +168,17 @@ def with_holes(survey: Survey, *, tables: Tables) -> Survey:
     return replace(survey, holes=holes, begins=(*others, *begins))
 
 
+def _configured(details: Sequence[Mapping[str, Any]], *, window: AskedWindow) -> tuple[StartRecord, ...]:
+    """Return the starts up to the end of a window, and all of a node that started later only."""
+    starts = tuple(
+        StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
+        for row in details
+        if row["event"] == "start"
+    )
+    before = {start.node for start in starts if start.at_us < window.until_us}
+    return tuple(start for start in starts if start.at_us < window.until_us or start.node not in before)
+
+
 def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:
     by_node: dict[str, list[StartRecord]] = defaultdict(list)
     for start in starts:
@@ -186,21 +193,21 @@ def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[Com
 
 
 def _updates(
-    updates: DataFrame, *, completes: Sequence[CompleteSummary]
+    summary: DataFrame,
+    updates: DataFrame,
+    *,
+    rows: list[dict[str, Any]] | None,
+    completes: Sequence[CompleteSummary],
 ) -> tuple[tuple[UpdateSummary, ...], tuple[SelectorSummary, ...]]:
-    """Return the summary of the updates, and apart from it the selectors where it would be too long with them."""
-    summary = first_look.summarize_updates(updates)
-    rows = _bounded_rows(summary)
-    if rows is None:
-        # Only then, since each of these reads all updates once more.
-        proved = {(one.node, one.link, one.link_epoch) for one in completes}
-        sessions = small_frame(
-            updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint"
-        )
-        selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
-        folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
-        return tuple(UpdateSummary(**row) for row in folded), selectors
-    return tuple(UpdateSummary(**row) for row in rows), ()
+    """Return the summary of the updates, and apart from it the selectors where `rows`, which is all of it, is None."""
+    if rows is not None:
+        return tuple(UpdateSummary(**row) for row in rows), ()
+    # Only then, since each of these reads all updates once more.
+    proved = {(one.node, one.link, one.link_epoch) for one in completes}
+    sessions = small_frame(updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint")
+    selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
+    folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
+    return tuple(UpdateSummary(**row) for row in folded), selectors
 
 
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -229,7 +229,7 @@ def _lag(summary: Summary) -> Table:
             Cell(duration(lag.p99_us)),
             Cell(duration(lag.uncertain_us), "dim"),
             Cell(duration(lag.raw_p99_us), "dim" if lag.p99_us is not None else ""),
-            _clock(lag.clock_ahead_us),
+            _clock(lag.clock_ahead_us, uncertain_us=lag.uncertain_us),
         )
         for lag in summary.lag
     ]
@@ -255,10 +255,10 @@ def _hops(summary: Summary) -> Table:
     return build("hops", "Where on the way?", columns, rows)
 
 
-def _clock(ahead_us: int | None) -> Cell:
+def _clock(ahead_us: int | None, *, uncertain_us: int | None) -> Cell:
     if ahead_us is None:
         return Cell("not known", "dim")
-    if abs(ahead_us) < 1_000:
+    if abs(ahead_us) < max(1_000, uncertain_us or 0):
         return Cell("right", "dim")
     return Cell(f"{duration(abs(ahead_us))} {'ahead' if ahead_us > 0 else 'behind'}", "fair")
 

@@ -13,7 +13,7 @@ from html import escape
 from typing import Final
 
 from fanout.reports.render.wording import count, printable
-from fanout.reports.values.document import LagSeries, Propagation, TargetReport
+from fanout.reports.values.document import LagPoint, LagSeries, Propagation, TargetReport
 
 __all__ = [
     "BARS_MAX",
@@ -121,14 +121,15 @@ def bars(found: Sequence[Bar], *, title: str) -> str:
 def lag_lines(series: LagSeries, *, window_s: int) -> str:
     """Return the propagation times of one link over time: p50, p99 and the longest, on a logarithmic axis.
 
-    Windows without updates break the lines. When a value is not positive (clocks that differ) the axis is
-    linear.
+    Without the difference of the clocks where it is known. Windows without updates break the lines. When a value is
+    not positive (clocks that differ) the axis is linear.
     """
     width, height, left, bottom, top = 370, 180, 58, 24, 8
     points = series.points
     begin, end = points[0].at, points[-1].at
     span_s = max((end - begin).total_seconds(), float(window_s))
-    axis = _Axis.of([value for p in points for value in (p.p50_us, p.most_us)], height - bottom, top)
+    times = [_lag_times(point) for point in points]
+    axis = _Axis.of([value for time in times for value in (time["p50"], time["most"])], height - bottom, top)
 
     def x_of(time: datetime) -> float:
         return left + (time - begin).total_seconds() / span_s * (width - left - 10)
@@ -149,14 +150,20 @@ def lag_lines(series: LagSeries, *, window_s: int) -> str:
     for name in ("most", "p99", "p50"):
         path: list[str] = []
         for index, point in enumerate(points):
-            value = {"p50": point.p50_us, "p99": point.p99_us, "most": point.most_us}[name]
             move = index == 0 or point.at - points[index - 1].at > gap
-            path.append(f"{'M' if move else 'L'}{x_of(point.at):.1f} {axis.place(value):.1f}")
+            path.append(f"{'M' if move else 'L'}{x_of(point.at):.1f} {axis.place(times[index][name]):.1f}")
             if move and (index + 1 == len(points) or points[index + 1].at - point.at > gap):
                 path.append("h0.1")  # a window alone is a dot
         parts.append(f'<path class="line {name}" d="{"".join(path)}"/>')
     parts.append("</svg>")
     return "".join(parts)
+
+
+def _lag_times(point: LagPoint) -> dict[str, int]:
+    p50, p99, most = point.corrected_p50_us, point.corrected_p99_us, point.corrected_most_us
+    if p50 is None or p99 is None or most is None:
+        return {"p50": point.p50_us, "p99": point.p99_us, "most": point.most_us}
+    return {"p50": p50, "p99": p99, "most": most}
 
 
 def cumulative_lines(found: Sequence[Propagation]) -> str:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from fanout.reports.render.table import PLACE, Cell, Column, Table, build, count_cell
-from fanout.reports.render.wording import NOTHING, count, duration, printable, seconds, timestamp
-from fanout.reports.values.document import Report
+from fanout.reports.render.wording import NBSP, NOTHING, count, duration, printable, seconds, timestamp
+from fanout.reports.values.document import ClockDifference, CorrectedLag, Report
 from fanout.reports.values.figures import Distribution
 
-__all__ = ["attempts", "clocks", "heartbeat", "logs", "propagation", "ready", "slowest_prefixes"]
+__all__ = ["attempts", "clocks", "heartbeat", "hops", "logs", "propagation", "ready", "slowest_prefixes"]
 
 
 _TIMES = tuple(Column(name) for name in ("least", "p50", "p95", "p99", "most"))
+
+
+_LATE = (
+    Column("mean", optional=True),
+    Column("half within"),
+    Column("95 % within"),
+    Column("99 % within"),
+    Column("longest"),
+    Column("right to ±"),
+    Column("99 % as the clocks say"),
+)
 
 
 def propagation(report: Report) -> Table:
@@ -19,7 +30,7 @@ def propagation(report: Report) -> Table:
         *PLACE,
         Column("stamped by", numeric=False),
         Column("updates"),
-        *_TIMES,
+        *_LATE,
     )
     rows = [
         (
@@ -28,16 +39,19 @@ def propagation(report: Report) -> Table:
             Cell(printable(p.filter)),
             Cell(printable(p.stamped_by)),
             Cell(count(p.lag.rows)),
-            *_times(p.lag),
+            *_late(p.lag, p.corrected),
         )
         for p in report.lag.propagation
     ]
-    note = "Applied (the node's clock) less stamped (the stamping node's clock), of updates with a stamp."
+    note = (
+        "From an update's stamp to its logging at the node. The difference of the two clocks is taken out where it is "
+        "known, and what is left is right to ±."
+    )
     if report.lag.others:
         note += f" The {count(report.lag.others)} that stamped the fewest updates are added up as (others)."
     apart: dict[tuple[str, str], int] = {}
     for p in report.lag.propagation:
-        if p.lag.least_us < 0:
+        if p.lag.least_us < 0 and p.corrected is None:
             pair = (printable(p.node), printable(p.stamped_by))
             apart[pair] = min(apart.get(pair, 0), p.lag.least_us)
     for (node, stamped_by), least_us in apart.items():
@@ -48,6 +62,38 @@ def propagation(report: Report) -> Table:
     return build("propagation", "Propagation time", columns, rows, note)
 
 
+def hops(report: Report) -> Table:
+    """Return the table of the hops of chains."""
+    columns = (
+        Column("from", numeric=False),
+        Column("to", numeric=False),
+        Column("stamped by", numeric=False),
+        Column("updates at from", optional=True),
+        Column("updates at to"),
+        Column("mean time of the hop"),
+        Column("right to ±"),
+        Column("as the clocks say"),
+    )
+    rows = [
+        (
+            Cell(printable(hop.from_node)),
+            Cell(printable(hop.to_node)),
+            Cell(printable(hop.stamped_by)),
+            Cell(count(hop.updates_before)),
+            Cell(count(hop.updates), "fair" if hop.updates_before not in (None, hop.updates) else ""),
+            Cell(duration(hop.mean_us if hop.corrected_mean_us is None else hop.corrected_mean_us)),
+            _uncertain(hop.uncertain_us),
+            Cell(duration(hop.mean_us), "dim"),
+        )
+        for hop in report.lag.hops
+    ]
+    note = (
+        "The mean at the second node less the mean at the first, of the selectors that both have. It is the time of "
+        "the hop as far as the same updates came to both."
+    )
+    return build("hop-times", "Where on the way", columns, rows, note)
+
+
 def slowest_prefixes(report: Report) -> Table:
     """Return the list of the topic prefixes whose updates took longest."""
     columns = (
@@ -55,7 +101,7 @@ def slowest_prefixes(report: Report) -> Table:
         Column("stamped by", numeric=False),
         Column("prefix", numeric=False),
         Column("updates"),
-        *_TIMES,
+        *_LATE,
     )
     found = report.lag.prefixes
     rows = [
@@ -65,11 +111,11 @@ def slowest_prefixes(report: Report) -> Table:
             Cell(printable(p.stamped_by)),
             Cell(printable(p.prefix)),
             Cell(count(p.lag.rows)),
-            *_times(p.lag),
+            *_late(p.lag, p.corrected),
         )
         for p in (found.listed if found is not None else ())
     ]
-    note = "By the first levels of the topic, over the selectors of a link; the slowest first, by p99."
+    note = "By the first levels of the topic, over the selectors of a link; the slowest first."
     total = found.total if found is not None else 0
     return build("slowest-prefixes", "Propagation time by prefix", columns, rows, note, total=total)
 
@@ -98,24 +144,25 @@ def clocks(report: Report) -> Table:
     """Return the table of the differences between clocks."""
     columns = (
         *PLACE[:2],
-        Column("stamped by", numeric=False),
-        Column("estimate"),
-        Column("at least"),
-        Column("at most"),
+        Column("its clock is", numeric=False),
+        Column("right to ±"),
+        Column("compared with", numeric=False),
     )
     rows = [
         (
             Cell(printable(c.node)),
             Cell(printable(c.link)),
+            Cell(_clock(c)),
+            Cell(NOTHING, "dim") if c.at_least_us is None else Cell(duration((c.at_most_us - c.at_least_us + 1) // 2)),
             Cell(printable(c.stamped_by)),
-            *(Cell(duration(value)) for value in (c.estimate_us, c.at_least_us, c.at_most_us)),
         )
         for c in report.lag.clocks
+        if c.node != c.stamped_by
     ]
     note = (
-        "The node's clock less the stamping node's. At most: the least propagation time, since nothing arrives before "
-        "it was stamped. At least: less the shortest heartbeat to that node and back, which the quickest update is "
-        "taken to have undercut. Propagation times are not corrected by it."
+        "The quickest update says how far ahead a clock is at most, since nothing arrives before it was stamped. The "
+        "shortest heartbeats to the node that stamped and back say how far at least: the quickest update is taken to "
+        "have been quicker."
     )
     return build("clocks", "Clock differences", columns, rows, note)
 
@@ -215,8 +262,34 @@ def logs(report: Report) -> Table:
 
 
 def _times(lag: Distribution) -> tuple[Cell, ...]:
-    """Return the cells of `_TIMES`; a negative time is one of two clocks that differ."""
-    rest = (lag.p50_us, lag.p95_us, lag.p99_us, lag.most_us)
-    return Cell(duration(lag.least_us), "fair" if lag.least_us < 0 else ""), *(
-        Cell(duration(time_us)) for time_us in rest
+    """Return the cells of `_TIMES`."""
+    times = (lag.least_us, lag.p50_us, lag.p95_us, lag.p99_us, lag.most_us)
+    return tuple(Cell(duration(time_us)) for time_us in times)
+
+
+def _late(raw: Distribution, corrected: CorrectedLag | None) -> tuple[Cell, ...]:
+    """Return the cells of `_LATE`: the corrected times where they are known, and what the clocks say behind them."""
+    lag = raw if corrected is None else corrected
+    times = (lag.mean_us, lag.p50_us, lag.p95_us, lag.p99_us, lag.most_us)
+    return (
+        # A negative time is one of two clocks that differ.
+        *(Cell(duration(time_us), "fair" if time_us is not None and time_us < 0 else "") for time_us in times),
+        _uncertain(None if corrected is None else corrected.uncertain_us),
+        Cell(duration(raw.p99_us), "dim"),
     )
+
+
+def _uncertain(uncertain_us: int | None) -> Cell:
+    """Return to how much a time is right; without the difference of the clocks nobody knows."""
+    return Cell(f"clocks{NBSP}differ", "fair") if uncertain_us is None else Cell(duration(uncertain_us), "dim")
+
+
+def _clock(clock: ClockDifference) -> str:
+    """Return in words how far a clock is from the one that stamped, or how far at most or at least."""
+    if clock.at_least_us is not None and clock.at_least_us <= 0 <= clock.at_most_us:
+        return "no difference seen"
+    known_us = clock.at_most_us if clock.estimate_us is None else clock.estimate_us
+    how_far = f"{duration(abs(known_us))}{NBSP}{'behind' if known_us < 0 else 'ahead'}"
+    if clock.estimate_us is not None:
+        return how_far
+    return f"at least {how_far}" if known_us < 0 else f"at most {how_far}"

@@ -277,7 +277,7 @@ def _lag_charts(report: Report) -> str:
         )
     lines = sorted(report.lag.propagation, key=lambda p: -p.lag.p99_us)[: charts.LINES_MAX]
     if lines:
-        parts.append("<h3>Share of updates that took less than a time</h3>")
+        parts.append("<h3>Share of updates that took less than a time, as the clocks say</h3>")
         parts.append(
             _line_legend([(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)])
         )

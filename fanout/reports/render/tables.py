@@ -25,6 +25,7 @@ def tables_of(report: Report) -> list[Table]:
         *finding_tables.convergence(report.convergence),
         *finding_tables.snapshots(report.snapshots),
         lag_tables.propagation(report),
+        lag_tables.hops(report),
         lag_tables.slowest_prefixes(report),
         lag_tables.heartbeat(report),
         lag_tables.clocks(report),

@@ -108,21 +108,21 @@ def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> di
             if within(point.at):
                 expected[series.node] += point.expected - point.unknown
                 missing[series.node] += point.missing
-    corrections = {
-        (one.node, one.link, one.stamped_by): (one.lag.p99_us - one.corrected.p99_us, one.corrected.uncertain_us)
+    uncertain_us = {
+        (one.node, one.link, one.stamped_by): one.corrected.uncertain_us
         for one in report.lag.propagation
         if one.corrected is not None
     }
     lag: dict[str, dict[tuple[str, str], _Latency]] = defaultdict(dict)
     for line in report.lag.over_time:
-        correction = corrections.get((line.node, line.link, line.stamped_by))
-        points = [point for point in line.points if within(point.at)]
-        rows = sum(point.rows for point in points)
-        if correction is None or rows < _ROWS_MIN:
+        place = (line.node, line.link, line.stamped_by)
+        known = [(p.rows, p.corrected_p99_us) for p in line.points if within(p.at) and p.corrected_p99_us is not None]
+        rows = sum(updates for updates, _ in known)
+        if place not in uncertain_us or rows < _ROWS_MIN:
             continue
         # The mean over the windows, each with the weight of its updates: the latest window alone would be chance.
-        p99_us = sum(point.p99_us * point.rows for point in points) // rows - correction[0]
-        lag[line.node][line.link, line.stamped_by] = _Latency(rows, p99_us, correction[1])
+        p99_us = sum(updates * p99_us for updates, p99_us in known) // rows
+        lag[line.node][line.link, line.stamped_by] = _Latency(rows, p99_us, uncertain_us[place])
     return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected.keys() | lag.keys()}
 
 

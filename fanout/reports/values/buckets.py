@@ -3,7 +3,7 @@
 Bucket b >= 0 holds the microseconds x with 2**(b/16) <= x < 2**((b+1)/16); -1 holds zero; below that lie the
 negative values, which different clocks can cause, mirrored: bucket -2 - b holds -x. So the order of buckets
 is the order of values and two histograms merge by adding counts. Owns the numbers on the Python side; the
-Column expression that puts a value in its bucket is in `transforms.lag`, and a test holds both equal.
+Column expression that puts a value in its bucket is in `compare.lag`, and a test holds both equal.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def test_heartbeats_that_the_primary_dropped_do_not_end_the_cuts() -> None:
     def sent() -> int:
         return sum(topic == b"fanout/control/edge-1/plant" for topic, *_ in pair.primary.published)
 
-    before, times = sent(), []
+    before, times = sent(), list[float]()
     for step in range(20):
         pair.now += 0.2
         cut(pair, "edge-2")

@@ -60,7 +60,6 @@ def test_percentiles_have_exact_ranks_and_clocks_are_not_clamped(spark: SparkSes
         ("propagation", "b"),
     ]
     assert (ranked[0]["rows"], ranked[0]["least_us"], ranked[0]["most_us"], ranked[0]["p50"]) == (1, 512, 512, 144)
-    octaves = {row["selector"]: row["octaves"] for row in rows_of(lag.count_octaves(cells, key=lag.KEY), "selector")}
     for row in ranked[1:]:
         values = sorted(delays[row["selector"]])
         assert (row["rows"], row["least_us"], row["most_us"]) == (len(values), values[0], values[-1])
@@ -68,7 +67,7 @@ def test_percentiles_have_exact_ranks_and_clocks_are_not_clamped(spark: SparkSes
             true = values[-(-len(values) * percent // 100) - 1]
             shown = bucket_value_us(row[f"p{percent}"], least_us=row["least_us"], most_us=row["most_us"])
             assert abs(shown - true) <= 0.0221 * abs(true) + 1
-        for bound, below in cumulative(map(tuple, octaves[row["selector"]])):
+        for bound, below in cumulative(map(tuple, row["octaves"])):
             assert below == sum(value < bound for value in values)
 
 
@@ -92,3 +91,46 @@ def test_windows_are_of_the_time_of_stamping(spark: SparkSession) -> None:
     ):
         cells = lag.propagation_cells(updates, window_us=10 * SECOND, asked=asked)
         assert [row["window_us"] for row in rows_of(cells, "window_us")] == expected
+
+
+@pytest.mark.parametrize("cases", [0, 9], ids=["join", "expression"])
+def test_an_offset_makes_the_cells_of_a_clock_that_is_ahead_fine(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, cases: int
+) -> None:
+    """They are as fine as those of a right clock, and other links keep theirs."""
+    monkeypatch.setattr(lag, "_CASES_MAX", cases)
+    hub, right, ahead = NodeLog("hub", "primary"), NodeLog("right"), NodeLog("ahead")
+    for number in range(200):
+        row = hub.publish(at(number / 100), number + 1, f"t/{number % 2}", "x")
+        right.apply(row, link="up", selector="#", delay_us=100 + number**2)
+        ahead.apply(row, link="up", selector="#", delay_us=100 + number**2 + 3 * SECOND)
+    ahead.update(at(1), "own", "x", link="up", selector="#")  # without a stamp
+    updates = tables_of(spark, [hub, right, ahead]).updates
+    offsets = {("ahead", "up", "hub"): 3 * SECOND, ("ahead", "up", "other"): 1}
+    for cells in (
+        lag.propagation_cells(updates, window_us=10 * SECOND, offsets=offsets),
+        lag.prefix_cells(updates, depth=2, offsets=offsets),
+    ):
+        assert_unique(cells, "node", *({"prefix"} & set(cells.columns)), "bucket", "offset_bucket")
+        by_node = {name: rows_of(cells.where(sf.col("node") == name), "least_us") for name in ("right", "ahead")}
+        as_if_right = [
+            (row["offset_bucket"], row["rows"], row["least_us"] - 3 * SECOND, row["most_us"] - 3 * SECOND)
+            for row in by_node["ahead"]
+        ]
+        assert len({row["bucket"] for row in by_node["ahead"]}) < 3
+        fine = [(row["bucket"], row["rows"], row["least_us"], row["most_us"]) for row in by_node["right"]]
+        assert sorted(as_if_right) == sorted(fine)
+        assert all(row["bucket"] == row["offset_bucket"] for row in by_node["right"])
+
+
+def test_the_sum_of_what_is_too_great_is_not_known(spark: SparkSession) -> None:
+    """A publisher's clock in 1970 makes no wrong mean of it; the sums of others stay exact."""
+    edge = NodeLog("edge")
+    for number in range(3):
+        edge.apply(NodeLog("hub").publish(at(number), number + 1, "t", "x"), link="up", selector="#", delay_us=7)
+    cells = lag.propagation_cells(tables_of(spark, [edge]).updates, window_us=10 * SECOND)
+    huge = cells.withColumn("sum_us", sf.lit(2**62)).unionByName(cells.withColumn("sum_us", sf.lit(2**62)))
+    unknown = cells.unionByName(cells.withColumn("sum_us", sf.lit(None).cast("long")))
+    assert [row["sum_us"] for row in rows_of(lag.rank_percentiles(cells, key=lag.KEY), "node")] == [21]
+    for one in (huge, unknown):
+        assert [row["sum_us"] for row in rows_of(lag.rank_percentiles(one, key=lag.KEY), "node")] == [None]

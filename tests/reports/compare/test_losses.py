@@ -44,7 +44,7 @@ def test_losses_are_counted_in_each_scope(spark: SparkSession) -> None:
 
     of_targets = found("target", "target", "missing", "unknown", "superseded", "away", "live", "restart")
     assert of_targets == [(0, 2, 1, 1, 1, 1, 0), (1, 1, 0, 0, 0, 0, 1)]
-    assert found("target", "target", "first_us", "last_us", "last_absent_us") == [(0, 11, 15, 16), (1, 12, 12, 12)]
+    assert found("target", "target", "first_us", "last_us") == [(0, 11, 15), (1, 12, 12)]
     assert found("topic", "target", "topic", "missing", "unknown") == [
         (0, "a/x", 2, 0),
         (0, "a/y", 0, 1),

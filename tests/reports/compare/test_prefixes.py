@@ -37,22 +37,22 @@ def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession) -> Non
         schema="target int, topic string, at_us bigint",
     )
     lacking: list[tuple[object, ...]] = [
-        ("prefix", 0, "a/x", 1, 0, 11, 11, 11),
-        ("prefix", 0, "a/y", 0, 1, None, None, 12),
-        ("target", 0, None, 1, 1, 11, 11, 12),
+        ("prefix", 0, "a/x", 1, 0, 11, 11),
+        ("prefix", 0, "a/y", 0, 1, None, None),
+        ("target", 0, None, 1, 1, 11, 11),
     ]
     losses = small_frame(
         spark,
         lacking,
         schema="scope string, target int, prefix string, missing bigint, unknown bigint, first_us bigint, "
-        "last_us bigint, last_absent_us bigint",
+        "last_us bigint",
     )
     counted = count_prefixes(expected, losses=losses, depth=2)
     assert_unique(counted, "target", "prefix")
-    names = ("prefix", "expected", "missing", "unknown", "first_us", "last_absent_us")
+    names = ("prefix", "expected", "missing", "unknown", "first_us", "last_us")
     assert [tuple(row[name] for name in names) for row in rows_of(counted, "prefix")] == [
         ("a/x", 2, 1, 0, 11, 11),
-        ("a/y", 1, 0, 1, None, 12),
+        ("a/y", 1, 0, 1, None, None),
         ("b", 1, 0, 0, None, None),
     ]
     whole = rows_of(count_prefixes(expected, losses=None, depth=1), "prefix")

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fanout.errors import ReportError
-from fanout.reports.figures import by_identity, by_value, final_values, sections, topic_states
+from fanout.reports.figures import by_identity, by_value, final_values, lag, topic_states
 from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES
 from fanout.reports.read import reading
@@ -47,7 +47,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (reading, by_identity, by_value, final_values, sections, topic_states):
+    for module in (reading, by_identity, by_value, final_values, lag, topic_states):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield seen
     for plan in seen:
@@ -685,7 +685,7 @@ def test_the_slowest_prefixes_are_listed(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_clock_differences_are_between_bounds(spark: SparkSession, tmp_path: Path) -> None:
-    """A clock 3 s ahead is estimated from the quickest update and heartbeat; in a chain there is no lower bound."""
+    """A clock 3 s ahead is estimated from the quickest update and heartbeat; in a chain from those of every hop."""
     hub, ahead, far = NodeLog("hub", "primary"), NodeLog("ahead"), NodeLog("far")
     for node, upstream in ((ahead, "hub"), (far, "ahead")):
         node.event("state", at(0), link="up", state="snapshot", detail=f'{{"primary_node": "{upstream}"}}')
@@ -699,7 +699,7 @@ def test_clock_differences_are_between_bounds(spark: SparkSession, tmp_path: Pat
     clocks = make_lag_report(spark, files, list_limit=5, progress=lambda stage: None).lag.clocks
     assert [(c.node, c.at_least_us, c.estimate_us, c.at_most_us) for c in clocks] == [
         ("ahead", 2_999_400, 2_999_900, 3_000_400),
-        ("far", None, None, -4_999_600),
+        ("far", -5_001_600, -5_000_600, -4_999_600),
     ]
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
 from fanout.reports.compare.convergence import digest_sum
-from fanout.reports.figures import convergence, sections, snapshots, stalls, topic_states, traffic
+from fanout.reports.figures import convergence, lag, snapshots, stalls, topic_states, traffic
 from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES, ParquetTables
 from fanout.reports.read.log_files import LogFiles
@@ -424,7 +424,7 @@ def test_reports_that_compare_need_something_to_compare(spark: SparkSession, tmp
 
 def test_the_publishers_beyond_the_bound_are_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stamped most has figures of its own, the rest one line; it is said how many they are."""
-    monkeypatch.setattr(sections, "_SERIES_MAX", 2)
+    monkeypatch.setattr(lag, "_SERIES_MAX", 2)
     edge = NodeLog("edge")
     edge.start(at(0))
     for number, publisher in enumerate("aaabbbccd"):
@@ -432,7 +432,7 @@ def test_the_publishers_beyond_the_bound_are_added_up(spark: SparkSession, monke
         row |= stamp(publisher, 1, number, at(60 + number) - 1000 * (number + 1)) | {"link_epoch": 1}
     # Stamped long before there was a log: in the figures, but not over time.
     edge.updates[-1]["origin"] = when(at(-(10**8)))
-    report = sections.describe_lag(tables_of(spark, [edge]), survey=survey_of(edge), parquet=ParquetTables(spark, None))
+    report = lag.describe_lag(tables_of(spark, [edge]), survey=survey_of(edge), parquet=ParquetTables(spark, None))
     assert [(one.stamped_by, one.lag.rows) for one in report.propagation] == [("(others)", 3), ("a", 3), ("b", 3)]
     assert report.others == 2
     assert [one.stamped_by for one in report.clocks] == ["a", "b"], "the others have no clock in common"

@@ -141,8 +141,21 @@ def test_all_fine_is_said_in_a_line() -> None:
 
 
 def test_lag_is_shown_with_the_clocks_corrected() -> None:
-    """The raw figure stands behind it; a clock that nobody knows leaves the raw one alone."""
+    """The raw figure stands behind it; a clock that nobody knows leaves the raw one alone.
+
+    A difference that is smaller than it is uncertain is none.
+    """
     lag = [
+        LagSummary(
+            node="far",
+            stamped_by="hub",
+            updates=9,
+            p50_us=41_000,
+            p99_us=90_000,
+            uncertain_us=40_000,
+            raw_p99_us=52_000,
+            clock_ahead_us=-38_000,
+        ),
         LagSummary(
             node="edge",
             stamped_by="hub",
@@ -168,6 +181,7 @@ def test_lag_is_shown_with_the_clocks_corrected() -> None:
     text = on_terminal(answered(node(), answer="complete", lag=lag, hops=hops))
     squeezed = [" ".join(line.split()) for line in text.splitlines()]
     assert "edge hub 9 900 µs 30.0 ms 400 µs 3.03 s 3.00 s ahead" in squeezed
+    assert "far hub 9 41.0 ms 90.0 ms 40.0 ms 52.0 ms right" in squeezed
     assert "leaf hub 9 – – – 44.0 ms not known" in squeezed
     assert "hub edge 1.50 ms clocks differ" in squeezed
 

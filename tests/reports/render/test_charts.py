@@ -94,6 +94,26 @@ def test_lag_lines_of_clocks_that_differ_are_linear() -> None:
     drawn(lag_lines(series((0, 1)), window_s=1))
 
 
+@pytest.mark.parametrize("ahead_us", [3_000_000, -3_000_000])
+def test_lag_lines_are_those_of_right_clocks(ahead_us: int) -> None:
+    """Where the difference of the clocks is known it is not drawn."""
+    right = series((0, 2000), (10, 4000), (60, 8000))
+    points = tuple(
+        point.model_copy(
+            update={
+                "p50_us": point.p50_us + ahead_us,
+                "p99_us": point.p99_us + ahead_us,
+                "most_us": point.most_us + ahead_us,
+                "corrected_p50_us": point.p50_us,
+                "corrected_p99_us": point.p99_us,
+                "corrected_most_us": point.most_us,
+            }
+        )
+        for point in right.points
+    )
+    assert lag_lines(right.model_copy(update={"points": points}), window_s=10) == lag_lines(right, window_s=10)
+
+
 def test_cumulative_lines_end_at_the_whole() -> None:
     """Each line rises from nothing to all of its updates."""
     one = Propagation(node="edge", link="up", filter=HOSTILE, stamped_by="hub", lag=lag_figures())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanout.reports.render.table import Table, build, share_at_most_cell, share_cell
 from fanout.reports.render.tables import tables_of
-from fanout.reports.values.document import Report, ReportName
+from fanout.reports.values.document import ClockDifference, CorrectedLag, HopLag, Report, ReportName
 from tests.reports.documents import HOSTILE, final, report, section_report, stamped, target, unstamped
 
 
@@ -111,6 +111,85 @@ def test_clock_differences_are_said_once_for_each_pair() -> None:
     note = table_of(report(), "propagation").note
     assert note.count("differ by at least") == 1
     assert "5.00\u00a0ms" in note
+
+
+def with_lag(**fields: object) -> Report:
+    """Return a report with other figures of lag."""
+    made = report()
+    return made.model_copy(update={"lag": made.lag.model_copy(update=fields)})
+
+
+def test_corrected_times_stand_first_and_what_the_clocks_say_behind() -> None:
+    """With how right they are; where the difference of the clocks is not known, that is said instead."""
+    first, second = report().lag.propagation
+    right = CorrectedLag(p50_us=1_000, p95_us=2_000, p99_us=30_000, most_us=40_000, mean_us=1_200, uncertain_us=500)
+    made = with_lag(propagation=(first.model_copy(update={"corrected": right}), second))
+    known, unknown = texts(made, "propagation")
+    assert (known["mean"], known["half within"], known["99 % within"]) == ("1.20 ms", "1.00 ms", "30.0 ms")
+    assert (known["longest"], known["right to ±"], known["99 % as the clocks say"]) == ("40.0 ms", "500 µs", "90.0 ms")
+    assert (unknown["99 % within"], unknown["right to ±"]) == ("90.0 ms", "clocks differ")
+    note = table_of(made, "propagation").note
+    assert "by at least 5.00\u00a0ms" in note
+    assert "4.00\u00a0ms" not in note, "that of a corrected one is no news"
+
+
+def test_hops_say_how_long_they_took_and_of_how_many_updates() -> None:
+    """Other numbers of updates at both ends are marked; without the clocks' difference it is said that it is in it."""
+    hop = HopLag(
+        from_node="hub",
+        to_node=HOSTILE,
+        stamped_by="hub",
+        updates=90,
+        mean_us=3_004_000,
+        corrected_mean_us=4_000,
+        uncertain_us=300,
+    )
+    blind = HopLag(
+        from_node="edge",
+        to_node="leaf",
+        stamped_by="hub",
+        updates_before=90,
+        updates=80,
+        mean_us=-900,
+        corrected_mean_us=None,
+        uncertain_us=None,
+    )
+    made = with_lag(hops=(hop, blind))
+    known, unknown = texts(made, "hop-times")
+    assert (known["mean time of the hop"], known["right to ±"], known["as the clocks say"]) == (
+        "4.00 ms",
+        "300 µs",
+        "3.00 s",
+    )
+    assert (unknown["mean time of the hop"], unknown["right to ±"]) == ("-900 µs", "clocks differ")
+    table = table_of(made, "hop-times")
+    assert [row[4].tone for row in table.rows] == ["", "fair"]
+    assert "\x1b" not in table.rows[0][1].text
+
+
+def test_clocks_are_said_in_words() -> None:
+    """Ahead or behind, and how far at least or at most where only one side is known; one's own clock is left out."""
+    bounds = [(3_000_400, 2_999_600), (-1_999_600, -2_000_400), (300, -500), (-5_000, None), (7_000, None)]
+    clocks = tuple(
+        ClockDifference(
+            node="edge",
+            link="up",
+            stamped_by="hub",
+            at_most_us=at_most_us,
+            at_least_us=at_least_us,
+            estimate_us=None if at_least_us is None else (at_most_us + at_least_us) // 2,
+        )
+        for at_most_us, at_least_us in bounds
+    )
+    own = clocks[2].model_copy(update={"stamped_by": "edge"})
+    rows = texts(with_lag(clocks=(*clocks, own)), "clocks")
+    assert [(row["its clock is"], row["right to ±"]) for row in rows] == [
+        ("3.00 s ahead", "400 µs"),
+        ("2.00 s behind", "400 µs"),
+        ("no difference seen", "400 µs"),
+        ("at least 5.00 ms behind", "–"),
+        ("at most 7.00 ms ahead", "–"),
+    ]
 
 
 def test_single_attempts_are_not_repeated() -> None:

@@ -52,6 +52,8 @@ def lag_over_time(p99_us: list[int], *, ahead_us: int | None = 0, rows: int = 50
             p95_us=p99,
             p99_us=p99,
             most_us=p99,
+            corrected_p50_us=None if ahead_us is None else p99 - ahead_us,
+            corrected_p99_us=None if ahead_us is None else p99 - ahead_us,
         )
         for number, p99 in enumerate(p99_us)
     )

@@ -1,0 +1,239 @@
+"""The section of lag: propagation times in all, over time and by prefix, heartbeats, and the differences of clocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from fanout.reports.compare import lag
+from fanout.reports.figures.clocks import Span, correct, correct_percentile, find_clocks, find_hops, least_delays
+from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.scope import WHOLE, AskedWindow
+from fanout.reports.read.survey import Survey
+from fanout.reports.values import buckets
+from fanout.reports.values.buckets import bucket_value_us, cumulative
+from fanout.reports.values.document import (
+    ClockDifference,
+    LagPoint,
+    LagSection,
+    LagSeries,
+    PrefixLag,
+    Propagation,
+    RoundTrip,
+)
+from fanout.reports.values.figures import Cumulative, Distribution, LagFigures, Listed, time_of
+
+__all__ = ["describe_cells", "describe_lag"]
+
+_DISTRIBUTIONS_MAX: Final = 5_000
+"""Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
+_SERIES_MAX: Final = 300
+"""The same for links and who stamped, over time."""
+_OFFSET_MIN_US: Final = 2_000
+"""From which least time on the buckets of a link are counted from there."""
+_ROWS_MAX: Final = 100_000
+"""Distributions and windows of series at once: with so many there are too many of either."""
+
+_Clocks = Mapping[tuple[str, str, str], ClockDifference]
+"""The differences of clocks by node, link and who stamped."""
+
+
+def describe_lag(
+    tables: Tables,
+    *,
+    survey: Survey,
+    window: AskedWindow = WHOLE,
+    depth: int = 0,
+    list_limit: int = 0,
+    parquet: ParquetTables,
+) -> LagSection:
+    """Return the propagation times, in all, over time and by prefix, and the heartbeats' round trips.
+
+    Args:
+        tables: The logs.
+        survey: What is known of the links.
+        window: What was asked for.
+        depth: How many topic levels make a prefix; 0 for no figures by prefix.
+        list_limit: The most prefixes that are listed.
+        parquet: Where the cells go.
+    """
+    begin_us, end_us = survey.span_us(window)
+    width_us = buckets.window_us(end_us - begin_us)
+    # Times of a few milliseconds lie in buckets that are fine enough as they are.
+    offsets = {place: least_us for place, least_us in least_delays(survey).items() if abs(least_us) >= _OFFSET_MIN_US}
+    cells = lag.propagation_cells(tables.updates, window_us=width_us, asked=window, offsets=offsets).unionByName(
+        lag.heartbeat_cells(tables.events, window_us=width_us, asked=window)
+    )
+    if parquet.wanted:
+        cells = cells.persist()
+    try:
+        parquet.write("lag", lag.add_up_cells(cells, key=(*lag.KEY, "window_us", "bucket")))
+        section = describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
+    finally:
+        if parquet.wanted:
+            cells.unpersist()
+    if not depth:
+        return section
+    cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
+    prefixes = _by_prefix(cells, clocks=_by_place(section.clocks), list_limit=list_limit)
+    return section.model_copy(update={"prefixes": prefixes})
+
+
+def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:
+    ranked = lag.rank_percentiles(cells, key=(*lag.PREFIX_KEY, "offset_us")).persist()
+    try:
+        by_p99 = (sf.desc(sf.col(column) - sf.col("offset_us")) for column in ("p99_least_us", "most_us"))
+        slowest = ranked.orderBy(*by_p99, *lag.PREFIX_KEY).limit(list_limit)
+        listed: list[PrefixLag] = []
+        for row in collect_rows(slowest):
+            figures = Distribution(**_values(row))
+            clock = clocks.get(_series(row))
+            listed.append(
+                PrefixLag(
+                    node=row["node"],
+                    link=row["link"],
+                    stamped_by=row["stamp_primary"],
+                    prefix=row["prefix"],
+                    lag=figures,
+                    corrected=correct(figures, percentiles=_spans(row), difference=clock),
+                )
+            )
+        total = ranked.count() if len(listed) == list_limit else len(listed)
+        return Listed[PrefixLag](total=total, listed=tuple(listed))
+    finally:
+        ranked.unpersist()
+
+
+def _by_place(clocks: Iterable[ClockDifference]) -> _Clocks:
+    return {(clock.node, clock.link, clock.stamped_by): clock for clock in clocks}
+
+
+def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:
+    """Return the section of lag that histogram cells say, and the clocks.
+
+    Whoever publishes can stamp, so those with the fewest updates are added up where they are very many.
+
+    Args:
+        cells: The cells of `fanout.reports.compare.lag`; (key, window, bucket) is the key.
+        survey: What is known of the links.
+        window_us: The width of the cells' windows.
+        from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
+    """
+    cells = _complete(cells)
+    others = 0
+    ranked = collect_rows(_ranked(cells, from_us=from_us).limit(_ROWS_MAX))
+    if len(ranked) == _ROWS_MAX or _too_many([row for row in ranked if not row["series"]]):
+        publishers, others = _main_publishers(cells)
+        cells = lag.add_up_others(cells, publishers=publishers)
+        ranked = collect_rows(_ranked(cells, from_us=from_us))
+    distributions = [(row, _figures(row)) for row in ranked if not row["series"]]
+    heartbeat = tuple(
+        RoundTrip(node=row["node"], link=row["link"], lag=figures)
+        for row, figures in distributions
+        if row["kind"] == "heartbeat"
+    )
+    stamped = [(row, figures) for row, figures in distributions if row["kind"] == "propagation"]
+    raw = [_propagation(row, figures) for row, figures in stamped]
+    of_one_clock = [one for one in raw if one.stamped_by != lag.OTHERS]
+    clocks = find_clocks(of_one_clock, heartbeat, survey=survey)
+    by_place = _by_place(clocks)
+    return LagSection(
+        propagation=tuple(_propagation(row, figures, clocks=by_place) for row, figures in stamped),
+        heartbeat=heartbeat,
+        clocks=clocks,
+        window_s=window_us // 1_000_000,
+        over_time=_over_time([row for row in ranked if row["series"]], clocks=by_place),
+        hops=find_hops(of_one_clock, heartbeat, survey=survey),
+        others=others,
+    )
+
+
+def _complete(cells: DataFrame) -> DataFrame:
+    """Return the cells with the columns that kept ones do not have."""
+    missing = {"offset_bucket": sf.col("bucket"), "sum_us": sf.lit(None).cast("long")}
+    return cells.withColumns({name: column for name, column in missing.items() if name not in cells.columns})
+
+
+def _propagation(row: dict[str, Any], figures: LagFigures, *, clocks: _Clocks | None = None) -> Propagation:
+    difference = None if clocks is None else clocks.get(_series(row))
+    return Propagation(
+        node=row["node"],
+        link=row["link"],
+        filter=row["selector"],
+        stamped_by=row["stamp_primary"],
+        lag=figures,
+        corrected=correct(figures, percentiles=_spans(row), difference=difference),
+    )
+
+
+def _ranked(cells: DataFrame, *, from_us: int) -> DataFrame:
+    """Return the distributions, then the windows of each series."""
+    ranked = lag.rank_percentiles(lag.with_series(cells, from_us=from_us), key=lag.SERIES_KEY)
+    # Nothing shows the shape of a window.
+    shape = sf.when(~sf.col("series"), sf.col("octaves")).alias("octaves")
+    return ranked.select(*(name for name in ranked.columns if name != "octaves"), shape).orderBy(*lag.SERIES_KEY)
+
+
+def _too_many(distributions: list[dict[str, Any]]) -> bool:
+    return len(distributions) > _DISTRIBUTIONS_MAX or len({_series(row) for row in distributions}) > _SERIES_MAX
+
+
+def _series(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["node"], row["link"], row["stamp_primary"]
+
+
+def _main_publishers(cells: DataFrame) -> tuple[list[str], int]:
+    """Return who stamped most, as many as have figures of their own, and how many others there are."""
+    ranked = lag.rank_publishers(cells)
+    main: list[str] = []
+    distributions = links = 0
+    for row in collect_rows(ranked.limit(_SERIES_MAX)):  # each has a series at least
+        distributions += row["distributions"]
+        links += row["links"]
+        if main and (distributions > _DISTRIBUTIONS_MAX or links > _SERIES_MAX):
+            break
+        main.append(row["stamp_primary"])
+    return main, ranked.count() - len(main)
+
+
+def _figures(row: dict[str, Any]) -> LagFigures:
+    bounds = cumulative(row["octaves"])
+    return LagFigures(cumulative=tuple(Cumulative(below_us=bound, rows=rows) for bound, rows in bounds), **_values(row))
+
+
+def _over_time(ranked: list[dict[str, Any]], *, clocks: _Clocks) -> tuple[LagSeries, ...]:
+    series: dict[tuple[str, str, str], list[LagPoint]] = defaultdict(list)
+    for row in ranked:
+        figures = {name: value for name, value in _values(row).items() if name in LagPoint.model_fields}
+        clock = clocks.get(_series(row))
+        if clock is not None and clock.estimate_us is not None:
+            spans, ahead_us = _spans(row), clock.estimate_us
+            figures |= {
+                "corrected_p50_us": correct_percentile(spans[50], ahead_us=ahead_us),
+                "corrected_p99_us": correct_percentile(spans[99], ahead_us=ahead_us),
+                "corrected_most_us": row["most_us"] - ahead_us,
+            }
+        point = LagPoint.model_validate({"at": time_of(row["window_us"]), **figures})
+        series[_series(row)].append(point)
+    return tuple(
+        LagSeries(node=node, link=link, stamped_by=stamped_by, points=tuple(points))
+        for (node, link, stamped_by), points in series.items()
+    )
+
+
+def _values(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a distribution by name."""
+    rows, sum_us = row["rows"], row["sum_us"]
+    bounds = {"least_us": row["least_us"], "most_us": row["most_us"]}
+    percentiles = {f"p{one}_us": bucket_value_us(row[f"p{one}"], **bounds) for one in lag.PERCENTILES}
+    return {"rows": rows, **bounds, **percentiles, "mean_us": None if sum_us is None else sum_us // rows}
+
+
+def _spans(row: dict[str, Any]) -> dict[int, Span]:
+    """Return between which times each percentile is."""
+    return {percent: (row[f"p{percent}_least_us"], row[f"p{percent}_most_us"]) for percent in lag.PERCENTILES}
