@@ -21,7 +21,7 @@ KINDS = {
 FIRST = ("acceptance", "bench", "probe", "cli", "workers", "node")
 """Directories with the longest tests, which several processes begin with, apart from those with Spark."""
 
-SECOND_SESSION = {"test_compaction.py", "test_joins.py", "test_keeper.py", "test_sections.py", "test_unstamped.py"}
+SECOND_SESSION = {"test_joins.py", "test_sections.py", "test_unstamped.py"}
 """Modules of `tests/reports` that share the second of two Spark sessions: about half of the time of all."""
 
 

@@ -52,8 +52,6 @@ __all__ = [
     "PoolMember",
     "PoolStatus",
     "Readiness",
-    "ReportedCompleteness",
-    "ReportedLag",
     "RetainedStatus",
     "Role",
     "SamplingDetail",
@@ -745,68 +743,12 @@ class LinkLag(_Document):
         return self
 
 
-class ReportedLag(_Document):
-    """What the logs say of one link: propagation times of the latest minute in which updates were logged."""
-
-    link: str
-    stamped_by: str = Field(
-        description="The node that stamped the updates, by whose clock, and by this node's, the times are."
-    )
-    minute: AwareDatetime = Field(description="When that minute of stamping began.")
-    updates: NonNegativeInt
-    p50_seconds: float = Field(description="Within 2.2 per cent. Negative when the clocks differ by more.")
-    p95_seconds: float
-    p99_seconds: float
-    most_seconds: float
-
-
-class ReportedCompleteness(_Document):
-    """What the logs say of the last minutes of one link, over all of its selectors: what there was, and what came."""
-
-    link: str
-    basis: Literal["stamped", "unstamped"] = Field(
-        description="`stamped`: figures by identity, relative to the reference's log. `unstamped`: at least so much is "
-        "missing."
-    )
-    exact: bool = Field(description="Whether the reference saw everything, so that nothing can be missing beside this.")
-    since: AwareDatetime = Field(description="The window's begin, by the clock of the reference.")
-    until: AwareDatetime = Field(description="The window's end, which does not belong to it: that of what was sealed.")
-    computed: AwareDatetime = Field(description="When this was computed, by the clock of the machine that did it.")
-    expected: NonNegativeInt = Field(description="Updates of the window that had to be applied and are settled.")
-    applied: NonNegativeInt | None = Field(
-        description="Those that came as updates. Values that came with a snapshot, or that were folded into newer ones "
-        "on purpose, are neither applied nor missing. Null without stamps."
-    )
-    missing: NonNegativeInt
-    unknown: NonNegativeInt = Field(description="What may have come while the node could not log.")
-    pending: NonNegativeInt | None = Field(
-        description="Updates of the window that are too young to be judged, or may be in what the node has not sealed; "
-        "not part of `expected`. Null without stamps."
-    )
-    complete_percent_at_least: float | None = Field(
-        description="Of the selector with the lowest share, with all that is not known counted as missing. Null "
-        "without stamps, when the reference may have missed updates, and when nothing was expected."
-    )
-    complete_percent_at_most: float | None = Field(
-        description="The same with that counted as there. Null when nothing was expected."
-    )
-
-
 class LagDocument(_Document):
     """`/v1/lag`: how far each link is behind."""
 
     node: str
     role: Role
     links: tuple[LinkLag, ...]
-    reported: tuple[ReportedLag, ...] | None = Field(
-        default=None,
-        description="The last result of `fanout report watch`. Null when `http.report_directory` names none, or "
-        "nothing readable is there.",
-    )
-    reported_completeness: tuple[ReportedCompleteness, ...] | None = Field(
-        default=None,
-        description="The same of its `--completeness`. Null when that is not asked for either.",
-    )
 
 
 class Fault(_Document):

@@ -32,17 +32,15 @@ from fanout.cli.arguments.report_options import (
     Reference,
     Settle,
     Since,
+    Trend,
     Until,
     Verbose,
-    local_path,
 )
-from fanout.escaping import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from fanout.cli.output.report_progress import ReportProgress
-    from fanout.reports.read.compacted import Compacted
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.values.document import ReportName
 
@@ -63,6 +61,7 @@ _OPTIONS: Final = {
     "json_file": "json_path",
     "html_file": "html_path",
     "markdown_file": "markdown_path",
+    "trend": "trend_path",
 }
 """Arguments of the commands that have another name in `fanout.reports.entry.ReportOptions`."""
 
@@ -117,6 +116,7 @@ def summary(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    trend: Trend = None,
     markdown_file: MarkdownFile = None,
     verbose: Verbose = False,
 ) -> None:
@@ -139,6 +139,7 @@ def everything(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    trend: Trend = None,
     markdown_file: MarkdownFile = None,
     verbose: Verbose = False,
 ) -> None:
@@ -165,6 +166,7 @@ def completeness(
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,
+    trend: Trend = None,
     markdown_file: MarkdownFile = None,
     verbose: Verbose = False,
 ) -> None:
@@ -248,105 +250,6 @@ def traffic(
     """
 
 
-@app.command(epilog=_EXIT_CODES)
-def watch(
-    log_dirs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG_DIR",
-            help="A node's log.directory, on this machine or mounted, or the URI that nodes ship to, s3:// or gs://.",
-        ),
-    ],
-    *,
-    into: Annotated[
-        Path,
-        typer.Option(
-            parser=local_path, metavar="DIR", help="Where the tables, the checkpoint and the last result are kept."
-        ),
-    ],
-    every: Annotated[
-        float, typer.Option(min=1, max=86_400, metavar="SECONDS", help="Time between the beginnings of two runs.")
-    ] = 60.0,
-    once: Annotated[bool, typer.Option("--once", help="Take in what is new and end, for a timer or cron.")] = False,
-    keep: Annotated[
-        float, typer.Option(min=1, max=36_500, metavar="DAYS", help="How long windows and events are kept.")
-    ] = 30.0,
-    completeness_of: Annotated[
-        float | None,
-        typer.Option(
-            "--completeness",
-            min=1,
-            max=525_600,
-            metavar="MINUTES",
-            help="Also say with each run what each secondary applied of the last minutes that are sealed.",
-        ),
-    ] = None,
-    reference: Reference = None,
-    master: Master = LOCAL_MASTER,
-) -> None:
-    """Keep tables of lag, traffic and epochs up to date.
-
-    They are made from the logs of running nodes. Each sealed file counts exactly once, however often this is
-    killed and started again. SIGTERM and SIGINT end it after the run that is under way. Completeness is computed
-    anew of the last minutes, with --completeness. Final values and stalled topics are not kept: run the reports on
-    them, for example by a timer.
-    """
-    if reference is not None and completeness_of is None:
-        raise typer.BadParameter("it is for the completeness, so give --completeness too", param_hint="--reference")
-    _require_spark()
-    import signal
-    import threading
-
-    from fanout.reports.entry import run_watch
-
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    run_watch(
-        log_dirs,
-        into=into,
-        every_s=None if once else every,
-        keep_days=keep,
-        completeness_minutes=completeness_of,
-        reference=reference,
-        master=master,
-        stop=stop,
-        tell=lambda text: typer.echo(printable(text), err=True),
-    )
-
-
-@app.command(epilog="Exit codes: 0 done, 5 a log cannot be read, or the directory cannot be written.")
-def compact(
-    log_dirs: LogDirectories,
-    *,
-    into: Annotated[
-        Path, typer.Option(parser=local_path, metavar="DIR", help="Where the large files are kept; reports read it.")
-    ],
-) -> None:
-    """Make few large files of the many small ones.
-
-    Of those that nodes seal, by date, primary and node. Takes in what is new each time; needs no Spark. Of a URI
-    only what is new is fetched. A report may be given DIR and the logs together: no row counts twice.
-    """
-    import tempfile
-
-    from fanout.replog.shipping.fetching import is_store
-    from fanout.reports.keep.compaction import compact as compact_logs
-    from fanout.reports.read.compacted import read_compacted
-
-    known = read_compacted(into)
-    with _progress() as progress, tempfile.TemporaryDirectory(prefix="fanout-compact-") as scratch:
-        fetched = _fetched(
-            [place for place in log_dirs if is_store(place)],
-            Path(scratch),
-            compacted=[known] if known else [],
-            progress=progress,
-        )
-        local = [place for place in log_dirs if not is_store(place)]
-        result = compact_logs([*local, *fetched], into=into, tell=progress)
-    typer.echo(printable(f"{result.sealed_files} new files taken in; {into} has {result.files}"))
-
-
 @app.command(epilog="Exit codes: 0 done.")
 def schema() -> None:
     """Print the JSON schema of the reports.
@@ -409,44 +312,30 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
 
     from fanout.replog.read.reading import stage
     from fanout.replog.shipping.fetching import is_store
-    from fanout.reports.read.compacted import read_compacted, without_compacted
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.spark import is_local, is_submitted
 
     progress("reading the logs")
-    compacted = {
-        directory: found for directory in log_dirs if "://" not in directory and (found := read_compacted(directory))
-    }
-    local = [Path(directory) for directory in log_dirs if "://" not in directory and directory not in compacted]
+    local = [Path(directory) for directory in log_dirs if "://" not in directory]
     stores = [place for place in log_dirs if is_store(place)] if is_local(master) and not is_submitted() else []
-    others = LogFiles.in_directories(
-        [place for place in log_dirs if ("://" in place and place not in stores) or place in compacted]
-    )
+    others = LogFiles.in_directories([place for place in log_dirs if "://" in place and place not in stores])
     with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
-        fetched = _fetched(stores, Path(scratch) / "fetched", compacted=compacted.values(), progress=progress)
+        fetched = _fetched(stores, Path(scratch) / "fetched", progress=progress)
         staged = stage([*local, *fetched], target=Path(scratch) / "staged")
         yield LogFiles.of_files(
-            updates=[*without_compacted(staged.updates, compacted.values()), *others.updates],
-            events=[*without_compacted(staged.events, compacted.values()), *others.events],
+            updates=[*staged.updates, *others.updates],
+            events=[*staged.events, *others.events],
             directories=log_dirs,
-            # Shipped, copied or compacted logs are sealed; where a node writes, its open segments are staged too.
+            # Shipped or copied logs are sealed; where a node writes, its open segments are staged too.
             sealed_only=len(local) < len(log_dirs) or not all((place / "open").is_dir() for place in local),
         )
 
 
-def _fetched(
-    stores: list[str], scratch: Path, *, compacted: Collection[Compacted], progress: Callable[[str], None]
-) -> list[Path]:
-    """Return log directories with the files of these stores that are not compacted yet."""
+def _fetched(stores: list[str], scratch: Path, *, progress: Callable[[str], None]) -> list[Path]:
+    """Return log directories with the files of these stores."""
     from fanout.replog.shipping.fetching import fetch
 
-    def wanted(name: str) -> bool:
-        return not any(name in one.seen for one in compacted)
-
-    return [
-        fetch(uri, target=scratch / str(number), wanted=wanted, tell=progress)
-        for number, uri in enumerate(dict.fromkeys(stores))
-    ]
+    return [fetch(uri, target=scratch / str(number), tell=progress) for number, uri in enumerate(dict.fromkeys(stores))]
 
 
 def _progress() -> ReportProgress:

@@ -263,8 +263,6 @@ class HttpConfig:
     """Address at which HAProxy's agent check is answered; None answers none."""
     token_file: PathText | None = None
     """File with the token that requests about single clients must carry; None shows them on loopback only."""
-    report_directory: PathText | None = None
-    """Directory of the last result of `fanout report watch`, which `/v1/lag` shows; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,6 @@ from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.pool.documents import config_digest, member_facts, pool_document, pool_status
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
-from fanout.node.watch_results import WatchResults
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.store import Replica
@@ -156,9 +155,7 @@ class NodeDocuments:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
-        http = node.config.http
         self._config_digest = config_digest(node.config.links)
-        self._watch_results = WatchResults(None if http is None else http.report_directory, node=node.config.node.id)
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
@@ -206,8 +203,6 @@ class NodeDocuments:
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(self._link_lags()),
-            reported=self._watch_results.lag(),
-            reported_completeness=self._watch_results.completeness(),
         )
 
     def _link_lags(self) -> list[LinkLag]:

@@ -3,7 +3,7 @@
 Importing this package does not import pyspark; running a report does.
 """
 
-from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportOptions, ReportResult, run_report, run_watch
+from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportOptions, ReportResult, run_report
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER
 
@@ -15,5 +15,4 @@ __all__ = [
     "ReportOptions",
     "ReportResult",
     "run_report",
-    "run_watch",
 ]

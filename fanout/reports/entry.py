@@ -6,24 +6,22 @@ Nothing here imports pyspark until a report is run.
 from __future__ import annotations
 
 import os
-import threading
-import time
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fanout.errors import LogError, ReportError
-from fanout.replog.shipping.fetching import check_uri, is_store
-from fanout.reports.read.compacted import read_compacted
+from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, has_ended, is_local, spark_session
+from fanout.reports.spark import LOCAL_MASTER, is_local, is_submitted, spark_session
 
 if TYPE_CHECKING:
+    from fanout.reports.read.survey import LogCut
     from fanout.reports.values.document import Report, ReportName
+    from fanout.reports.values.history import PastReport
 
 __all__ = [
     "BEHIND_MAX_S",
@@ -34,7 +32,6 @@ __all__ = [
     "ReportResult",
     "is_short_run",
     "run_report",
-    "run_watch",
 ]
 
 SETTLE_S: Final = 30.0
@@ -49,10 +46,6 @@ LIST_LIMIT: Final = 50
 
 _SHORT_RUN_BYTES: Final = 32 * 1024 * 1024
 """Logs up to this size (about two million rows) are read in less time than it takes to compile for speed."""
-
-
-_SIGNAL_WAIT_S: Final = 5.0
-"""How long to wait for the signal that ended Spark before its end is called a fault."""
 
 
 DEPTHS: Final[Mapping[ReportName, int]] = {"all": 2, "traffic": 1}
@@ -88,7 +81,10 @@ class ReportOptions:
     accept_union: bool = False
     """Whether it may pass then."""
     baseline: Path | None = None
-    """The JSON of an earlier report, for the trend; None compares the halves of the window."""
+    """The JSON of an earlier report, for the trend; None takes those in `trend_path`, else the halves of the window."""
+    trend_path: Path | None = None
+    """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one. Of a
+    report that has answers."""
     master: str = LOCAL_MASTER
     """The Spark master's URL."""
     json_path: Path | None = None
@@ -104,6 +100,11 @@ class ReportOptions:
         if self.settle_s < 0 or (self.depth or 0) < 0 or (self.behind_max_s or 0) < 0:
             raise ReportError(
                 "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
+            )
+        if self.baseline is not None and self.trend_path is not None:
+            raise ReportError(
+                "a report is compared with one earlier report, or with those in the file of the trend",
+                hint="Give --baseline or --trend",
             )
         AskedWindow.between(self.since, self.until)
 
@@ -145,7 +146,7 @@ def run_report(
     depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
     if name in ("all", "traffic") and depth < 1:
         raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
-    _check_places(asked.json_path, asked.html_path, asked.markdown_path)
+    _check_places(asked.json_path, asked.html_path, asked.markdown_path, asked.trend_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     baseline: Report | None = None
@@ -153,119 +154,65 @@ def run_report(
         from fanout.reports.summary.baseline import read_baseline
 
         baseline = read_baseline(asked.baseline)
-    tell("starting Spark")
-    with spark_session(master=asked.master, short=is_short_run(files, asked.master)) as spark:
-        from fanout.reports.figures.job import make_report
-        from fanout.reports.values.document import Parameters
+    history: tuple[PastReport, ...] = ()
+    if asked.trend_path is not None:
+        from fanout.reports.summary.trend_file import read_trend
 
-        settle_s = asked.settle_s if name != "lag" else 0  # it waits for nothing
-        parameters = Parameters(
-            reference=asked.reference,
-            settle_s=settle_s,
-            depth=depth,
-            fail_under_percent=asked.fail_under,
-            accept_union=asked.accept_union,
-            list_limit=LIST_LIMIT,
-            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=asked.behind_max_s) if name != "lag" else 0,
-            since=asked.since,
-            until=asked.until,
-        )
-        report = make_report(
-            spark, files, name=name, parameters=parameters, baseline=baseline, parquet=asked.parquet, progress=tell
-        )
+        history = read_trend(asked.trend_path)
+    with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
+        files, cuts = _chosen(files, asked, scratch=Path(scratch))
+        tell("starting Spark")
+        with spark_session(master=asked.master, short=is_short_run(files, asked.master)) as spark:
+            from fanout.reports.figures.job import make_report
+            from fanout.reports.values.document import Parameters
+
+            settle_s = behind_max_s = 0.0
+            if name != "lag":  # it waits for nothing
+                settle_s = asked.settle_s
+                behind_max_s = _behind_max_s(files, settle_s=settle_s, asked_s=asked.behind_max_s)
+            parameters = Parameters(
+                reference=asked.reference,
+                settle_s=settle_s,
+                depth=depth,
+                fail_under_percent=asked.fail_under,
+                accept_union=asked.accept_union,
+                list_limit=LIST_LIMIT,
+                behind_max_s=behind_max_s,
+                since=asked.since,
+                until=asked.until,
+            )
+            report = make_report(
+                spark,
+                files,
+                name=name,
+                parameters=parameters,
+                baseline=baseline,
+                history=history,
+                cuts=cuts,
+                parquet=asked.parquet,
+                progress=tell,
+            )
     _write_files(report, asked)
+    if asked.trend_path is not None and report.summary is not None:
+        from fanout.reports.summary.past_reports import past_report
+        from fanout.reports.summary.trend_file import write_trend
+
+        write_trend(asked.trend_path, history, added=past_report(report))
     return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 
-def run_watch(
-    logs: Sequence[Path | str],
-    *,
-    into: Path,
-    every_s: float | None,
-    keep_days: float,
-    completeness_minutes: float | None = None,
-    reference: str | None = None,
-    master: str = LOCAL_MASTER,
-    stop: threading.Event,
-    tell: Callable[[str], None],
-) -> None:
-    """Keep tables of lag, traffic and events up to date from the sealed files of log directories.
+def _chosen(files: LogFiles, asked: ReportOptions, *, scratch: Path) -> tuple[LogFiles, tuple[LogCut, ...]]:
+    """Return the files that a report reads, and where the logs begin that are not read whole."""
+    from fanout.reports.read.recent_files import recent_files
+    from fanout.reports.read.small_files import join_small_files
 
-    Args:
-        logs: Log directories on this machine, and `s3://` or `gs://` URIs that nodes ship to.
-        into: The directory of the tables, of the checkpoint and of the last result.
-        every_s: Seconds between the beginnings of two runs; None runs until nothing is new, once.
-        keep_days: How long windows and events are kept.
-        completeness_minutes: Of how much of the logs each run computes the completeness too, up to the newest that is
-            sealed; None computes none.
-        reference: As in `ReportOptions`, of that.
-        master: The Spark master's URL.
-        stop: Ends the keeping after the run that is under way.
-        tell: Is told, after each run, what it did or why it failed.
-
-    Raises:
-        ExtraMissing: pyspark is not installed.
-        LogError: A URI has credentials in it; with `every_s` None also when a store cannot be read.
-        ReportError: No Java, a directory is not that of a log, `into` cannot be used, or Spark ended by itself; with
-            `every_s` None also when a run fails.
-    """
-    stores = [place for place in map(str, logs) if is_store(place)]
-    directories = [place for place in logs if str(place) not in stores]
-    for uri in stores:
-        check_uri(uri)
-    for directory in directories:
-        if "://" in str(directory):
-            raise ReportError(
-                f"{directory} cannot be watched",
-                hint="Give the s3:// or gs:// URI that nodes ship to, or mount it and give the directory",
-            )
-        if read_compacted(directory) is not None:
-            raise ReportError(f"{directory} is compacted", hint="Give the directories that nodes write to")
-    if stores and not is_local(master):
-        raise ReportError(
-            f"what is fetched from a store is on this machine only, where {master} cannot read it",
-            hint="Leave --master out, or mount the store for all machines of the cluster and give the directory",
-        )
-    LogFiles.in_directories(directories)
-    from fanout.reports.read.ledger import Ledger
-
-    ledger = Ledger(into)
-    with ledger.locked(), spark_session(master=master, short=True) as spark:
-        from fanout.reports.keep.keeper import Keeper, LastMinutes
-        from fanout.reports.read.reading import spark_errors
-
-        last: LastMinutes | None = None
-        if completeness_minutes is not None:
-            last = LastMinutes(completeness_minutes, reference, max(SETTLE_S, BEHIND_MAX_S), partial(datetime.now, UTC))
-        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days, settle_s=SETTLE_S, last=last)
-        while not stop.is_set():
-            begin = time.monotonic()
-            more, failed = False, "failed"
-            try:
-                with spark_errors():
-                    kept = keeper.run()
-                more = kept.more
-                tell(f"{kept.files} new files")
-                if kept.failure is not None:
-                    failed = "completeness failed"
-                    raise kept.failure
-            except (LogError, ReportError) as error:
-                if has_ended(spark):
-                    # What ends all processes of a service may reach Spark's before this one. The run that was under
-                    # way is made again by the next start.
-                    if stop.wait(_SIGNAL_WAIT_S):
-                        return
-                    raise ReportError(
-                        "Spark ended unexpectedly", hint="Start it again, with more memory if that was short"
-                    ) from error
-                # A file may go by retention between listing and reading, a store be away: the next run may do better.
-                if every_s is None:
-                    raise
-                tell(f"{failed}: {error.message}")
-            if every_s is None and not more:
-                return
-            if not more and every_s is not None:
-                stop.wait(max(0.0, every_s - (time.monotonic() - begin)))
+    cuts: tuple[LogCut, ...] = ()
+    if asked.since is not None and asked.until is not None:
+        since_us = AskedWindow.between(asked.since, asked.until).since_us
+        files, cuts = recent_files(files, since_us=since_us, reference=asked.reference)
+    if is_local(asked.master) and not is_submitted():  # executors elsewhere would not find the copies
+        files = join_small_files(files, scratch=scratch)
+    return files, cuts
 
 
 def is_short_run(files: LogFiles, master: str) -> bool:

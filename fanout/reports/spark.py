@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCAL_MASTER",
     "SHORT_RUN_SETTINGS",
-    "has_ended",
     "is_local",
     "is_submitted",
     "require_pyspark",
@@ -139,16 +138,6 @@ def spark_session(
         raise
     finally:
         _stop(spark)
-
-
-def has_ended(spark: SparkSession) -> bool:
-    """Return whether a session is of no more use: its JVM was ended, or is about to end."""
-    from py4j.protocol import Py4JError
-
-    try:
-        return bool(spark.sparkContext._jsc.sc().isStopped())
-    except (Py4JError, OSError):
-        return True
 
 
 def running_tasks() -> tuple[int, int]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -252,67 +251,24 @@ def test_what_nodes_shipped_is_fetched(runner: CliRunner, job: StandInJob, log: 
     assert "there is no replication log in s3://nodes/elsewhere" in answer.stderr
 
 
-def test_what_nodes_shipped_is_compacted(
-    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, s3: LocalS3, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["summary", "completeness", "all"])
+def test_the_file_of_the_trend_reaches_the_job(
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
 ) -> None:
-    """Each file is fetched once; a report on both reads of the store only what is not compacted."""
-    uri, large = s3.uri("nodes/large"), tmp_path / "large"
-    ship(log, uri)
-    fetched: list[str] = []
-    get = ObjectStore.get
-
-    def noted(store: ObjectStore, name: str) -> bytes:
-        fetched.append(name)
-        return get(store, name)
-
-    monkeypatch.setattr(ObjectStore, "get", noted)
-    answer = runner.invoke(app, ["report", "compact", uri, "--into", str(large)])
-    assert (answer.exit_code, answer.stdout) == (0, f"4 new files taken in; {large} has 4\n"), answer.output
-    assert len(fetched) == 4
-    answer = runner.invoke(app, ["report", "compact", uri, str(log), "--into", str(large)])
-    assert (answer.exit_code, answer.stdout) == (0, f"0 new files taken in; {large} has 4\n"), answer.output
-    assert runner.invoke(app, ["report", "lag", uri, str(large)]).exit_code == 0
-    assert job.logs is not None
-    assert {path.startswith(f"{large}/") for path in (*job.logs.updates, *job.logs.events)} == {True}
-    assert len(fetched) == 4
-
-
-def test_watch_is_asked_for_the_completeness_of_the_last_minutes(
-    runner: CliRunner, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the reference for it, which alone is refused; without the option there is none."""
-    asked: list[tuple[float | None, str | None]] = []
-
-    def run_watch(
-        logs: list[str], *, completeness_minutes: float | None, reference: str | None, **options: Any
-    ) -> None:
-        asked.append((completeness_minutes, reference))
-
-    monkeypatch.setattr(entry, "run_watch", run_watch)
-    for arguments in ([], ["--completeness", "60"], ["--completeness", "1.5", "--reference", "hub"]):
-        assert (
-            runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--once", *arguments]).exit_code == 0
-        )
-    assert asked == [(None, None), (60, None), (1.5, "hub")]
-    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--reference", "hub"])
-    assert (answer.exit_code, len(asked)) == (2, 3)
-    assert "give --completeness too" in " ".join(answer.stderr.split())
-
-
-@pytest.mark.parametrize("option", ["--completeness", "--every", "--keep"])
-@pytest.mark.parametrize("value", ["0", "inf", "nan", "soon"])
-def test_watch_refuses_times_that_are_none(runner: CliRunner, log: Path, option: str, value: str) -> None:
-    """Before Java is looked for, and none of them reaches the sums of times."""
-    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), option, value])
-    assert answer.exit_code == 2
-    assert f"Invalid value for '{option}'" in " ".join(answer.stderr.split())
+    """Of each report that has answers; with --baseline too it is refused, and nothing is read."""
+    asked = ["report", name, str(log), "--trend", str(tmp_path / "trend.jsonl")]
+    runner.invoke(app, asked)
+    assert job.options.trend_path == tmp_path / "trend.jsonl"
+    job.name = ""
+    answer = runner.invoke(app, [*asked, "--baseline", str(tmp_path / "earlier.json")])
+    assert (answer.exit_code, job.name) == (5, "")
+    assert "Give --baseline or --trend" in answer.stderr
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["compact", "--into", "s3://logs/large"],
-        ["watch", "--into", "s3://logs/tables"],
+        ["summary", "--trend", "s3://logs/trend.jsonl"],
         ["lag", "--json", "s3://logs/report.json"],
         ["lag", "--html", "s3://logs/report.html"],
     ],
@@ -405,18 +361,3 @@ def test_the_schema_is_printed_without_spark(runner: CliRunner, monkeypatch: pyt
     answer = runner.invoke(app, ["report", "schema"])
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert "all" in json.loads(answer.stdout)["properties"]["report"]["enum"]
-
-
-def test_compacted_logs_are_read_beside_the_logs(runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path) -> None:
-    """`compact` says what it did, needs no Spark, and no row of what it made is read a second time from the log."""
-    large = tmp_path / "large"
-    answer = runner.invoke(app, ["report", "compact", str(log), "--into", str(large)])
-    assert (answer.exit_code, answer.stdout) == (0, f"4 new files taken in; {large} has 4\n")
-    answer = runner.invoke(app, ["report", "lag", str(log), str(large)])
-    assert answer.exit_code == 0, answer.output
-    assert job.logs is not None
-    assert job.logs.directories == (str(log), str(large))
-    assert {path.startswith(f"{large}/") for path in (*job.logs.updates, *job.logs.events)} == {True}
-    assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
-    answer = runner.invoke(app, ["report", "compact", str(tmp_path / "nowhere"), "--into", str(large)])
-    assert answer.exit_code == 5

@@ -388,18 +388,6 @@ def test_report(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -
     assert answer.exit_code == 5
     assert "error: x\\x1b" in check_output(answer.stderr)
     check_run("report", "lag", str(log / "none"), exit_code=5)
-    check_run("report", "compact", str(log), "--into", str(log.parent / f"into{ARGUMENT}"), exit_code=0)
-
-
-def test_report_watch(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -> None:
-    """What it tells of each run."""
-    pytest.importorskip("pyspark")
-    from fanout.reports import entry
-
-    monkeypatch.setattr(entry, "run_watch", lambda *_, tell, **__: tell(HOSTILE))
-    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log.parent / "watched"), "--once"])
-    assert answer.exit_code == 0, answer.output
-    assert "[bold red]:smile:" in check_output(answer.stderr)
 
 
 def test_progress() -> None:

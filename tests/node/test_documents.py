@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -530,22 +529,6 @@ def test_lag_is_what_the_link_measured() -> None:
     assert (link.name, link.state, link.basis, link.lag_seconds) == ("plant", "live", "heartbeat", 0.0015)
     assert (link.heartbeat_age_seconds, link.heartbeat_interval_seconds) == (0.5, 5.0)
     assert (link.received_total, link.topics) == (10, 2)
-
-
-def test_lag_shows_what_the_logs_said(tmp_path: Path) -> None:
-    """With `http.report_directory` the last result of `fanout report watch` stands beside what the links measure."""
-    node = PartsOfNode(LIVE)
-    assert node.documents.lag().reported is None, "no directory is configured"
-    node.config = dataclasses.replace(CONFIG, http=HttpConfig(report_directory=tmp_path))
-    assert node.documents.lag().reported is None, "nothing was published there yet"
-    link = {"node": "edge-1", "link": "plant", "stamped_by": "hub", "minute_us": 1_700_000_040_000_000, "updates": 3}
-    link |= {"p50_us": 1_000, "p95_us": 2_000, "p99_us": 3_000, "most_us": 4_000}
-    (tmp_path / "lag.json").write_text(json.dumps({"version": 1, "links": [link, link | {"node": "edge-2"}]}))
-    (reported,) = node.documents.lag().reported or ()
-    assert (reported.link, reported.stamped_by, reported.updates) == ("plant", "hub", 3)
-    assert reported.minute == datetime(2023, 11, 14, 22, 14, tzinfo=UTC)
-    assert (reported.p50_seconds, reported.p95_seconds, reported.p99_seconds) == (0.001, 0.002, 0.003)
-    assert reported.most_seconds == 0.004
 
 
 def test_lag_that_is_not_known_is_null() -> None:

@@ -24,4 +24,4 @@ def add_segment(log: Path, nodes: Iterable[NodeLog], number: int) -> None:
         for table, rows, schema in (("updates", node.updates, UPDATES), ("events", node.events, EVENTS)):
             path = Path(sealed(log, node.node, number, table, node_epoch=node.node_epoch))
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, write_page_checksum=True)

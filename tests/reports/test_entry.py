@@ -11,6 +11,8 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports import LogFiles, ReportOptions, ReportResult, entry, run_report
 from fanout.reports.entry import is_short_run
+from fanout.reports.summary.past_reports import past_report
+from fanout.reports.summary.trend_file import read_trend
 from tests.reports.documents import report
 from tests.reports.logs import NodeLog, at, selector, when, write
 
@@ -43,6 +45,7 @@ def test_completeness_is_written_and_judged(spark: SparkSession, logs: Path, tmp
         fail_under=95,
         json_path=tmp_path / "new" / "report.json",
         html_path=tmp_path / "report.html",
+        trend_path=tmp_path / "new" / "trend.jsonl",
     )
     result = run_report("completeness", [logs], options, progress=stages.append)
     assert (result.passed, result.exit_code) == (False, 1)
@@ -53,6 +56,7 @@ def test_completeness_is_written_and_judged(spark: SparkSession, logs: Path, tmp
     assert text == result.report.to_json()
     assert json.loads(text)["inputs"]["directories"] == [str(logs)]
     assert "Replication report" in (tmp_path / "report.html").read_text()
+    assert read_trend(tmp_path / "new" / "trend.jsonl") == (past_report(result.report),)
     assert stages[0] == "starting Spark"
     assert stages[-1] == "epochs, 19 rows"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "new", "report.html"]
@@ -116,3 +120,15 @@ def test_small_local_runs_are_started_for_speed(logs: Path) -> None:
 def test_a_result_without_a_verdict_passes() -> None:
     """The exit code follows the verdict alone."""
     assert ReportResult(report(), passed=True).exit_code == 0
+
+
+def test_the_file_of_another_program_is_refused_first(logs: Path, tmp_path: Path) -> None:
+    """Before Spark is started, and nothing is written into it; nor is a report compared in two ways."""
+    (tmp_path / "notes.txt").write_text("mine\n")
+    stages: list[str] = []
+    with pytest.raises(ReportError, match="is not a file of the trend"):
+        run_report("summary", [logs], ReportOptions(trend_path=tmp_path / "notes.txt"), progress=stages.append)
+    assert (stages, (tmp_path / "notes.txt").read_text()) == ([], "mine\n")
+    with pytest.raises(ReportError, match="compared with one earlier report") as raised:
+        ReportOptions(trend_path=tmp_path / "t.jsonl", baseline=tmp_path / "earlier.json")
+    assert raised.value.hint == "Give --baseline or --trend"

@@ -18,18 +18,16 @@ import pytest
 import fanout.reports
 from fanout.reports.compare import convergence as convergence_transforms
 from fanout.reports.compare import lag as lag_transforms
-from fanout.reports.compare import rolling as kept
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
 from fanout.reports.figures import snapshots, topic_states
 from fanout.reports.figures.job import make_report
 from fanout.reports.read import reading
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.reading import Earlier, read_tables, take_survey
-from fanout.reports.read.survey import LogCut
+from fanout.reports.read.reading import take_survey
 from fanout.reports.values.document import Parameters
 from tests.reports.frames import assert_unique, tables_of
-from tests.reports.logs import T0, NodeLog, at, selector, when, write
+from tests.reports.logs import NodeLog, at, selector, when, write
 from tests.reports.random_logs import random_hub, random_secondary
 
 if TYPE_CHECKING:
@@ -160,11 +158,8 @@ def test_no_join_multiplies_rows(
     window = Parameters.model_validate(asked | {"until": when(at(40))})
     make_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
     tables = tables_of(spark, logs())
-    kept.drop_old("events", tables.events, keep_us=1)
     many = {("below", "up", f"hub-{number}"): number for number in range(20)}  # fewer are no join
     lag_transforms.propagation_cells(tables.updates, window_us=1_000_000, offsets=many)
-    cuts = tuple(LogCut(node, T0, pos=9, at_us=at(9), absent=0) for node in ("hub", "below"))
-    read_tables(spark, files, earlier=Earlier(tables.events, cuts))
     monkeypatch.setattr(reading, "ROWS_MAX", 15)
     assert not take_survey(tables).updates[0].selector, "folded, since they were more than are taken out of Spark"
 

@@ -26,6 +26,7 @@ __all__ = [
     "Reference",
     "Settle",
     "Since",
+    "Trend",
     "Until",
     "Verbose",
     "local_path",
@@ -76,6 +77,16 @@ Baseline: TypeAlias = Annotated[
         metavar="FILE",
         help="Say whether it got worse since an earlier report, from its JSON. Default: since the first half of the "
         "window.",
+    ),
+]
+Trend: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--trend",
+        parser=local_path,
+        metavar="FILE",
+        help="Say whether it got worse since the reports of the last 30 days in this file, and add this one to it: a "
+        "line of JSON.",
     ),
 ]
 ParquetDirectory: TypeAlias = Annotated[

@@ -17,7 +17,7 @@ from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.replog.files.sealing import TABLES, table_directory
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
 
-__all__ = ["check_uri", "fetch", "is_store", "names_in"]
+__all__ = ["check_uri", "fetch", "is_store"]
 
 _SCHEMES: Final = ("s3://", "gs://")
 """Schemes of `log.ship.to` that Spark cannot read by itself."""
@@ -48,7 +48,7 @@ def check_uri(uri: str) -> None:
         )
 
 
-def names_in(uri: str) -> list[str]:
+def _names_in(uri: str) -> list[str]:
     """Return the names of the sealed files in a store, below its URI and in order.
 
     Raises:
@@ -71,7 +71,6 @@ def fetch(
     uri: str,
     *,
     target: Path,
-    wanted: Callable[[str], bool] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Path:
     """Copy sealed files from a store to a directory, which then is a log directory, and return it.
@@ -79,13 +78,12 @@ def fetch(
     Args:
         uri: The value of `log.ship.to` of the nodes.
         target: A directory; created if it does not exist.
-        wanted: Tells whether to copy a file, by its name below the URI; None copies all.
         tell: Gets the progress; None for nobody.
 
     Raises:
         LogError: The store cannot be read, holds no log, or the directory cannot be written.
     """
-    names = [name for name in names_in(uri) if wanted is None or wanted(name)]
+    names = _names_in(uri)
     store = ObjectStore(uri)
     try:
         for directory in {table_directory(target, table) for table in TABLES} | {

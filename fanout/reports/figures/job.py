@@ -14,9 +14,9 @@ from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind, Section
 from fanout.reports.figures.sections import describe_inputs, describe_logs
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.reading import Earlier, Tables, read_tables, spark_errors, take_survey, with_holes
+from fanout.reports.read.reading import Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
-from fanout.reports.read.survey import Survey
+from fanout.reports.read.survey import LogCut, Survey
 from fanout.reports.summary.judging import judge
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
@@ -30,6 +30,7 @@ from fanout.reports.values.document import (
     WindowSummary,
 )
 from fanout.reports.values.figures import covered_from, time_of
+from fanout.reports.values.history import PastReport
 
 __all__ = ["make_report"]
 
@@ -52,7 +53,8 @@ def make_report(
     name: ReportName,
     parameters: Parameters,
     baseline: Report | None = None,
-    earlier: Earlier | None = None,
+    history: Sequence[PastReport] = (),
+    cuts: Sequence[LogCut] = (),
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
@@ -63,8 +65,9 @@ def make_report(
         files: The logs.
         name: Which report.
         parameters: What was asked for.
-        baseline: An earlier report to compare with; None compares the halves of the window.
-        earlier: What is known of the time before the files, where these are not whole logs; None where they are.
+        baseline: An earlier report to compare with.
+        history: Earlier reports to compare with, as the file of the trend has them.
+        cuts: Where the logs begin of which older files are left out.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
 
@@ -75,7 +78,7 @@ def make_report(
     window = AskedWindow.between(parameters.since, parameters.until)
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, window=window, earlier=earlier, progress=progress)
+        tables, survey, progress = _look(spark, files, window=window, cuts=cuts, progress=progress)
         material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
         if kind.needs_reference:
             _scope(kind, material)  # refused before anything is compared
@@ -98,7 +101,7 @@ def make_report(
     report = Report(report=name, parameters=parameters, basis=kind.basis(material), **fields)
     if not kind.judges:
         return report
-    summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline)
+    summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline, history=history)
     return report.model_copy(update={"summary": summary})
 
 
@@ -142,14 +145,13 @@ def _look(
     files: LogFiles,
     *,
     window: AskedWindow,
-    earlier: Earlier | None = None,
+    cuts: Sequence[LogCut],
     progress: Progress,
 ) -> tuple[Tables, Survey, Progress]:
     """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
-    tables = read_tables(spark, files, earlier=earlier)
-    survey = take_survey(tables, window=window).begun_at(() if earlier is None else earlier.cuts)
-    survey = with_holes(survey, tables=tables)
+    tables = read_tables(spark, files)
+    survey = with_holes(take_survey(tables, window=window).begun_at(cuts), tables=tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
     spans = [survey.log_span_us(node) for node in survey.roles]

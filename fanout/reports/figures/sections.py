@@ -13,10 +13,11 @@ __all__ = ["describe_inputs", "describe_logs"]
 
 def describe_inputs(files: LogFiles, *, survey: Survey) -> Inputs:
     """Return what was read."""
+    update_files, event_files = files.given
     return Inputs(
         directories=files.directories,
-        update_files=len(files.updates),
-        event_files=len(files.events),
+        update_files=update_files,
+        event_files=event_files,
         updates=sum(row.rows for row in survey.updates),
         events=sum(row.rows for row in survey.events),
         log_schema=SCHEMA_VERSION,

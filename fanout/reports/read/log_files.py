@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from fanout.errors import ReportError
 from fanout.replog.files.schema import SCHEMA_VERSION
-from fanout.reports.read.compacted import read_compacted, without_compacted
 
 __all__ = ["LogFiles"]
 
@@ -25,6 +23,8 @@ class LogFiles:
     """What the report names as its input: the log directories as the user gave them."""
     sealed_only: bool = True
     """Whether what nodes have not sealed yet is missing of any of them."""
+    counts: tuple[int, int] | None = None
+    """How many files of each table were given, where small ones are in a copy here; None where they are the same."""
 
     @classmethod
     def of_files(
@@ -50,26 +50,15 @@ class LogFiles:
         """Return the input for the sealed files in log directories, or under URIs such as `s3a://bucket/logs`.
 
         Args:
-            directories: Each holds `v1/updates` and `v1/events`, or what `fanout report compact` made of such. The
-                same directory given twice counts once, and so does a sealed file that is compacted in another.
+            directories: Each holds `v1/updates` and `v1/events`. The same directory given twice counts once.
 
         Raises:
-            ReportError: A local directory holds no replication log, or the same rows are compacted in two.
+            ReportError: A local directory holds no replication log.
         """
         unique = tuple(dict.fromkeys(_texts(directories)))
-        compacted = {
-            directory: found for directory in unique if "://" not in directory and (found := read_compacted(directory))
-        }
-        for one, other in itertools.combinations(compacted.values(), 2):
-            if one.seen.overlaps(other.seen):
-                raise ReportError(
-                    f"{one.directory} and {other.directory} hold the same rows", hint="Give one of the two"
-                )
         updates: list[str] = []
         events: list[str] = []
         for directory in unique:
-            if directory in compacted:
-                continue
             root = directory.rstrip("/")
             tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
             if "://" not in root:
@@ -89,10 +78,12 @@ class LogFiles:
             else:
                 updates.append(tables[0])
                 events.append(tables[1])
-        more = compacted.values()
-        updates = [*without_compacted(updates, more), *(path for one in more for path in one.paths("updates"))]
-        events = [*without_compacted(events, more), *(path for one in more for path in one.paths("events"))]
         return cls(tuple(updates), tuple(events), unique)
+
+    @property
+    def given(self) -> tuple[int, int]:
+        """How many files of each table were given."""
+        return self.counts or (len(self.updates), len(self.events))
 
     def bytes_at_most(self, limit: int) -> bool:
         """Return whether the files are local and not larger than a limit together."""

@@ -19,7 +19,6 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
@@ -33,7 +32,6 @@ from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.read.survey import (
     CompleteSummary,
     EventSummary,
-    LogCut,
     SelectorSummary,
     StartRecord,
     Survey,
@@ -43,7 +41,6 @@ from fanout.reports.read.survey import (
 
 __all__ = [
     "ROWS_MAX",
-    "Earlier",
     "Tables",
     "collect_rows",
     "read_tables",
@@ -76,18 +73,8 @@ class Tables:
     events: DataFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """What is known of the time before the files, where the newest alone are read: what links select, and held."""
-
-    events: DataFrame
-    """The events, those in the files perhaps among them; heartbeats may be left out."""
-    cuts: tuple[LogCut, ...]
-    """Where the files of each node begin; of nodes that are not among them nothing is taken."""
-
-
-def read_tables(spark: SparkSession, files: LogFiles, *, earlier: Earlier | None = None) -> Tables:
-    """Return the tables of these files, and the events from before them.
+def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
+    """Return the tables of these files.
 
     Raises:
         ReportError: There is no file at all, or one is empty.
@@ -99,19 +86,7 @@ def read_tables(spark: SparkSession, files: LogFiles, *, earlier: Earlier | None
             f"there is no log file in {', '.join(files.directories)}",
             hint="A node seals its first file after log.segment_age_max_s or when it stops",
         )
-    tables = Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
-    if earlier is None:
-        return tables
-    cuts = small_frame(
-        spark,
-        [(cut.node, cut.node_epoch, cut.pos) for cut in earlier.cuts],
-        schema="node string, cut_epoch bigint, cut_pos bigint",
-    )
-    in_front = (sf.col("node_epoch") < sf.col("cut_epoch")) | (
-        (sf.col("node_epoch") == sf.col("cut_epoch")) & (sf.col("log_pos") < sf.col("cut_pos"))
-    )
-    before = earlier.events.join(sf.broadcast(cuts), on="node", how="inner").where(in_front)
-    return Tables(tables.updates, tables.events.unionByName(before.select(*EVENTS.names)))
+    return Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
 
 
 def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
@@ -241,7 +216,7 @@ def spark_errors() -> Iterator[None]:
         if (gone := _GONE.search(str(error))) is not None:
             raise ReportError(
                 f"{unquote(gone[1])} was removed while the report was made, as retention does with old files",
-                hint="Make it again; of files that are about to go, make it from a copy or what `compact` keeps",
+                hint="Make it again; of files that are about to go, make it from a copy",
             ) from error
         if (damaged := _FILE.search(said)) is not None:
             raise ReportError(

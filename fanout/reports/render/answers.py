@@ -18,6 +18,7 @@ from fanout.reports.render.wording import (
     count,
     counted,
     duration,
+    percentage,
     printable,
     seconds,
     span,
@@ -142,9 +143,10 @@ def trend_line(summary: Summary) -> Cell:
         return Cell("Trend: not known, the time is too short", "dim")
     against = {
         "first_half": "second half of the time against the first",
+        "history": f"against earlier reports, {span(trend.before_begin, trend.before_end)}",
         "baseline": f"against the report of {span(trend.before_begin, trend.before_end)}",
     }[trend.against]
-    changed = [_changed(node) for node in trend.nodes if node.direction != "same"]
+    changed = [_changed(node, shares=trend.against == "history") for node in trend.nodes if node.direction != "same"]
     words = _DIRECTIONS[trend.direction]
     return Cell(f"Trend: {words.text} ({against})" + (f": {'; '.join(changed)}" if changed else ""), words.tone)
 
@@ -287,8 +289,13 @@ def _time(report: Report, time: datetime | None) -> str:
     return timestamp(time, decimals=0)
 
 
-def _changed(node: NodeTrend) -> str:
-    parts = [f"{printable(node.node)} {count(node.missing_before)} missing before, {count(node.missing)} now"]
+def _changed(node: NodeTrend, *, shares: bool) -> str:
+    """Return what changed at a node; in shares where the times before and now are of very different length."""
+    if shares:
+        text = f"{percentage(node.complete_percent_before)} before, {percentage(node.complete_percent)} now"
+    else:
+        text = f"{count(node.missing_before)} missing before, {count(node.missing)} now"
+    parts = [f"{printable(node.node)} {text}"]
     if node.p99_us_before is not None and node.p99_us is not None and node.p99_us != node.p99_us_before:
         parts.append(f"99{NBSP}% within {duration(node.p99_us_before)} before, {duration(node.p99_us)} now")
     return ", ".join(parts)

@@ -130,11 +130,11 @@ def facts(report: Report) -> list[tuple[str, str]]:
             )
         found.append(("window", text))
     files, directories = inputs.update_files + inputs.event_files, len(inputs.directories)
-    of_nodes = f" of {counted(len(report.logs), 'node')}" if report.logs else ""  # `watch` lists no logs
     found.append(
         (
             "read",
-            f"{counted(inputs.updates, 'update')} and {counted(inputs.events, 'event')}{of_nodes}, "
+            f"{counted(inputs.updates, 'update')} and {counted(inputs.events, 'event')} of "
+            f"{counted(len(report.logs), 'node')}, "
             f"in {counted(files, 'file')} of {directories} {'directory' if directories == 1 else 'directories'}",
         )
     )

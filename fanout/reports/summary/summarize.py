@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fanout.reports.summary.trend import find_trend
 from fanout.reports.values.document import LagSection, Propagation, Report, TargetReport
 from fanout.reports.values.figures import percent
+from fanout.reports.values.history import PastReport
 from fanout.reports.values.summary import (
     Answer,
     CauseCount,
@@ -29,13 +30,16 @@ _STAMPERS_MAX = 3
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
 
 
-def summarize(report: Report, *, cut_off: bool = False, baseline: Report | None = None) -> Summary:
+def summarize(
+    report: Report, *, cut_off: bool = False, baseline: Report | None = None, history: Sequence[PastReport] = ()
+) -> Summary:
     """Return the three answers of a report that compares nodes with a reference.
 
     Args:
         report: The report; its own `summary` is not looked at.
         cut_off: Whether the reference's log does not show all of the window that was asked for.
-        baseline: An earlier report, for the trend; None compares the halves of this report's window.
+        baseline: An earlier report, for the trend.
+        history: Earlier reports, for the trend; see `find_trend`.
 
     Raises:
         ReportError: The baseline has no node in common with the report.
@@ -60,7 +64,7 @@ def summarize(report: Report, *, cut_off: bool = False, baseline: Report | None 
             )
             for hop in report.lag.hops
         ),
-        trend=find_trend(report, baseline=baseline),
+        trend=find_trend(report, baseline=baseline, history=history),
     )
 
 

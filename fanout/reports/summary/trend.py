@@ -1,4 +1,4 @@
-"""The trend of a report: its figures against those of the first half of its window, or of an earlier report.
+"""The trend of a report: its figures against those of the first half of its window, or of earlier reports.
 
 Pure functions of finished values. A difference counts when it is more than chance and more than a fifth.
 """
@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from fanout.errors import ReportError
+from fanout.reports.summary.past_reports import ROWS_MIN, past_report
 from fanout.reports.values.document import Report
 from fanout.reports.values.figures import percent
+from fanout.reports.values.history import PastLag, PastReport
 from fanout.reports.values.summary import Direction, NodeTrend, Trend
 
-__all__ = ["find_trend"]
+__all__ = ["KEPT", "find_trend"]
+
+KEPT: Final = timedelta(days=30)
+"""For how long a report counts in the trend of later ones."""
 
 _SIGMAS = 3
 """Two shares differ when they are so many standard errors apart."""
 _FIFTH = 5
 """One part in so many is the least difference that counts."""
-_ROWS_MIN = 100
-"""With fewer updates a p99 says nothing."""
 _WINDOWS_MIN = 4
 """A window with fewer points of time is not halved."""
 _WORST_FIRST: tuple[Direction, ...] = ("worse", "same", "better")
@@ -49,12 +53,14 @@ class _Latency:
     uncertain_us: int
 
 
-def find_trend(report: Report, *, baseline: Report | None) -> Trend | None:
+def find_trend(report: Report, *, baseline: Report | None = None, history: Sequence[PastReport] = ()) -> Trend | None:
     """Return how the nodes of a report fare against before; None where there is nothing to compare.
 
     Args:
         report: The report.
-        baseline: An earlier report; None takes the first half of the report's window for it.
+        baseline: An earlier report.
+        history: Earlier reports in few figures, of which those of the last 30 days before this one are taken together.
+            Without these, and without a baseline, the first half of the report's window is taken.
 
     Raises:
         ReportError: The baseline is of other nodes.
@@ -62,21 +68,25 @@ def find_trend(report: Report, *, baseline: Report | None) -> Trend | None:
     if report.window is None:
         return None
     begin, end = report.window.begin, report.window.settled_until
-    if baseline is None:
-        width_s = 0 if report.over_time is None else report.over_time.window_s
-        if report.over_time is None or (end - begin) < timedelta(seconds=_WINDOWS_MIN * width_s):
-            return None
-        middle = begin + (end - begin) / 2
-        nodes = _compare(_of_span(report, None, middle), _of_span(report, middle, None))
-        return _trend("first_half", (begin, middle), (middle, end), nodes) if nodes else None
-    assert baseline.window is not None  # of `read_baseline`
-    nodes = _compare(_of_whole(baseline), _of_whole(report))
-    if not nodes:
-        raise ReportError(
-            "the baseline has no node in common with this report", hint="Give --baseline a report on the same nodes"
-        )
-    before = baseline.window.begin, baseline.window.settled_until
-    return _trend("baseline", before, (begin, end), nodes)
+    if baseline is not None:
+        assert baseline.window is not None  # of `read_baseline`
+        nodes = _compare(_of_reports((past_report(baseline),)), _of_reports((past_report(report),)))
+        if not nodes:
+            raise ReportError(
+                "the baseline has no node in common with this report", hint="Give --baseline a report on the same nodes"
+            )
+        return _trend("baseline", (baseline.window.begin, baseline.window.settled_until), (begin, end), nodes)
+    if earlier := _before(begin, end, history=history):
+        nodes = _compare(_of_reports(earlier), _of_reports((past_report(report),)))
+        known = min(one.begin for one in earlier), max(one.end for one in earlier)
+        if nodes:
+            return _trend("history", known, (begin, end), nodes)
+    width_s = 0 if report.over_time is None else report.over_time.window_s
+    if report.over_time is None or (end - begin) < timedelta(seconds=_WINDOWS_MIN * width_s):
+        return None
+    middle = begin + (end - begin) / 2
+    nodes = _compare(_of_span(report, None, middle), _of_span(report, middle, None))
+    return _trend("first_half", (begin, middle), (middle, end), nodes) if nodes else None
 
 
 def _trend(
@@ -118,7 +128,7 @@ def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> di
         place = (line.node, line.link, line.stamped_by)
         known = [(p.rows, p.corrected_p99_us) for p in line.points if within(p.at) and p.corrected_p99_us is not None]
         rows = sum(updates for updates, _ in known)
-        if place not in uncertain_us or rows < _ROWS_MIN:
+        if place not in uncertain_us or rows < ROWS_MIN:
             continue
         # The mean over the windows, each with the weight of its updates: the latest window alone would be chance.
         p99_us = sum(updates * p99_us for updates, p99_us in known) // rows
@@ -126,26 +136,37 @@ def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> di
     return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected.keys() | lag.keys()}
 
 
-def _of_whole(report: Report) -> dict[str, _Figures]:
-    """Return the figures of all of a report, by node."""
+def _before(begin: datetime, end: datetime, *, history: Iterable[PastReport]) -> list[PastReport]:
+    """Return the reports that a report with this window is compared with: most of it came after each of them."""
+    middle = begin + (end - begin) / 2
+    return [one for one in history if begin - KEPT <= one.end <= middle]
+
+
+def _of_reports(reports: Iterable[PastReport]) -> dict[str, _Figures]:
+    """Return the figures of some reports together, by node."""
     expected: dict[str, int] = defaultdict(int)
     missing: dict[str, int] = defaultdict(int)
-    for target in report.targets:
-        if target.stamped is not None:
-            expected[target.node] += target.stamped.expected - target.stamped.unknown
-            missing[target.node] += target.stamped.missing
-        if target.unstamped is not None:
-            expected[target.node] += target.unstamped.reference_updates
-            missing[target.node] += target.unstamped.missing_at_least
-    lag: dict[str, dict[tuple[str, str], _Latency]] = defaultdict(dict)
-    for one in report.lag.propagation:
-        if one.corrected is None or one.lag.rows < _ROWS_MIN:
-            continue
-        found = _Latency(one.lag.rows, one.corrected.p99_us, one.corrected.uncertain_us)
-        other = lag[one.node].get((one.link, one.stamped_by))
-        if other is None or other.p99_us < found.p99_us:
-            lag[one.node][one.link, one.stamped_by] = found
-    return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected}
+    lags: dict[str, dict[tuple[str, str], list[PastLag]]] = defaultdict(lambda: defaultdict(list))
+    for report in reports:
+        for node in report.nodes:
+            expected[node.node] += node.expected
+            missing[node.node] += node.missing
+            for lag in node.lag:
+                lags[node.node][lag.link, lag.stamped_by].append(lag)
+    figures: dict[str, _Figures] = {}
+    for name, count in expected.items():
+        latencies = {key: latency for key, found in lags[name].items() if (latency := _mean(found)) is not None}
+        figures[name] = _Figures(count, missing[name], latencies)
+    return figures
+
+
+def _mean(lags: Sequence[PastLag]) -> _Latency | None:
+    """Return the mean over reports, each with the weight of its updates; None where it says nothing."""
+    rows = sum(lag.updates for lag in lags)
+    if rows < ROWS_MIN:
+        return None
+    p99_us = sum(lag.p99_us * lag.updates for lag in lags) // rows
+    return _Latency(rows, p99_us, max(lag.uncertain_us for lag in lags))
 
 
 def _compare(before: Mapping[str, _Figures], now: Mapping[str, _Figures]) -> tuple[NodeTrend, ...]:

@@ -62,8 +62,8 @@ __all__ = [
 ]
 
 
-ReportName = Literal["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all", "watch"]
-"""What can be reported on; each is a command, and `all` is every other but `watch` in one."""
+ReportName = Literal["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all"]
+"""What can be reported on; each is a command, and `all` is every other in one."""
 
 
 class Parameters(Value):

@@ -125,7 +125,7 @@ class NodeTrend(Value):
     complete_percent: float | None
     p99_us_before: int | None
     """Corrected, of the link that is latest now; null when that is not known at both times. For the halves of a window
-    the mean of its points of time, weighted by their updates."""
+    the mean of its points of time, for several reports the mean over them, weighted by their updates."""
     p99_us: int | None
     direction: Direction
     """`worse` when either of the two is."""
@@ -134,9 +134,9 @@ class NodeTrend(Value):
 class Trend(Value):
     """Whether it is getting worse."""
 
-    against: Literal["first_half", "baseline"]
-    """What the figures are compared with: the first half of the window, whose second half is `now`, or an earlier
-    report."""
+    against: Literal["first_half", "baseline", "history"]
+    """What the figures are compared with: the first half of the window, whose second half is `now`, an earlier
+    report, or all reports of the last 30 days together, as the file of the trend has them."""
     before_begin: AwareDatetime
     before_end: AwareDatetime
     begin: AwareDatetime
@@ -160,4 +160,4 @@ class Summary(Value):
     hops: tuple[HopSummary, ...]
     """Along the chains of nodes; empty when every node is fed by the one that stamps."""
     trend: Trend | None
-    """Null when the window is too short to be halved and no earlier report was given."""
+    """Null when the window is too short to be halved and there is no earlier report."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanout.errors import LogError
-from fanout.replog.shipping.fetching import fetch, is_store, names_in
+from fanout.replog.shipping.fetching import fetch, is_store
 from fanout.replog.shipping.object_store import ObjectStore
 from tests.support.object_store import LocalS3, local_s3
 
@@ -47,16 +47,6 @@ def test_all_sealed_files_are_copied_and_nothing_else(s3: LocalS3, tmp_path: Pat
     assert found(tmp_path / "here") == sorted((*UPDATES, *EVENTS))
     assert all((tmp_path / "here" / name).read_bytes() == name.encode() * 100 for name in (*UPDATES, *EVENTS))
     assert told[-1].endswith("21 of 21 files")
-
-
-def test_what_is_not_wanted_is_left_there(s3: LocalS3, tmp_path: Path) -> None:
-    """Without any wanted file the directory is still one of a log."""
-    fetch(s3.uri("logs/site"), target=tmp_path / "some", wanted=lambda name: name.endswith("-000007.parquet"))
-    assert found(tmp_path / "some") == [UPDATES[6]]
-    fetch(s3.uri("logs/site"), target=tmp_path / "none", wanted=lambda name: False)
-    assert found(tmp_path / "none") == []
-    assert (tmp_path / "none" / "v1" / "updates").is_dir()
-    assert names_in(s3.uri("logs/site")) == sorted((*UPDATES, *EVENTS))
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,22 @@ def test_the_trend_names_the_nodes_that_changed(direction: str, expected: str) -
     assert ("edge 3 missing before, 40 now, 99 % within 1.00 ms before, 9.00 ms now" in line) == (direction != "same")
 
 
+def test_the_trend_against_many_reports_tells_shares() -> None:
+    """What 30 days lacked is no figure to compare with what an hour lacks."""
+    changed = NodeTrend.model_validate(
+        {"node": "edge", "missing_before": 300, "missing": 40, "complete_percent_before": 99.95}
+        | {"complete_percent": 90.0, "p99_us_before": None, "p99_us": None, "direction": "worse"}
+    )
+    trend = Trend.model_validate(
+        {"against": "history", "before_begin": BEGIN, "before_end": BEGIN, "begin": BEGIN, "end": END}
+        | {"direction": "worse", "nodes": (changed,)}
+    )
+    text = on_terminal(answered(node(), answer="complete", trend=trend), width=200)
+    assert "Trend: worse (against earlier reports, " in text
+    assert "): edge 99.95 % before, 90.0 % now" in text
+    assert "300" not in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_answer_is_cut_at_any_width(width: int) -> None:
     """However narrow, the figures are whole and no line is longer than the terminal."""

@@ -1,9 +1,9 @@
-"""The trend of a report, by literal figures: halves of its window, and an earlier report."""
+"""The trend of a report, by literal figures: halves of its window, and earlier reports."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports.summary import baseline as baselines
 from fanout.reports.summary.baseline import read_baseline
+from fanout.reports.summary.past_reports import past_report
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     CompletenessPoint,
@@ -22,6 +23,8 @@ from fanout.reports.values.document import (
     LagSection,
     LagSeries,
 )
+from fanout.reports.values.figures import percent
+from fanout.reports.values.history import PastLag, PastNode, PastReport
 from fanout.reports.values.summary import Trend
 from tests.reports.documents import BEGIN, END, report, stamped, target, unstamped
 from tests.reports.summary.test_summary import made, propagation
@@ -172,6 +175,103 @@ def test_a_baseline_is_what_a_report_wrote(tmp_path: Path) -> None:
     whole = whole.model_copy(update={"summary": summarize(whole)})
     (tmp_path / "earlier.json").write_text(whole.to_json())
     assert read_baseline(tmp_path / "earlier.json") == whole
+
+
+HOUR = timedelta(hours=1)
+
+
+def past(*nodes: PastNode, ended_before: timedelta = HOUR) -> PastReport:
+    """Return a report of an hour that ended so long before the end of this one."""
+    end = SETTLED - ended_before
+    return PastReport(begin=end - HOUR, end=end, nodes=nodes)
+
+
+def past_node(missing: int, *lags: PastLag, node: str = "edge", expected: int = 1000) -> PastNode:
+    """Return what a node lacked in one report."""
+    return PastNode(node=node, expected=expected, missing=missing, unknown=0, lag=lags)
+
+
+def past_lag(p99_us: int, *, updates: int = 500, link: str = "up") -> PastLag:
+    """Return how late a link was in one report."""
+    return PastLag(link=link, stamped_by="hub", updates=updates, p50_us=1, p99_us=p99_us, uncertain_us=0)
+
+
+def against(history: Sequence[PastReport], **sections: Any) -> Trend:
+    """Return the trend of a report that lacks 10 of 1,000 updates, and is not halved."""
+    trend = summarize(made(target(figures=stamped(expected=1000, missing=10)), **sections), history=history).trend
+    assert trend is not None
+    return trend
+
+
+@pytest.mark.parametrize(
+    ("missing", "direction"),
+    [([10, 10, 10], "same"), ([0, 0, 0], "worse"), ([0, 100, 200], "better"), ([0, 30, 0], "same")],
+)
+def test_against_the_reports_of_30_days(missing: list[int], direction: str) -> None:
+    """All of them together, each with the weight of what was expected."""
+    history = [past(past_node(lost), ended_before=number * HOUR) for number, lost in enumerate(missing, 1)]
+    trend = against(history)
+    (node,) = trend.nodes
+    assert (trend.against, trend.direction, node.direction) == ("history", direction, direction)
+    assert (trend.before_begin, trend.before_end) == (SETTLED - (len(missing) + 1) * HOUR, SETTLED - HOUR)
+    assert (trend.begin, trend.end) == (BEGIN, SETTLED)
+    assert (node.missing_before, node.missing) == (sum(missing), 10)
+    assert node.complete_percent_before == percent(1000 * len(missing) - sum(missing), 1000 * len(missing))
+
+
+@pytest.mark.parametrize(
+    ("lags", "before_us"),
+    [
+        ((past_lag(10_000, updates=300), past_lag(20_000, updates=100)), 12_500),
+        ((past_lag(10_000, updates=50), past_lag(20_000, updates=49)), None),  # a p99 of 99 says nothing
+        ((past_lag(10_000), past_lag(90_000, link="other")), 10_000),
+    ],
+)
+def test_the_lag_of_earlier_reports_is_their_mean(lags: tuple[PastLag, ...], before_us: int | None) -> None:
+    """With the weight of their updates, link by link."""
+    history = [past(past_node(10, lag)) for lag in lags]
+    trend = against(history, lag=LagSection(propagation=(propagation(p99_us=40_000),)))
+    (node,) = trend.nodes
+    assert (node.p99_us_before, node.p99_us) == (before_us, None if before_us is None else 40_000)
+    assert trend.direction == ("same" if before_us is None else "worse")
+
+
+def test_only_what_was_before_counts() -> None:
+    """Neither a report on the same time, nor a later one, nor one of more than 30 days ago, nor other nodes."""
+    others = [
+        past(past_node(0), ended_before=timedelta()),
+        past(past_node(0), ended_before=-HOUR),
+        past(past_node(0), ended_before=timedelta(days=30) + HOUR),
+    ]
+    assert [node.missing_before for node in against([past(past_node(7)), *others]).nodes] == [7]
+    halved = summarize(made(target(), over_time=over_time([0] * 10)), history=[*others, past(past_node(0, node="x"))])
+    assert halved.trend is not None
+    assert halved.trend.against == "first_half"
+    assert summarize(made(target()), history=others).trend is None
+
+
+def test_an_earlier_report_is_compared_the_same_from_the_file_of_the_trend() -> None:
+    """Its line has what its JSON has: shares with their bounds, and the lag of each link of its latest selector."""
+    figures = (stamped(expected=1000, missing=100, unknown=50), unstamped(seen=1000, missing=5))
+    lag = LagSection(propagation=(propagation(p99_us=10_000, ahead_us=1_000), propagation(p99_us=9_000)))
+    earlier = made(target("edge", figures=figures[0]), target("plain", figures=figures[1]), lag=lag)
+    earlier = earlier.model_copy(update={"summary": summarize(earlier)})
+    line = past_report(earlier)
+    edge, plain = line.nodes
+    assert (edge.expected, edge.missing, edge.unknown) == (950, 100, 50)
+    assert (edge.complete_percent_at_least, edge.complete_percent_at_most) == (85, 90)
+    assert (plain.missing, plain.complete_percent_at_least) == (5, None)
+    assert [(one.updates, one.p99_us, one.uncertain_us) for one in edge.lag] == [
+        (one.lag.rows, one.corrected.p99_us, one.corrected.uncertain_us)
+        for one in lag.propagation[1:]
+        if one.corrected is not None
+    ]
+    before = line.model_copy(update={"begin": line.begin - HOUR, "end": line.end - HOUR})
+    now = made(target("edge"), target("plain", figures=unstamped(seen=1000)), lag=lag)
+    by_file, by_json = summarize(now, history=[before]).trend, summarize(now, baseline=earlier).trend
+    assert by_file is not None
+    assert by_json is not None
+    assert by_file.nodes == by_json.nodes
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> str:

@@ -1,0 +1,195 @@
+"""Which sealed files a report on a window of time reads, and where in each node's log they begin.
+
+Owns the choice by the footers of the files, newest first: of the rows, what a report reads goes with the length of the
+window, not with that of the logs. Of the time in front of it the events are read, but for files with heartbeats
+alone: only they say what links selected, and since when they held it. Knows files, not Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import zip_longest
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.errors import ReportError
+from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.survey import LogCut
+
+__all__ = ["MARGIN_US", "recent_files"]
+
+MARGIN_US: Final = 300_000_000
+"""How much more than the window is read of each log: updates on the way, and heartbeats in front of an absence."""
+
+_QUIET: Final = "heartbeat"
+"""The event that says nothing of the time behind the next one."""
+
+_PATH: Final = re.compile(
+    r"(?P<table>updates|events)/node=(?P<node>[^/]*)/date=[^/]*/hour=[^/]*/(?P<node_epoch>\d+)-(?P<number>\d+)\.parquet$"
+)
+
+_Segment = tuple[int, int]
+"""The node epoch and number of a segment; a node's are in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The rows of a segment's files."""
+
+    rows: int
+    first_pos: int
+    last_pos: int
+    first_us: int
+    last_us: int
+
+
+def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tuple[LogFiles, tuple[LogCut, ...]]:
+    """Return the files that a report on a window needs, and where the logs begin that are not read whole.
+
+    The window is by the clock of the reference that is asked for, else of the primaries, else of the taps, else of any
+    node. A log that ends before the newest of theirs is read back as far again: its clock may be slow. Files on this
+    machine alone can be chosen; with one that Spark reads by itself, all are read.
+
+    Args:
+        files: The logs.
+        since_us: The begin of the window. The report must have an end too: final values need all rows.
+        reference: The node that was asked for as the reference; None when the report chooses.
+
+    Raises:
+        ReportError: A file cannot be read.
+    """
+    if not (nodes := _by_node((*files.updates, *files.events))):
+        return files, ()
+    span = cache(lambda node, segment: _span(nodes[node][segment].values()))
+    newest = {node: max(segments) for node, segments in nodes.items()}
+    ends_us = {node: span(node, segment).last_us for node, segment in newest.items()}
+    roles = {node: _role(next(iter(nodes[node][segment].values()))) for node, segment in newest.items()}
+    end_us = max(ends_us[node] for node in _timekeepers(roles, reference=reference))
+    cuts: list[LogCut] = []
+    chosen: dict[str, list[str]] = {"updates": [], "events": []}
+    for node, segments in nodes.items():
+        from_us = since_us - max(0, end_us - ends_us[node]) - MARGIN_US
+        taken: dict[_Segment, _Span] = {}
+        newest_first = sorted(segments, reverse=True)
+        for segment, before in zip_longest(newest_first, newest_first[1:]):
+            taken[segment] = span(node, segment)
+            # Where a clock was set forward, as behind a start, a segment reaches back further than the one before it.
+            if taken[segment].first_us <= from_us and (before is None or span(node, before).last_us <= from_us):
+                break
+        for segment in taken:
+            for table, path in segments[segment].items():
+                chosen[table].append(path)
+        if earlier := segments.keys() - taken.keys():
+            chosen["events"] += _telling({segment: segments[segment] for segment in earlier})
+            cuts.append(_cut(node, taken))
+    updates, events = (tuple(sorted(chosen[table])) for table in ("updates", "events"))
+    return (replace(files, updates=updates, events=events), tuple(cuts)) if cuts else (files, ())
+
+
+def _telling(segments: Mapping[_Segment, Mapping[str, str]]) -> list[str]:
+    """Return the files of events that say more than that a node was alive, and the last of each of its processes."""
+    last = dict(sorted(segments))
+    return [
+        files["events"]
+        for (epoch, number), files in segments.items()
+        if "events" in files and (last[epoch] == number or not _is_quiet(files["events"]))
+    ]
+
+
+def _by_node(paths: Iterable[str]) -> dict[str, dict[_Segment, dict[str, str]]]:
+    """Return the files by node, segment and table, of copies one; nothing when any is not on this machine."""
+    nodes: dict[str, dict[_Segment, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    for path in paths:
+        if "://" in path or (name := _PATH.search(path)) is None:
+            return {}
+        segment = int(name["node_epoch"]), int(name["number"])
+        nodes[unquote(name["node"])][segment].setdefault(name["table"], path)
+    return nodes
+
+
+def _timekeepers(roles: Mapping[str, str], *, reference: str | None) -> list[str]:
+    """Return the nodes by whose clocks the window is."""
+    if reference is not None and reference in roles:
+        return [reference]
+    for role in ("primary", "tap"):
+        if found := [node for node in roles if roles[node] == role]:
+            return found
+    return list(roles)
+
+
+def _cut(node: str, taken: Mapping[_Segment, _Span]) -> LogCut:
+    first = min(taken)
+    processes: dict[int, list[_Span]] = defaultdict(list)
+    for (epoch, _), span in taken.items():
+        processes[epoch].append(span)
+    absent = 0
+    for epoch, spans in processes.items():
+        begin = taken[first].first_pos if epoch == first[0] else 1
+        absent += max(span.last_pos for span in spans) - begin + 1 - sum(span.rows for span in spans)
+    return LogCut(node, first[0], taken[first].first_pos, taken[first].first_us, absent)
+
+
+def _span(paths: Iterable[str]) -> _Span:
+    found: list[tuple[int, Any, Any]] = []
+    for path in paths:
+        with _reading(path):
+            metadata = pq.read_metadata(path)
+            names = metadata.schema.names
+            found += zip(
+                _row_counts(metadata),
+                _statistics(metadata, names.index("log_pos")),
+                _statistics(metadata, names.index("applied" if "applied" in names else "at")),
+                strict=True,
+            )
+    if not found:
+        raise ReportError(f"{path} holds no row", hint="Nodes never seal such a file: copy it again, or take it away")
+    return _Span(
+        rows=sum(rows for rows, _, _ in found),
+        first_pos=min(pos.min_raw for _, pos, _ in found),
+        last_pos=max(pos.max_raw for _, pos, _ in found),
+        first_us=min(at.min_raw for _, _, at in found),
+        last_us=max(at.max_raw for _, _, at in found),
+    )
+
+
+def _is_quiet(path: str) -> bool:
+    """Return whether all events of a file are heartbeats, by its footer."""
+    with _reading(path):
+        metadata = pq.read_metadata(path)
+        found = _statistics(metadata, metadata.schema.names.index("event"))
+        return all(each is not None and each.has_min_max and each.min == each.max == _QUIET for each in found)
+
+
+def _row_counts(metadata: pq.FileMetaData) -> list[int]:
+    return [group.num_rows for group in map(metadata.row_group, range(metadata.num_row_groups)) if group.num_rows]
+
+
+def _statistics(metadata: pq.FileMetaData, column: int) -> Sequence[Any]:
+    """Return the statistics of a column of each row group that has rows."""
+    # Any: the stubs allow for files without statistics, which nodes do not make.
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return [group.column(column).statistics for group in groups if group.num_rows]
+
+
+def _role(path: str) -> str:
+    with _reading(path):
+        column = pq.read_table(path, columns=["role"], partitioning=None).column("role")
+    return str(column[0].as_py())
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise ReportError(
+            f"{path} cannot be read: {error}", hint="`fanout log verify` tells whether it is damaged"
+        ) from error
