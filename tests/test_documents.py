@@ -137,6 +137,7 @@ def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
         "node": {"id": "edge-1"},
         "server": {"listener": [listener]},
         "http": {},
+        "pool": {},
         "log": {"ship": {"to": "s3://bucket"}},
         "access": {"rule": [rule], "http": {"url": "http://127.0.0.1:9000/"}},
         "retained": {},

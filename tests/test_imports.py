@@ -32,6 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "storage": {"errors", "replica", "selection"},
     "link": {"errors", "mqtt", "selection", "replica", "chain", "peer_text", "config", "certificates", "runtime"},
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
+    "pool": {"errors", "chain", "peer_text", "config", "certificates", "runtime"},
     "access": {"errors", "mqtt", "selection", "peer_text", "config.access"},
     "api": {"errors", "escaping", "runtime"},
     # It joins parts in other processes, as `node` does in the first one.

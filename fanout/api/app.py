@@ -34,6 +34,7 @@ from fanout.api.models import (
     LagDocument,
     Liveness,
     NodeStatus,
+    PoolDocument,
     Readiness,
     UnconfirmedDocument,
 )
@@ -49,6 +50,7 @@ ENDPOINTS = (
     "/readyz",
     "/v1/status",
     "/v1/lag",
+    "/v1/pool",
     "/v1/clients",
     "/v1/explain",
     "/v1/links/{link}/unconfirmed",
@@ -166,6 +168,12 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         """Answer how far each link is behind; null where that is not known."""
         await turns.wait()
         return node.lag()
+
+    @app.get("/v1/pool", operation_id="pool", responses={**_BUSY, **_REFUSES})
+    async def pool() -> PoolDocument:
+        """Answer the members of the pool, as this node sees them; 409 from a node that is in none."""
+        await turns.wait()
+        return node.pool()
 
     @app.get(
         "/v1/explain",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
+import ssl
 from collections.abc import Generator, MutableMapping
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ import uvicorn
 from fanout.api.http_connection import HttpConnection
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
 __all__ = ["EmbeddedServer"]
 
@@ -35,12 +36,15 @@ _DRAIN_SECONDS: Final = 2
 class EmbeddedServer(uvicorn.Server):
     """A uvicorn server that leaves signals to the node."""
 
-    def __init__(self, app: FastAPI, *, closed_total: MutableMapping[str, int]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, closed_total: MutableMapping[str, int], tls: ssl.SSLContext | None = None
+    ) -> None:
         """Prepare to serve `app`, with all imports done.
 
         Args:
             app: The application.
             closed_total: Counts connections that the node closes, by reason.
+            tls: Context for handshakes; None without TLS.
         """
         config = uvicorn.Config(
             app,
@@ -59,6 +63,7 @@ class EmbeddedServer(uvicorn.Server):
             timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
         config.load()
+        config.ssl = tls
         super().__init__(config)
 
     @contextlib.contextmanager

@@ -114,7 +114,8 @@ class HttpConnection(H11Protocol):
             self._closed_total["body_too_large"] += 1
             self._lingers, self._since_s = True, self.loop.time()
             self.flow.pause_reading()
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS has no half of a connection
+                self.transport.write_eof()
 
     def _end(self, reason: str) -> None:
         self._closed_total[reason] += 1

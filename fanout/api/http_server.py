@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from fanout.errors import ListenError
 from fanout.runtime.listening import open_listening_sockets
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from fanout.api.embedded import EmbeddedServer
 
@@ -30,14 +31,26 @@ _SYSTEM_BUFFER_BYTES: Final = 64 * 1024
 class HttpServer:
     """Serves one application on one address; `start` once, `stop` once."""
 
-    def __init__(self, make_app: Callable[[], FastAPI], *, host: str, port: int) -> None:
+    def __init__(
+        self,
+        make_app: Callable[[], ASGIApp],
+        *,
+        host: str,
+        port: int,
+        key: str = "http.listen",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """Prepare; nothing is opened before `start`.
 
         Args:
             make_app: Creates the application, in a thread because of slow imports.
             host: Name or address to listen on; a name with several addresses is bound on all of them.
             port: TCP port; 0 takes a free one, see `port` after `start`.
+            key: Key of the address in the configuration.
+            tls: Context for handshakes; None without TLS.
         """
+        self._key = key
+        self._tls = tls
         self._make_app = make_app
         self._host = host
         self._port = port
@@ -54,7 +67,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Base URL for clients, such as `http://127.0.0.1:8080`."""
-        return f"http://{self._authority}"
+        return f"{'http' if self._tls is None else 'https'}://{self._authority}"
 
     def status(self) -> HttpStatus:
         """Return the number of connections, and of closed ones by reason."""
@@ -109,11 +122,11 @@ class HttpServer:
     def _make_server(self) -> EmbeddedServer:
         from fanout.api.embedded import EmbeddedServer
 
-        return EmbeddedServer(self._make_app(), closed_total=self._closed_total)
+        return EmbeddedServer(self._make_app(), closed_total=self._closed_total, tls=self._tls)
 
     async def _bind(self) -> list[socket.socket]:
         options = [(socket.SOL_SOCKET, size, _SYSTEM_BUFFER_BYTES) for size in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
         try:
             return await open_listening_sockets(self._host, self._port, backlog=_BACKLOG, options=options)
         except OSError as error:
-            raise ListenError.of(error, address=self._authority, key="http.listen") from error
+            raise ListenError.of(error, address=self._authority, key=self._key) from error

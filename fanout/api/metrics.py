@@ -1,8 +1,8 @@
 """Prometheus metrics of a node, read at each scrape from its documents.
 
-Owns names, labels and meaning; `docs/reference/metrics.md` has the advice for each. Nothing is counted here. Labels are
-bounded sets: links and selectors of the configuration, states, reasons; never a topic or a client. A metric without a
-known value is absent, never zero.
+Owns names, labels and meaning; `docs/reference/metrics.md` and `metrics-links.md` have the advice for each. Nothing is
+counted here. Labels are bounded sets: links and selectors of the configuration, states, reasons; never a topic or a
+client. A metric without a known value is absent, never zero.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fanout.api.models import (
     LinkLag,
     LogStatus,
     NodeStatus,
+    PoolStatus,
     RetainedStatus,
     ServerStatus,
     WorkerStatus,
@@ -67,6 +68,7 @@ _LABELS = {
     "refused_total": "reason",
     "hook_failures_total": "reason",
     "closed_total": "reason",
+    "ask_failures_total": "reason",
 }
 """The label of each field that has several figures, with a name for each."""
 _NOT_FIGURES = frozenset({"epoch", "number"})
@@ -182,6 +184,7 @@ METRICS = (
     *_specs("fanout_retained", RetainedStatus),
     MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
     *_specs("fanout_http", HttpStatus),
+    *_specs("fanout_pool", PoolStatus),
 )
 """Every metric of a node, without those of the process (`process_...`), which prometheus-client adds."""
 
@@ -231,6 +234,7 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
         ("fanout_archive", None if status.log is None else status.log.archive),
         ("fanout_retained", status.retained),
         ("fanout_http", status.http),
+        ("fanout_pool", status.pool),
     ):
         if document is not None:
             yield from _figure_samples(prefix, document)

@@ -48,6 +48,9 @@ __all__ = [
     "LogStatus",
     "NodeState",
     "NodeStatus",
+    "PoolDocument",
+    "PoolMember",
+    "PoolStatus",
     "Readiness",
     "RetainedStatus",
     "Role",
@@ -312,7 +315,9 @@ class AuditDetail(_Document):
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
-    reason: str = Field(default="", description='What called for it: "sample"; empty for the schedule or a person.')
+    reason: str = Field(
+        default="", description='What called for it: "sample", "pool"; empty for the schedule or a person.'
+    )
 
 
 class SamplingDetail(_Document):
@@ -610,6 +615,73 @@ class HttpStatus(_Document):
     )
 
 
+class PoolStatus(_Document):
+    """This node as a member of its pool: figures, without the members one by one."""
+
+    members: NonNegativeInt = Field(description="Members of the pool that are known, this node included.")
+    members_reachable: NonNegativeInt = Field(description="Members of the pool that answer, this node included.")
+    members_ready: NonNegativeInt = Field(description="Members of the pool that answer and are ready.")
+    members_equal: NonNegativeInt = Field(
+        description="Members of the pool that held what this node held at their newest common cut, this node included."
+    )
+    asked_total: NonNegativeInt = Field(description="Questions sent to other members of the pool.")
+    ask_failures_total: dict[str, NonNegativeInt] = Field(
+        description="Questions to other members of the pool that brought nothing, by reason."
+    )
+    answered_total: NonNegativeInt = Field(description="Questions of members of the pool answered here.")
+    refused_total: dict[str, NonNegativeInt] = Field(
+        description="Requests at the listener for members of the pool that were refused, by reason."
+    )
+    connections: NonNegativeInt = Field(description="Connections of members of the pool now.")
+    closed_total: dict[str, NonNegativeInt] = Field(
+        description="Connections closed at the listener for members of the pool, by reason."
+    )
+    cuts_compared_total: NonNegativeInt = Field(
+        description="Cuts at which this node was compared with another member of the pool."
+    )
+    cuts_differed_total: NonNegativeInt = Field(
+        description="Cuts at which this node and another member of the pool held different values."
+    )
+    repairs_total: NonNegativeInt = Field(
+        description="Audits of links of this node because members of the pool held different values."
+    )
+
+
+class PoolMember(_Document):
+    """One member of the pool; null stands for what is not known, and for what a member did not say."""
+
+    node: str | None = Field(description="Its `node.id`; null before it has answered.")
+    address: str | None = Field(description="Where it is asked; null for the node that answers.")
+    is_self: bool = Field(description="Whether it is the node that answers.")
+    reachable: bool = Field(description="Whether it has answered within `pool.suspect_after_s`.")
+    failure: str | None = Field(description="Why the newest question brought nothing; null when it brought an answer.")
+    state: NodeState | None = Field(description="Whether it is ready, in a word; null while it is not reachable.")
+    ready: bool | None = Field(description="Whether it is ready; null while it is not reachable.")
+    topics: NonNegativeInt | None = Field(description="Retained topics that its clients can read.")
+    digest_equal: bool | None = Field(
+        default=None,
+        description="Whether it held what this node held at their newest common cut; null without a recent one.",
+    )
+    digest_equal_since: AwareDatetime | None = Field(default=None, description="Since when that is so.")
+    lag: NonNegativeFloat | None = Field(description="How far its links are behind at most, in seconds.")
+    sessions: NonNegativeInt | None = Field(description="Sessions of its clients.")
+    moved_in: NonNegativeInt | None = Field(default=None, description="Sessions that came to it from other members.")
+    moved_out: NonNegativeInt | None = Field(default=None, description="Sessions that left it for other members.")
+    version: str | None = Field(description="The version of fanout that it runs, as it said last.")
+    config_digest: str | None = Field(
+        description="Digest of what it replicates, as it said last; equal for the same links and selectors."
+    )
+
+
+class PoolDocument(_Document):
+    """`/v1/pool`: the members of the pool, as one of them sees them."""
+
+    node: str
+    ready: bool = Field(description="Whether every member is reachable and ready, and replicates the same.")
+    reasons: tuple[str, ...] = Field(description="Every reason why the pool is not ready; empty when it is.")
+    members: tuple[PoolMember, ...] = Field(description="This node first, the others in the order of their names.")
+
+
 class NodeStatus(_Document):
     """`/v1/status`: everything about one node."""
 
@@ -632,6 +704,7 @@ class NodeStatus(_Document):
     log: LogStatus | None = Field(description="Null without a replication log.")
     retained: RetainedStatus | None = Field(default=None, description="Null when retained values are in memory only.")
     http: HttpStatus | None = Field(default=None, description="Null where an older node answers.")
+    pool: PoolStatus | None = Field(default=None, description="Null for a node that is in no pool.")
     limits: dict[str, NonNegativeFloat] = Field(
         default_factory=dict, description="The bounds in force, by their dotted key in the configuration."
     )

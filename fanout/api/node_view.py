@@ -13,6 +13,7 @@ from fanout.api.models import (
     KickResult,
     LagDocument,
     NodeStatus,
+    PoolDocument,
     Readiness,
     UnconfirmedDocument,
 )
@@ -41,6 +42,13 @@ class NodeView(Protocol):
 
     def lag(self) -> LagDocument:
         """Return how far each link is behind."""
+
+    def pool(self) -> PoolDocument:
+        """Return the members of the pool.
+
+        Raises:
+            RequestRefused: The node is in no pool.
+        """
 
     def drain(self) -> Draining:
         """Begin to drain; harmless when the node drains already."""

@@ -88,7 +88,7 @@ def _acl(path: Path, config: NodeConfig, syntax: AclSyntax) -> str:
     blocks, faults = list[str](), list[ConfigFault]()
     for index, link in enumerate(config.links):
         try:
-            blocks.append(acl_text(link, node_id=config.node.id, syntax=syntax))
+            blocks.append(acl_text(link, node_id=config.node.id, syntax=syntax, in_pool=config.pool is not None))
         except AclUnwritable as error:
             hint = f"Use another name or filter, or write the rule by hand: --for {AclSyntax.LIST} lists them."
             faults.append(ConfigFault(f"link[{index}]", str(error), hint))
@@ -109,6 +109,8 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
     yield "http", str(config.http.listen) if config.http else "off"
     if config.http is not None and config.http.agent_listen is not None:
         yield "agent check", config.http.agent_listen.authority
+    if config.pool is not None:
+        yield "pool", config.pool.listen.authority
     yield "log", str(config.log.directory) if config.log else "off"
     if config.log is not None and config.log.ship is not None:
         yield "shipped to", config.log.ship.to

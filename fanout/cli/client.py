@@ -25,6 +25,7 @@ from fanout.api.models import (
     KickResult,
     LagDocument,
     NodeStatus,
+    PoolDocument,
     Readiness,
     UnconfirmedDocument,
 )
@@ -96,6 +97,14 @@ class NodeClient:
     def lag(self) -> LagDocument:
         """Return `/v1/lag`."""
         return self._parse(LagDocument, self.document("/v1/lag"))
+
+    def pool(self) -> PoolDocument:
+        """Return `/v1/pool`.
+
+        Raises:
+            RequestRefused: The node is in no pool.
+        """
+        return self._parse(PoolDocument, self._allowed(self._ask("GET", "/v1/pool"), "the pool"))
 
     def drain(self) -> Draining:
         """Make the node drain, and return its answer."""

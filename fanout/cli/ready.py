@@ -1,10 +1,10 @@
-"""`fanout ready`: ask whether a node may join its pool, or wait until it may."""
+"""`fanout ready` and `fanout pool`: ask whether a node, or its whole pool, may take clients, and wait until it may."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Protocol, TypeVar
 
 import typer
 
@@ -25,17 +25,29 @@ __all__ = ["register", "wait_ready"]
 _POLL_S: Final = 0.5
 
 
+class _Answer(Protocol):
+    @property
+    def ready(self) -> bool: ...
+
+
+A = TypeVar("A", bound=_Answer)
+
+
 def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(epilog="Exit codes: 0 ready, 1 not ready, 3 unreachable.")(ready)
+    """Add the commands to `app`."""
+    app.command(epilog="Exit codes: 0 ready, 1 not ready, 3 unreachable, 5 in no pool (--pool).")(ready)
+    app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")(pool)
 
 
 def ready(
     url: UrlArgument = DEFAULT_URL,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to be ready.")] = 0,
+    whole_pool: Annotated[
+        bool, typer.Option("--pool", help="Ask for the whole pool: every member is reachable and ready.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask whether a node holds all it replicates.
+    """Ask whether a node holds all it replicates, or whether every member of its pool does.
 
     A node that is not ready says why.
 
@@ -46,6 +58,8 @@ def ready(
     from fanout.cli.output.progress import SyncProgress
     from fanout.cli.output.terminal import error_console, print_json, show
 
+    if whole_pool:
+        _ready_pool(url, wait=wait, as_json=as_json)
     console = error_console()
     with NodeClient(url) as client, SyncProgress(console, url=url, enabled=wait > 0) as progress:
         readiness = wait_ready(client, timeout_s=wait, progress=progress)
@@ -56,6 +70,37 @@ def ready(
         if readiness.links:
             show("", _links_table(readiness))
     raise typer.Exit(ExitCode.OK if readiness.ready else ExitCode.NO)
+
+
+def pool(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show the members of a pool, as one of them sees them.
+
+    What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
+    """
+    from fanout.cli.client import NodeClient
+    from fanout.cli.output.pool_table import pool_lines
+    from fanout.cli.output.terminal import print_json, show
+
+    with NodeClient(url) as client:
+        document = client.pool()
+    if as_json:
+        print_json(document.model_dump(mode="json"))
+        return
+    show(*pool_lines(document))
+
+
+def _ready_pool(url: str, *, wait: float, as_json: bool) -> NoReturn:
+    from fanout.cli.client import NodeClient
+    from fanout.cli.output.pool_table import pool_lines
+    from fanout.cli.output.terminal import print_json, show
+
+    with NodeClient(url) as client:
+        document = _wait(client.pool, timeout_s=wait)
+    if as_json:
+        print_json(document.model_dump(mode="json"))
+    else:
+        show(*pool_lines(document))
+    raise typer.Exit(ExitCode.OK if document.ready else ExitCode.NO)
 
 
 def wait_ready(
@@ -78,19 +123,42 @@ def wait_ready(
     Raises:
         NodeUnreachable: It could not be reached at the last try.
     """
+
+    def shown() -> Readiness:
+        try:
+            readiness = client.readiness()
+        except NodeUnreachable:
+            progress.unreachable()
+            raise
+        progress.update(readiness)
+        return readiness
+
+    return _wait(shown, timeout_s=timeout_s, clock=clock, sleep=sleep)
+
+
+def _wait(
+    ask: Callable[[], A],
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> A:
+    """Ask until the answer is yes or the time is up, and return the last answer.
+
+    Raises:
+        NodeUnreachable: The node could not be reached at the last try.
+    """
     deadline = clock() + timeout_s
     while True:
         left_s = deadline - clock()
         try:
-            readiness = client.readiness()
+            answer = ask()
         except NodeUnreachable:
             if left_s <= 0:
                 raise
-            progress.unreachable()
         else:
-            progress.update(readiness)
-            if readiness.ready or left_s <= 0:
-                return readiness
+            if answer.ready or left_s <= 0:
+                return answer
         sleep(max(0.0, min(_POLL_S, left_s)))
 
 

@@ -8,6 +8,7 @@ from fanout.config.access import AccessConfig
 from fanout.config.address import Address
 from fanout.config.loading import load_config, parse_config
 from fanout.config.passwords import read_audit_password, read_count_key, read_password, read_token
+from fanout.config.pool import PoolConfig
 from fanout.config.rules import Role
 from fanout.config.settings import (
     HttpConfig,
@@ -32,6 +33,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "NodeConfig",
+    "PoolConfig",
     "QueueOverflow",
     "RetainPolicy",
     "RetainedConfig",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fanout.errors import AddressInvalid
 
-__all__ = ["MQTT_PORT", "Address", "parse_http_listen", "parse_listen", "parse_listener", "parse_primary"]
+__all__ = ["MQTT_PORT", "Address", "parse_http_listen", "parse_listen", "parse_listener", "parse_peer", "parse_primary"]
 
 MQTT_PORT = 1883
 """The port of an `mqtt://` address that names none."""
@@ -161,6 +161,18 @@ def parse_http_listen(text: str) -> Address:
         raise AddressInvalid(f'"{text}" has a scheme; HTTP is the only one here', hint=f'Write "{rest}".')
     host, port = _parse_host_and_port(text, whole=text, port_default=None, example="127.0.0.1:8080")
     return Address("http", host, port)
+
+
+def parse_peer(text: str) -> Address:
+    """Read the address of a member of a pool, `host:port`.
+
+    Raises:
+        AddressInvalid: When it is not such an address.
+    """
+    address = parse_http_listen(text)
+    if address.port == 0:
+        raise AddressInvalid(f'"{text}" has the port 0', hint="Write the port of the member's pool.listen.")
+    return address
 
 
 def _parse_mqtt(text: str) -> Address:

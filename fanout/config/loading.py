@@ -184,6 +184,10 @@ def _inert_values(link: int) -> dict[str, object]:
         "server.write_buffer_low_bytes": 1024,
         "server.write_buffer_high_bytes": 1024**4,
         "http.listen": "127.0.0.1:0",
+        "pool.listen": "127.0.0.1:0",
+        "pool.suspect_after_s": 86_400,
+        "pool.ping_interval_s": 0.01,
+        "pool.members_max": 64,
         "link.name": f"inert-{link}",
         "link.primary": f"mqtts://inert-{link}",  # the keys of TLS are legal with it
         "link.client_id": f"inert-{link}",

@@ -105,11 +105,12 @@ def read_count_key(path: Path) -> tuple[str, str]:
     return key, secret
 
 
-def read_token(path: Path) -> str:
-    """Return the token in `http.token_file`.
+def read_token(path: Path, *, key: str = "http.token_file") -> str:
+    """Return the token in a file.
 
     Args:
         path: The file; relative to the current directory.
+        key: Its key in the configuration.
 
     Raises:
         ConfigError: When the file cannot be read, or has no token of one line that is long enough.
@@ -118,7 +119,7 @@ def read_token(path: Path) -> str:
         with path.open("rb") as file:
             text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
-        hint = "Correct http.token_file, or the file and its permissions."
+        hint = f"Correct {key}, or the file and its permissions."
         raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {system_reason(error)}", hint),)) from error
     if not _TOKEN.fullmatch(text):
         problem = f"has no token: {_TOKEN_CHARACTERS_MIN} characters or more of A-Z a-z 0-9 - . _ ~ + / ="

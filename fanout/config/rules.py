@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from fanout.config.access import find_access_faults
 from fanout.config.address import Address
+from fanout.config.pool import find_pool_faults
 from fanout.config.settings import LinkConfig, NodeConfig
 from fanout.errors import ConfigFault
 from fanout.selection import (
@@ -52,6 +53,11 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
         *_server_faults(config),
         *_retained_faults(config),
         *find_access_faults(config.access),
+        *find_pool_faults(
+            config.pool,
+            has_links=bool(config.links),
+            workers=None if config.server is None else config.server.workers,
+        ),
         *_link_faults(config),
         *_selector_faults(config),
         *_overlap_faults(config),
@@ -122,6 +128,8 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         listeners.append(("http.listen", config.http.listen))
         if config.http.agent_listen is not None:
             listeners.append(("http.agent_listen", config.http.agent_listen))
+    if config.pool is not None:
+        listeners.append(("pool.listen", config.pool.listen))
     for (first_key, first), (key, address) in itertools.combinations(listeners, 2):
         if _clash(first, address):
             yield ConfigFault(

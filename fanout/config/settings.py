@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field
 
 from fanout.config.access import AccessConfig
 from fanout.config.address import Address
+from fanout.config.pool import PoolConfig
 from fanout.config.values import (
     GIB,
     KIB,
@@ -484,6 +485,8 @@ class NodeConfig:
     """`[access]`; its defaults when absent."""
     http: HttpConfig | None = None
     """`[http]`; None when absent: no HTTP listener."""
+    pool: PoolConfig | None = None
+    """`[pool]`; None when absent: the node knows of no other secondaries."""
     log: LogConfig | None = None
     """`[log]`; None when absent: no replication log."""
     retained: RetainedConfig = _RETAINED

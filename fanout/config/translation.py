@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from fanout.config.access import AccessConfig, HookConfig, RuleSection
 from fanout.config.address import Address
+from fanout.config.pool import PoolConfig
 from fanout.config.settings import (
     HttpConfig,
     IdentityConfig,
@@ -47,6 +48,7 @@ SECTIONS: Mapping[str, type] = {
     "access.http": HookConfig,
     "access.rule": RuleSection,
     "http": HttpConfig,
+    "pool": PoolConfig,
     "log": LogConfig,
     "log.ship": ShipConfig,
     "retained": RetainedConfig,

@@ -16,7 +16,14 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
-from fanout.config.address import Address, parse_http_listen, parse_listen, parse_listener, parse_primary
+from fanout.config.address import (
+    Address,
+    parse_http_listen,
+    parse_listen,
+    parse_listener,
+    parse_peer,
+    parse_primary,
+)
 from fanout.errors import FanoutError, SelectorInvalid
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 from fanout.selection import check_filter, check_prefix
@@ -41,6 +48,7 @@ __all__ = [
     "ListUrl",
     "ListenAddresses",
     "ListenerAddress",
+    "MemberCount",
     "MessageCount",
     "Name",
     "Network",
@@ -49,6 +57,8 @@ __all__ = [
     "PacketBytes",
     "PathText",
     "PayloadBytes",
+    "PeerAddress",
+    "PeerAddresses",
     "Percent",
     "PositiveUint16",
     "Prefix",
@@ -296,6 +306,8 @@ ListUrl: TypeAlias = Annotated[
 ]
 Origin: TypeAlias = Annotated[str, _checked(_check_origin)]
 HttpAddress: TypeAlias = Annotated[Address, parsed(parse_http_listen)]
+PeerAddress: TypeAlias = Annotated[Address, parsed(parse_peer)]
+PeerAddresses: TypeAlias = tuple[PeerAddress, ...]
 PrimaryAddresses: TypeAlias = Annotated[
     tuple[Annotated[Address, parsed(parse_primary)], ...],
     BeforeValidator(_one_or_several),
@@ -313,6 +325,7 @@ Uint32: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFF)]
 SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
 WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
+MemberCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 ByteCountOrZero: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1024 * 1024 * GIB)]
 # A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).

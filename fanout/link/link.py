@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.chain.cut import Cut
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
@@ -294,6 +295,36 @@ class Link:
     async def _audit_for_sample(self, first: int) -> AuditReport:
         """Audit the link because a sample differs, beginning with the selector at a position."""
         return await self._audit(reason="sample", first=first)
+
+    async def audit_for_pool(self, first: int) -> AuditReport:
+        """Audit the link because members of its pool hold different values; this one may be right.
+
+        Args:
+            first: Position of the selector whose set is taken first.
+
+        Raises:
+            AuditRefused: No audit can begin now.
+        """
+        return await self._audit(reason="pool", first=first)
+
+    def cut(self, nodes: Iterable[str]) -> None:
+        """Give the members of a pool one more place at which they compare what they hold: a heartbeat, while live.
+
+        Args:
+            nodes: The other members, whose heartbeats this link listens to from now on.
+        """
+        clock = self._clock
+        self._driver.act(self._session.cut(nodes, now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._driver.write_and_plan()
+
+    @property
+    def own_cuts(self) -> Mapping[str, Cut]:
+        """What the replica held at the newest heartbeats of this link, by their markers."""
+        return self._session.cuts.own
+
+    def newest_cut(self, node: str) -> Cut | None:
+        """Return what the replica held at the newest heartbeat of another member; None before one came."""
+        return self._session.cuts.newest(node)
 
     async def _audit(self, *, confirmed: int | None = None, reason: str = "", first: int = 0) -> AuditReport:
         clock = self._clock

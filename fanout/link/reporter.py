@@ -26,6 +26,7 @@ from fanout.link.model.events import (
     Event,
     HeartbeatReturned,
     HeartbeatsLost,
+    MemberUnheard,
     QosLowered,
     ResumedAtQos0,
     SelectorComplete,
@@ -264,6 +265,13 @@ class Reporter:
                     reason=reason,
                     hint=f"Let the link's user publish and read below {self._config.control_topic}/ at the primary,"
                     " every heartbeat_s",
+                )
+            case MemberUnheard(topic, reason):
+                self._logger.warning(
+                    "heartbeats of a pool member do not come, its values are not compared here",
+                    topic=topic,
+                    reason=reason,
+                    hint=f"Let {self._user} read that topic at the primary; fanout check --acl writes what it needs",
                 )
             case QosLowered(index, qos):
                 selector = self._config.selectors[index]

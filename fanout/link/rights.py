@@ -40,16 +40,17 @@ class Right:
     """What is lost without it; a phrase."""
 
 
-def link_rights(config: LinkConfig, *, node_id: str, primary: PrimaryKind) -> tuple[Right, ...]:
+def link_rights(config: LinkConfig, *, node_id: str, primary: PrimaryKind, in_pool: bool = False) -> tuple[Right, ...]:
     """Return what a link reads and writes at its primary, the selectors first; each right once.
 
     Args:
         config: The link.
         node_id: This node.
         primary: Its primary.
+        in_pool: Whether the node is a member of a pool.
     """
     found: dict[tuple[Access, str], Right] = {}
-    for right in (*_data(config), *_control(config, node_id), *_system(config, primary)):
+    for right in (*_data(config), *_control(config, node_id, in_pool=in_pool), *_system(config, primary)):
         found.setdefault((right.access, right.filter), right)
     return tuple(found.values())
 
@@ -75,12 +76,19 @@ def _data(config: LinkConfig) -> Iterator[Right]:
             )
 
 
-def _control(config: LinkConfig, node_id: str) -> Iterator[Right]:
+def _control(config: LinkConfig, node_id: str, *, in_pool: bool) -> Iterator[Right]:
     topics = f"{link_control_topic(config.control_topic, node_id=node_id, link=config.name)}/#"
     purpose = "markers and heartbeats"
     missing = "the evidence is barrier at most, lag is unknown and a stall is not noticed"
     yield Right("read", topics, purpose, missing)
     yield Right("write", topics, purpose, missing)
+    if in_pool:
+        yield Right(
+            "read",
+            link_control_topic(config.control_topic, node_id="+", link=config.name),
+            "heartbeats of the other members of the pool, at which they compare what they hold",
+            "the node does not notice that it, or another member, is behind",
+        )
     if config.announce_missing:
         topic = missing_topic(config.control_topic).decode()
         yield Right("write", topic, "announcements of missing topics (announce_missing)", "they are dropped")

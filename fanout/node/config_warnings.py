@@ -16,7 +16,13 @@ __all__ = ["find_config_warnings"]
 
 def find_config_warnings(config: NodeConfig) -> list[ConfigFault]:
     """Return the warnings of a configuration; a node starts in spite of them."""
-    return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config), *_old_spellings(config)]
+    return [
+        *_closed_listeners(config),
+        *_silent_selectors(config),
+        *_open_links(config),
+        *_pool_warnings(config),
+        *_old_spellings(config),
+    ]
 
 
 def _old_spellings(config: NodeConfig) -> Iterator[ConfigFault]:
@@ -51,6 +57,24 @@ def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:
             f"link[{index}].primary",
             f'the link "{link.name}": {problem}',
             f"Write {'wss' if plain.has_websocket else 'mqtts'}:// and the port of its listener with TLS.",
+        )
+
+
+def _pool_warnings(config: NodeConfig) -> Iterator[ConfigFault]:
+    pool = config.pool
+    if pool is None:
+        return
+    if not pool.peers and pool.dns is None:
+        yield ConfigFault(
+            "pool.peers",
+            "no other member is known: this node asks nobody, and its pool is itself",
+            'Add peers = ["edge-2:9201"], with the addresses of the members, or dns = "edges:9201".',
+        )
+    if pool.token_file is not None and not pool.has_tls and not pool.is_local:
+        yield ConfigFault(
+            "pool.token_file",
+            "members show each other the token unencrypted, and anybody on the way can read it",
+            "Add certificate_file, key_file and client_ca_file, or keep the members in a network of their own.",
         )
 
 

@@ -23,9 +23,12 @@ from fanout.api.models import (
     KickResult,
     LagDocument,
     LinkDetail,
+    LinkLag,
     LinkReadiness,
     LogStatus,
     NodeStatus,
+    PoolDocument,
+    PoolStatus,
     Readiness,
     RetainedStatus,
     SamplingDetail,
@@ -40,13 +43,17 @@ from fanout.api.node_view import ClientOrder
 from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
+from fanout.errors import RequestRefused
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
+from fanout.node.pool.documents import config_digest, member_facts, pool_document, pool_status
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
+from fanout.pool.member_facts import MemberFacts
+from fanout.pool.pool_members import PoolMembers
 from fanout.replica.store import Replica
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.client_list import ClientQuery
@@ -127,6 +134,10 @@ class NodeParts(Protocol):
     """The replication log; None when the configuration has none."""
     http: HttpServer | None
     """Serves HTTP; None when the configuration has no address for it."""
+    members: PoolMembers | None
+    """The other members of the pool; None when the configuration has none."""
+    peer_listener: HttpServer | None
+    """Answers the other members; None when the configuration has no pool."""
     storage: DiskStore | None
     """Where retained values outlive the process; None when they do not."""
 
@@ -144,6 +155,7 @@ class NodeDocuments:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
+        self._config_digest = config_digest(node.config.links)
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
@@ -181,11 +193,19 @@ class NodeDocuments:
             log=self._log(),
             retained=self._retained(),
             http=node.http.status() if node.http is not None else None,
+            pool=self._pool(),
             limits=self._limits(),
         )
 
     def lag(self) -> LagDocument:
         """Return how far each link is behind."""
+        return LagDocument(
+            node=self._node.config.node.id,
+            role=self._node.role,
+            links=tuple(self._link_lags()),
+        )
+
+    def _link_lags(self) -> list[LinkLag]:
         links = []
         for link in self._node.links:
             status = link.status()
@@ -202,10 +222,30 @@ class NodeDocuments:
                     topics=status.topics,
                 )
             )
-        return LagDocument(
-            node=self._node.config.node.id,
-            role=self._node.role,
-            links=tuple(links),
+        return links
+
+    def pool(self) -> PoolDocument:
+        """Return the members of the pool.
+
+        Raises:
+            RequestRefused: The node is in no pool.
+        """
+        members = self._node.members
+        if members is None:
+            node = self._node.config.node.id
+            raise RequestRefused(f"{node} is in no pool", hint="Add [pool] to its configuration, and start it again")
+        return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns)
+
+    def member_facts(self, instance: str) -> MemberFacts:
+        """Return what this node tells the other members of its pool; `instance` identifies its process."""
+        server = self._node.server
+        return member_facts(
+            instance,
+            self.readiness(),
+            self._link_lags(),
+            topics=len(self._node.store),
+            sessions=server.session_count if server is not None else 0,
+            digest=self._config_digest,
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
@@ -408,6 +448,12 @@ class NodeDocuments:
         path, alarm, waiting = figures.pop("path"), figures.pop("alarm"), figures.pop("waiting")
         return RetainedStatus(file=str(path), alarm=alarm or None, waiting_rows=waiting, **figures)
 
+    def _pool(self) -> PoolStatus | None:
+        members, listener = self._node.members, self._node.peer_listener
+        if members is None or listener is None:
+            return None
+        return pool_status(self.pool(), members.figures(), listener.status())
+
     def _limits(self) -> dict[str, float]:
         config = self._node.config
         limits: dict[str, float] = {}
@@ -423,6 +469,8 @@ class NodeDocuments:
             limits["retained.max_messages"] = config.retained.max_messages
         if config.retained.max_payload:
             limits["retained.max_payload"] = config.retained.max_payload
+        if config.pool is not None:
+            limits["pool.members_max"] = config.pool.members_max
         if config.log is not None:
             limits["log.queue_rows_max"] = config.log.queue_rows_max
         for index, link in enumerate(config.links):

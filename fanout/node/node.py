@@ -36,9 +36,12 @@ from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
+from fanout.node.pool.equality import LinkCuts, keep_equal
+from fanout.node.pool.parts import make_pool_members
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.sys_topics import LinkFigures, SysTopics
+from fanout.pool.pool_members import PoolMembers
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
@@ -170,6 +173,16 @@ class Node:
         agent = config.http.agent_listen if config.http else None
         self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
         """Answers HAProxy's agent check; None when the configuration has no such port."""
+        self.members: PoolMembers | None
+        self.peer_listener: HttpServer | None
+        self.members, self.peer_listener = make_pool_members(
+            config,
+            facts=self.documents.member_facts,
+            cuts=LinkCuts(self.links),
+            clock=self.clock,
+            logger=self._logger,
+        )
+        """The other members of the pool, and what answers them; both None when the configuration has no pool."""
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
@@ -213,6 +226,8 @@ class Node:
                 await self.server.start()
             if self.agent is not None:
                 await self.agent.start()
+            if self.peer_listener is not None:
+                await self.peer_listener.start()
         except BaseException:
             await self.stop()
             raise
@@ -220,6 +235,12 @@ class Node:
         self.spawn("housekeeping", self._keep_house)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
+        if self.members is not None and self.peer_listener is not None:
+            self.spawn("pool listener", self.peer_listener.wait_failed)
+            self.spawn("pool", self.members.run)
+            for link in self.links:
+                keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
+                self.spawn(f"pool equality {link.config.name}", keep)
         if self.storage is not None:
             self.spawn("retained values", self.storage.wait_failed)
         if self.pool is not None:
@@ -279,6 +300,8 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.agent is not None:
             await self.agent.stop()
+        if self.peer_listener is not None:
+            await self.peer_listener.stop()
         if self.http is not None:
             await self.http.stop()
         if self.storage is not None and not await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S):

@@ -147,6 +147,8 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
     # uvicorn logs its start at INFO, which the node logs itself with the address, and each bad request at WARNING,
     # without a limit: `fanout_http_closed_total` counts those.
     logging.getLogger("uvicorn").setLevel(max(level, logging.ERROR))
+    # httpx logs each request at INFO: members of a pool are asked all the time, and counters tell of it.
+    logging.getLogger("httpx").setLevel(max(level, logging.WARNING))
 
 
 def _rendering(stream: TextIO, *, as_json: bool) -> list[Processor]:

@@ -259,6 +259,12 @@ class WorkerPool:
         reports = (worker.last_report for worker in self._workers)
         return sum(report.server.connections for report in reports if report is not None)
 
+    @property
+    def session_count(self) -> int:
+        """Number of sessions, as the workers last reported."""
+        reports = (worker.last_report for worker in self._workers)
+        return sum(report.server.sessions for report in reports if report is not None)
+
     def stats(self) -> ServerStats:
         """Return the last reported figures of all workers, including those that have ended."""
         return add_up(ServerStats, (stats for worker in self._workers for stats in worker.server_stats))

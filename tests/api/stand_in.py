@@ -30,6 +30,9 @@ from fanout.api.models import (
     LogStatus,
     NodeState,
     NodeStatus,
+    PoolDocument,
+    PoolMember,
+    PoolStatus,
     Readiness,
     RetainedStatus,
     Role,
@@ -46,7 +49,7 @@ from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation,
 from fanout.api.topic_verdict import explain
 from fanout.errors import AuditRefused, RequestRefused
 
-__all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
+__all__ = ["StandInNode", "live_link", "pool_member", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
 SINCE = datetime(2025, 11, 21, 8, 0, 0, 250_000, tzinfo=UTC)
 
@@ -119,6 +122,26 @@ def snapshot_link(name: str = "plant", *, topics: int = 12_040) -> LinkDetail:
             ),
         }
     )
+
+
+def pool_member(node: str | None = "edge-2", *, is_self: bool = False, **changes: object) -> PoolMember:
+    """Return a member that is ready."""
+    member = PoolMember(
+        node=node,
+        address=None if is_self else "127.0.0.1:9202",
+        is_self=is_self,
+        reachable=True,
+        failure=None,
+        state="ready",
+        ready=True,
+        topics=200_000,
+        digest_equal=True,
+        lag=0.0041,
+        sessions=14,
+        version="0.1.0",
+        config_digest="00000000000000cc",
+    )
+    return member.model_copy(update=changes)
 
 
 class StandInNode:
@@ -219,6 +242,8 @@ class StandInNode:
             waiting_rows=7,
             waiting_bytes=70,
         )
+        self.members: tuple[PoolMember, ...] = (pool_member("edge-1", is_self=True), pool_member())
+        self.pool_reasons: tuple[str, ...] = ()
         self.error: Exception | None = None
         self.draining = False
         self.held_since: datetime | None = None
@@ -267,6 +292,13 @@ class StandInNode:
         if self.draining:
             return "draining"
         return "not_ready" if self.reasons else "ready"
+
+    def pool(self) -> PoolDocument:
+        if not self.members:
+            raise RequestRefused("edge-1 is in no pool", hint="Add [pool] to its configuration")
+        return PoolDocument(
+            node=self.node, ready=not self.pool_reasons, reasons=self.pool_reasons, members=self.members
+        )
 
     def drain(self) -> Draining:
         self.draining, self.reasons = True, ("the node is draining",)
@@ -386,6 +418,21 @@ class StandInNode:
             log=self.log,
             retained=self.retained,
             http=HttpStatus(connections=2, closed_total={"room": 3}),
+            pool=PoolStatus(
+                members=3,
+                members_reachable=2,
+                members_ready=1,
+                asked_total=400,
+                ask_failures_total={"timeout": 7},
+                answered_total=390,
+                refused_total={"token": 5},
+                connections=2,
+                closed_total={"malformed": 1},
+                members_equal=2,
+                cuts_compared_total=300,
+                cuts_differed_total=11,
+                repairs_total=3,
+            ),
             limits={"server.connections_max": 10_000},
         )
 

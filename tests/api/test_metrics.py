@@ -14,7 +14,8 @@ from fanout.api.metrics import METRICS, node_registry
 from fanout.api.models import LINK_STATES
 from tests.api.stand_in import StandInNode, live_link, ready_node, syncing_node
 
-METRICS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+METRICS_PAGES = "".join((REFERENCE / name).read_text() for name in ("metrics.md", "metrics-links.md"))
 
 
 def scrape(node: StandInNode) -> dict[str, dict[tuple[str, ...], float]]:
@@ -57,6 +58,11 @@ def test_values_come_from_the_documents() -> None:
     assert samples["fanout_archive_waiting_files"] == {(): 2}
     assert samples["fanout_archive_oldest_waiting_seconds"] == {(): 31.5}
     assert samples["fanout_http_connections"] == {(): 2}
+    assert samples["fanout_pool_members_reachable"] == {(): 2}
+    assert samples["fanout_pool_ask_failures_total"] == {("timeout",): 7}
+    assert samples["fanout_pool_refused_total"] == {("token",): 5}
+    assert samples["fanout_pool_members_equal"] == {(): 2}
+    assert samples["fanout_pool_repairs_total"] == {(): 3}
     assert samples["fanout_http_closed_total"] == {("room",): 3}
     assert samples["fanout_limit"] == {("server.connections_max",): 10_000}
 
@@ -130,6 +136,6 @@ def test_selector_text_is_a_safe_label() -> None:
 
 
 def test_operations_page_explains_every_metric() -> None:
-    """The table in the operations page has one row per metric, with its labels, and no row too many."""
-    rows = dict(re.findall(r"^\| `(fanout_\w+?)(?:\{([\w, ]+)\})?` \|", METRICS_PAGE.read_text(), re.MULTILINE))
+    """The tables in the pages of metrics have one row per metric, with its labels, and no row too many."""
+    rows = dict(re.findall(r"^\| `(fanout_\w+?)(?:\{([\w, ]+)\})?` \|", METRICS_PAGES, re.MULTILINE))
     assert rows == {spec.name: ", ".join(spec.labels) for spec in METRICS}

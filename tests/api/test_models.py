@@ -86,6 +86,13 @@ def test_numbers_carry_their_unit() -> None:
         "unknown",
         "pending",
         "missing_workers",
+        "members",
+        "members_reachable",
+        "members_equal",
+        "members_ready",
+        "lag",  # seconds, as its description says
+        "moved_in",
+        "moved_out",
     }
     units = (
         "_seconds",

@@ -134,6 +134,17 @@ def test_acl_prints_the_rules_of_each_link_and_nothing_else(runner: CliRunner, c
     assert '\n{allow, {username, "edge"}, publish, ["office/+/state"]}.\n' in answer.stdout
 
 
+def test_acl_of_a_member_of_a_pool_has_the_heartbeats_of_the_others(runner: CliRunner, config: Path) -> None:
+    """At which members compare what they hold."""
+    before = runner.invoke(app, ["check", str(config), "--acl"]).output
+    config.write_text('[pool]\npeers = ["127.0.0.1:9202"]\n' + config.read_text())
+    answer = runner.invoke(app, ["check", str(config), "--acl"])
+    assert answer.exit_code == 0, answer.output
+    added = set(answer.output.splitlines()) - set(before.splitlines())
+    assert any("fanout/control/+/" in line for line in added), added
+    assert len(added) <= 2
+
+
 def test_acl_that_cannot_be_written_is_a_fault(runner: CliRunner, config: Path) -> None:
     """No part of it is printed: a file with half of the rights would be believed. Every link is named at once."""
     spoilt = SECONDARY.replace('username = "edge"', 'username = "edge "')
@@ -329,3 +340,63 @@ def test_listener_that_admits_nobody_is_a_warning(runner: CliRunner, config: Pat
     assert where.startswith("  server.listen[1]: no client can connect to mqtt://0.0.0.0:1884: ")
     for key in ("access.password_file", "client_ca_file", "[access.http]", "access.anonymous"):
         assert key in hint
+
+
+POOL = """
+[node]
+id = "edge-1"
+
+[server]
+
+[pool]
+listen = "0.0.0.0:9201"
+{0}
+
+[[link]]
+name = "plant"
+primary = "mqtt://127.0.0.1:1883"
+
+[[link.selector]]
+filter = "plant/#"
+"""
+
+
+def test_files_of_a_pool_are_opened(runner: CliRunner, config: Path) -> None:
+    """A token that is none, a CA that is none and a certificate that expires are told with their keys."""
+    directory = config.parent
+    token = directory / "token"
+    Authority(directory).issue("edge", valid=(timedelta(hours=-1), timedelta(days=20)))
+    files = "\n".join(
+        f'{key} = "{directory}/{name}"'
+        for key, name in (
+            ("token_file", "token"),
+            ("certificate_file", "edge.pem"),
+            ("key_file", "edge.key"),
+            ("client_ca_file", "ca.pem"),
+        )
+    )
+    config.write_text(POOL.format(f'peers = ["edge-2:9201"]\n{files}'))
+    token.write_text("a-token-of-the-pool\n")
+    answer = runner.invoke(app, ["check", str(config)])
+    assert answer.exit_code == 0
+    assert "pool    0.0.0.0:9201\n" in answer.stdout
+    assert f"  pool.certificate_file: {directory}/edge.pem: the certificate in it expires on " in answer.stderr
+    token.write_text("short")
+    (directory / "ca.pem").write_text("rubbish")
+    answer = runner.invoke(app, ["check", str(config)])
+    assert answer.exit_code == 2
+    assert [line.partition(":")[0].strip() for line in answer.stderr.splitlines()[1::2]] == [
+        "pool.client_ca_file",
+        "pool.token_file",
+    ]
+
+
+def test_pool_that_is_hardly_meant_is_a_warning(runner: CliRunner, config: Path) -> None:
+    """One without other members, and a token that everybody on the way can read."""
+    token = config.parent / "token"
+    token.write_text("a-token-of-the-pool\n")
+    config.write_text(POOL.format(f'token_file = "{token}"'))
+    answer = runner.invoke(app, ["check", str(config), "--role", "secondary"])
+    assert answer.exit_code == 0
+    assert "  pool.peers: no other member is known: " in answer.stderr
+    assert "  pool.token_file: members show each other the token unencrypted, " in answer.stderr

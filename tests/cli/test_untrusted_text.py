@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fanout.cli
-from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
+from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, PoolDocument, Readiness
 from fanout.cli import main
 from fanout.cli.app import app
 from fanout.cli.output.progress import SyncProgress
@@ -157,12 +157,15 @@ def node() -> Iterator[str]:
         took_seconds=1,
         failure=HOSTILE,
     )
+    stand_in.pool_reasons = ("edge-2 is not ready",)
+    pool = stand_in.pool()
     lag = hostile(LagDocument, stand_in.lag().model_dump(mode="json"))
     with answering(
         {
             "/readyz": (503, hostile(Readiness, stand_in.readiness().model_dump(mode="json"))),
             "/v1/status": (200, status),
             "/v1/lag": (200, lag),
+            "/v1/pool": (200, hostile(PoolDocument, pool.model_dump(mode="json"))),
             "/v1/drain": (202, hostile(Draining, ready_node().drain().model_dump(mode="json"))),
             "/v1/links/plant/audit": (200, audit.model_dump(mode="json")),
         }
@@ -177,6 +180,7 @@ def node() -> Iterator[str]:
         (["lag"], 0),
         (["ready"], 1),
         (["ready", "--wait", "0.01"], 1),
+        (["pool"], 0),
         (["drain"], 0),
         (["drain", "--wait", "0.01"], 1),
     ],

@@ -260,7 +260,7 @@ LINKS = tables("link", selector=st.one_of(st.lists(SELECTORS, max_size=3), SELEC
 FILES = st.fixed_dictionaries(
     {},
     optional={
-        **{section: tables(section) for section in ("node", "server", "http", "log")},
+        **{section: tables(section) for section in ("node", "server", "http", "pool", "log")},
         "link": st.one_of(st.lists(LINKS, max_size=3), LINKS),
         "unknown": VALUES,
     },

@@ -250,7 +250,7 @@ def test_a_key_before_the_first_section_is_told_where_it_belongs() -> None:
         (
             "listen",
             "there is no such key before the first section",
-            "It is a key of [server] and [http]; write it there.",
+            "It is a key of [server] and [http] and [pool]; write it there.",
         ),
         (
             "role",

@@ -33,6 +33,17 @@ def test_forwarded_selectors_are_written_too() -> None:
     assert len(rights(*selectors)) == 3 + len([*CONTROL, VERSION, COUNT, UPTIME])
 
 
+def test_a_member_of_a_pool_reads_the_heartbeats_of_the_others() -> None:
+    """Those of the same link at any node; it writes its own only."""
+    config = config_for(1883, control_topic="ops/x")
+    found = link_rights(config, node_id="edge-1", primary="mosquitto", in_pool=True)
+    assert [(right.access, right.filter) for right in found if right.filter.startswith("ops/")] == [
+        ("read", "ops/x/edge-1/plant/#"),
+        ("write", "ops/x/edge-1/plant/#"),
+        ("read", "ops/x/+/plant"),
+    ]
+
+
 def test_everything_needs_the_primarys_own_topics() -> None:
     """The count of a primary covers its own topics, so a link that can compare it reads them all."""
     assert rights(Selector("#"))[-1] == ("read", "$SYS/#")

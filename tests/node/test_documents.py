@@ -173,6 +173,8 @@ class PartsOfNode(SimpleNamespace):
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             storage=None,
             http=None,
+            members=None,
+            peer_listener=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
         )
 

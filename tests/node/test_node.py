@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import httpx
@@ -22,6 +23,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
+from fanout.chain.cut import Cut
 from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.cli.exit_codes import ExitCode
 from fanout.config import (
@@ -96,6 +98,14 @@ class LinkStandIn:
 
     def retry(self) -> None:
         self.retried.set()
+
+    own_cuts: Mapping[str, Cut] = MappingProxyType({})
+
+    def newest_cut(self, node: str) -> Cut | None:
+        return None
+
+    def cut(self, nodes: Iterable[str]) -> None:
+        """Listen to nobody."""
 
     async def wait_forwarded(self) -> None:
         self.awaited = True

@@ -19,11 +19,12 @@ def restored_logging() -> Iterator[None]:
     """Put the logging set-up back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    uvicorn_level = logging.getLogger("uvicorn").level
+    levels = {name: logging.getLogger(name).level for name in ("uvicorn", "httpx")}
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    logging.getLogger("uvicorn").setLevel(uvicorn_level)
+    for name, former in levels.items():
+        logging.getLogger(name).setLevel(former)
     structlog.reset_defaults()
 
 
@@ -98,6 +99,14 @@ def test_uvicorn_is_quiet_below_error() -> None:
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
     assert [line["event"] for line in json_lines(stream)] == ["Exception in ASGI application"]
+
+
+def test_requests_of_the_node_are_not_logged() -> None:
+    """Members of a pool are asked four times a second."""
+    stream = configured()
+    logging.getLogger("httpx").info("HTTP Request: GET http://127.0.0.1:9202/pool/member")
+    logging.getLogger("httpx").warning("something is wrong")
+    assert [line["event"] for line in json_lines(stream)] == ["something is wrong"]
 
 
 def test_exception_is_part_of_its_line() -> None:

@@ -15,6 +15,7 @@ from fanout.certificates import EXPIRING_S, file_expiry_s
 from fanout.config import NodeConfig, read_audit_password, read_count_key, read_password, read_token
 from fanout.errors import ConfigError, ConfigFault
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
+from fanout.pool.peer_tls import find_tls_faults as find_pool_tls_faults
 from fanout.server.accept.tls import find_tls_faults
 
 __all__ = ["find_file_faults", "find_file_warnings"]
@@ -22,7 +23,13 @@ __all__ = ["find_file_faults", "find_file_warnings"]
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
     """Return the faults of the files that `config` names, relative to the current directory."""
-    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config), *_token_faults(config)]
+    return [
+        *_tls_faults(config),
+        *_password_file_faults(config),
+        *_link_faults(config),
+        *_token_faults(config),
+        *_pool_faults(config),
+    ]
 
 
 def find_file_warnings(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
@@ -52,6 +59,9 @@ def _certificate_warnings(config: NodeConfig, *, now_s: float) -> Iterator[Confi
         key = f"server.listener[{index}]"
         files.append((f"{key}.certificate_file", listener.certificate_file))
         files.append((f"{key}.client_ca_file", listener.client_ca_file))
+    if config.pool is not None:
+        files.append(("pool.certificate_file", config.pool.certificate_file))
+        files.append(("pool.client_ca_file", config.pool.client_ca_file))
     for index, link in enumerate(config.links):
         files.append((f"link[{index}].ca_file", link.ca_file))
         files.append((f"link[{index}].client_certificate_file", link.client_certificate_file))
@@ -64,7 +74,7 @@ def _certificate_warnings(config: NodeConfig, *, now_s: float) -> Iterator[Confi
         yield ConfigFault(
             key,
             f"{path}: the certificate in it {when}",
-            "Renew it; links read it again by themselves, listeners after SIGHUP.",
+            "Renew it; links read it again by themselves, listeners after SIGHUP, a pool after a restart.",
         )
 
 
@@ -73,6 +83,18 @@ def _tls_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         if listener.address.has_tls:
             for name, problem in find_tls_faults(listener):
                 yield ConfigFault(f"server.listener[{index}].{name}", problem, "Correct the file or its path.")
+
+
+def _pool_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    pool = config.pool
+    if pool is None:
+        return
+    for name, problem in find_pool_tls_faults(pool):
+        yield ConfigFault(f"pool.{name}", problem, "Correct the file or its path.")
+    if pool.token_file is not None:
+        yield from _faults_of(
+            "pool.token_file", pool.token_file, partial(read_token, pool.token_file, key="pool.token_file")
+        )
 
 
 def _password_file_faults(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -57,13 +57,14 @@ def syntax_of(server: str) -> AclSyntax:
     return next((one for one in known if server.lower().startswith(one)), AclSyntax.LIST)
 
 
-def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax) -> str:
+def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax, in_pool: bool = False) -> str:
     """Return the rights of a link's user, and of its `audit_username`, as lines of text, each with what it is for.
 
     Args:
         link: The link.
         node_id: This node.
         syntax: The syntax.
+        in_pool: Whether the node is a member of a pool.
 
     Raises:
         AclUnwritable: The syntax cannot carry a user name or Topic Filter.
@@ -71,7 +72,8 @@ def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax) -> str:
     from fanout.link.rights import audit_rights, link_rights
 
     write, title = _WRITERS[syntax], f"link {link.name} of node {node_id}"
-    lines = write(link_rights(link, node_id=node_id, primary=_KINDS.get(syntax, "other")), link, title)
+    rights = link_rights(link, node_id=node_id, primary=_KINDS.get(syntax, "other"), in_pool=in_pool)
+    lines = write(rights, link, title)
     if asked := audit_rights(link):
         auditor = replace(link, name=f"{link.name}-audit", username=link.audit_username, audit_username=None)
         lines += write(asked, auditor, f"audit_username of {title}")

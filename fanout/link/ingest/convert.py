@@ -35,10 +35,19 @@ class ConvertedRows:
     """Updates inside the selectors, in order."""
     others: list[PublishRow] = field(default_factory=list)
     """Rows outside the selectors, in order: own control messages, or unknown ones."""
+    others_at: list[int] | None = None
+    """For each of these rows, how many of the updates came before it; None without such rows."""
     to_puback: list[int] = field(default_factory=list)
     """Packet Identifiers of all QoS 1 rows, in order [MQTT-4.6.0-2]."""
     to_pubrec: list[int] = field(default_factory=list)
     """Packet Identifiers of all QoS 2 rows, in order, duplicates included [MQTT-4.3.3-10]."""
+
+    def add_other(self, row: PublishRow) -> None:
+        """Add a row outside the selectors."""
+        if self.others_at is None:  # a list in every conversion would cost each small batch
+            self.others_at = []
+        self.others.append(row)
+        self.others_at.append(len(self.updates))
 
 
 class Converter:
@@ -147,7 +156,7 @@ class Converter:
                 topic = held[0]  # share one bytes object between dictionary and value
             elif topic not in index_cache:
                 if match(topic) is None or topic.startswith(control_prefix):
-                    converted.others.append(row)
+                    converted.add_other(row)
                     continue
                 if not flags & 1:
                     self._remember(topic, 0)  # the replica knows topics with a retained value
@@ -192,7 +201,7 @@ class Converter:
                 known = cached_index_of(topic)
                 index = self._find_selector(topic) if known is None else known
                 if index < 0:
-                    converted.others.append(row)
+                    converted.add_other(row)
                     continue
                 local = self._prefixes[index] + topic
             stamp: Stamp | None = None

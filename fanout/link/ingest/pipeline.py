@@ -7,6 +7,8 @@ Owns the QoS 2 state of the session, and enforces Receive Maximum. Messages outs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Protocol
 
 from fanout.chain.stamp import StampCount, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
@@ -14,7 +16,7 @@ from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
-from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, USER_AT
+from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
 from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
@@ -23,7 +25,20 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 
-__all__ = ["IngestPipeline", "encode_acknowledgement"]
+_TOPIC = itemgetter(TOPIC)
+
+__all__ = ["CutTaker", "IngestPipeline", "encode_acknowledgement"]
+
+
+class CutTaker(Protocol):
+    """Takes cuts of the replica at its place among the rows (`fanout.link.liveness.member_cuts`)."""
+
+    @property
+    def topics(self) -> frozenset[bytes]:
+        """Topics whose messages are cuts."""
+
+    def capture(self, row: PublishRow, *, now_ns: int) -> None:
+        """Note what the replica holds at the place of a row with one of these topics."""
 
 
 class IngestPipeline:
@@ -35,6 +50,7 @@ class IngestPipeline:
         redelivery: Filter of messages that come again in a resumed session.
         primary_stamps: Whether the primary is a fanout node that promised stamps, so that trailers are read.
         newest_stamp: Stamp of the newest live update; None when it had none, and before the first.
+        cuts: Takes cuts of the replica; None for a link that has none.
     """
 
     def __init__(
@@ -51,6 +67,7 @@ class IngestPipeline:
         self._overtaken_total = 0
         self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
+        self.cuts: CutTaker | None = None
         self._inbound = Inbound()
         self.converter = Converter(
             config.selectors,
@@ -160,11 +177,35 @@ class IngestPipeline:
             self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
+        before: list[Applied] = []
+        if converted.others and not queued:
+            before, updates = self._take_cuts(converted, phase=phase, now_ns=now_ns, epoch=epoch)
         changes = self._apply(updates, phase=phase, of_pass=not queued)
         acknowledgement = encode_acknowledgement(converted)
         if changes.updates or acknowledgement:
-            return [Applied(changes, acknowledgement, epoch)], converted.others
-        return [], converted.others
+            return [*before, Applied(changes, acknowledgement, epoch)], converted.others
+        return before, converted.others
+
+    def _take_cuts(
+        self, converted: ConvertedRows, *, phase: Phase, now_ns: int, epoch: int
+    ) -> tuple[list[Applied], list[Update]]:
+        """Take the cuts among converted rows, each once the updates before it are applied.
+
+        Returns:
+            What was applied, without acknowledgements, and the updates behind the last cut.
+        """
+        cuts, updates, places = self.cuts, converted.updates, converted.others_at
+        if cuts is None or places is None or cuts.topics.isdisjoint(map(_TOPIC, converted.others)):
+            return [], updates
+        applied: list[Applied] = []
+        done = 0
+        for row, place in zip(converted.others, places, strict=True):
+            if row[TOPIC] in cuts.topics:
+                if place > done:
+                    applied.append(Applied(self._apply(updates[done:place], phase=phase), b"", epoch))
+                    done = place
+                cuts.capture(row, now_ns=now_ns)
+        return applied, updates[done:]
 
     def _check_open(self, rows: Sequence[PublishRow]) -> None:
         """Refuse rows beyond Receive Maximum before any counts as received, because they are sent again.

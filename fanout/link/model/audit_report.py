@@ -26,6 +26,7 @@ class AuditReport:
     failure: str = ""
     """Why it failed; empty when it did not. Repairs made before the failure stay."""
     reason: str = ""
-    """What called for it: "sample" for a sample of topics that differed; empty for the schedule or a person."""
+    """What called for it: "sample" for a sample of topics that differed, "pool" for members of a pool that hold
+    different values; empty for the schedule or a person."""
     loss: bool = False
     """Whether the failure shows that the primary may have dropped messages, updates among them."""

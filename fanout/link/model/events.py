@@ -29,6 +29,7 @@ __all__ = [
     "Forwarded",
     "HeartbeatReturned",
     "HeartbeatsLost",
+    "MemberUnheard",
     "QosLowered",
     "ResumedAtQos0",
     "SelectorComplete",
@@ -136,6 +137,16 @@ class HeartbeatsLost:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberUnheard:
+    """The heartbeats of another member of the pool do not come: what it holds is not compared here."""
+
+    topic: str
+    """Control topic of that member."""
+    reason: str
+    """Reason for an operator."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControlRefused:
     """The link's own messages do not come back: without heartbeats lag is unknown, and a stall is not noticed."""
 
@@ -225,6 +236,7 @@ Event: TypeAlias = (
     | StandingTold
     | HeartbeatReturned
     | HeartbeatsLost
+    | MemberUnheard
     | QosLowered
     | CountDiffers
     | ResumedAtQos0

@@ -15,6 +15,10 @@ PAYLOAD_BYTES_MAX = 40
 """Largest payload: two numbers of 64 bits, and a space."""
 UNDER_WAY_MAX = 8
 """Number of messages that may be under way; while so many are, no heartbeat is sent."""
+EARLY_UNDER_WAY_MAX = 4
+"""Number of messages under way at which those that are sent before a heartbeat is due begin to be rare."""
+EARLY_PAUSE_S = 1.0
+"""Pause between such messages then."""
 STALL_INTERVALS = 3
 """A message missing for so many intervals means a stall; for twice as many, a lost connection."""
 _NEVER = float("inf")
@@ -141,6 +145,17 @@ class ControlChannel:
     def may_send(self) -> bool:
         """Whether fewer messages are under way than may be."""
         return len(self._under_way) < UNDER_WAY_MAX
+
+    def may_send_early(self, now: float) -> bool:
+        """Say whether a message may be sent before a heartbeat is due.
+
+        The primary may have dropped all that are under way. So room is left for the next heartbeat, which would show
+        that, and one now and then is sent all the same.
+        """
+        under_way = len(self._under_way)
+        if under_way < EARLY_UNDER_WAY_MAX:
+            return True
+        return under_way < UNDER_WAY_MAX - 1 and now - self._last_sent >= EARLY_PAUSE_S
 
     def heartbeat_due(self, now: float) -> bool:
         """Say whether a heartbeat is due."""

@@ -80,6 +80,7 @@ class SessionLifecycle:
         audits: Audits of the live link.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
+        expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
     """
 
     def __init__(self, context: LinkContext, *, seed: int, piece_topics: Callable[[], int]) -> None:
@@ -105,6 +106,7 @@ class SessionLifecycle:
         self.audits = LiveAudits(config, seed=seed)
         self.now = 0.0
         self.now_ns = 0
+        self.expired_ns = 0
         self._context = context
         self._config = config
         self._replica = context.replica
@@ -375,7 +377,7 @@ class SessionLifecycle:
         if confirmed is not None and confirmed != unconfirmed:
             return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
         self.audits.begin(confirmed=confirmed, now=self.now, reason=reason)
-        if reason:
+        if reason == "sample":  # a pool that differs shows that one of its members is behind, perhaps another one
             self.emit(AuditCalled(f"the primary and the replica differ ({reason})"))
         self._begin_pass(compare=True, first=first)
         return ""
@@ -491,7 +493,10 @@ class SessionLifecycle:
         """Remove some expired values, unless a tear-down removes all values, or the time of day was set."""
         expiry_ns = self.next_expiry_ns
         if expiry_ns is not None and expiry_ns <= self.now_ns:
-            self._tell_removed(self._replica.remove_expired(self.now_ns, self._piece_topics()))
+            removed = self._replica.remove_expired(self.now_ns, self._piece_topics())
+            if removed.updates:
+                self.expired_ns = self.now_ns
+            self._tell_removed(removed)
 
     def watch_clock(self) -> None:
         """Look whether the time of day was set; if so, let no value expire until all are compared with the primary.

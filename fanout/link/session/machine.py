@@ -14,7 +14,8 @@ from fanout.errors import FanoutError, SnapshotUnproved
 from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
-from fanout.link.model.events import Event
+from fanout.link.liveness.member_cuts import MemberCuts
+from fanout.link.model.events import Event, MemberUnheard
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
@@ -83,12 +84,23 @@ class LinkSession:
         self._heartbeat = Heartbeat(self.control, sender=self._sender)
         self.item_lag = ItemLag(self.control)
         """Lag in items: the updates that the primary stamped and that have not come."""
+        self.cuts = MemberCuts(
+            config,
+            node_id=node_id,
+            replica=replica,
+            sender=self._sender,
+            is_live=lambda: self.lifecycle.state is LinkState.LIVE and self.lifecycle.stage is None,
+            expired_ns=lambda: self.lifecycle.expired_ns,
+        )
+        """Cuts at the heartbeats of the members of a pool."""
+        self.pipeline.cuts = self.cuts
         self.packet_router = PacketRouter(
             context,
             lifecycle=self.lifecycle,
             forwarding=self._forwarding,
             keep_alive=self._keep_alive,
             item_lag=self.item_lag,
+            cuts=self.cuts,
         )
         self._decoder: Decoder | None = None
         """Decoder of the newest Network Connection; None before the first."""
@@ -294,6 +306,24 @@ class LinkSession:
         if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not self.control.is_open:
             return False
         return self._heartbeat.send(now)
+
+    def cut(self, nodes: Iterable[str], *, now_ns: int, now: float) -> list[Event]:
+        """Listen to the heartbeats of the other members of the pool, and send one before it is due, while live.
+
+        Args:
+            nodes: The other members.
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+        """
+        lifecycle = self.lifecycle
+        lifecycle.at(now_ns, now)
+        if lifecycle.state is LinkState.LIVE and lifecycle.stage is None:
+            connection = self.packet_router.connections_total
+            for topic in self.cuts.listen_to(nodes, connection=connection, now=now):
+                lifecycle.emit(MemberUnheard(topic, "the primary takes no SUBSCRIBE that is as long"))
+            if self.control.may_send_early(now):
+                self.send_heartbeat(now=now)
+        return lifecycle.take_events()
 
     def prove_absent(self, topics: Iterable[bytes], *, now_ns: int, now: float) -> list[Event]:
         """Take exact evidence, as an `AbsenceAsked` event asked, that local topics are deleted at the primary."""

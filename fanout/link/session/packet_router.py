@@ -18,12 +18,14 @@ from fanout.link.ingest.classify import split_phases
 from fanout.link.ingest.rows import FLAGS, QOS, RETAIN, TOPIC
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
+from fanout.link.liveness.member_cuts import MemberCuts
 from fanout.link.model.events import (
     ControlRefused,
     CountDiffers,
     Forwarded,
     HeartbeatReturned,
     HeartbeatsLost,
+    MemberUnheard,
     SessionSeen,
     StandingTold,
 )
@@ -63,6 +65,7 @@ class PacketRouter:
         forwarding: Forwarding,
         keep_alive: KeepAlive,
         item_lag: ItemLag,
+        cuts: MemberCuts,
     ) -> None:
         """Prepare for one link.
 
@@ -72,6 +75,7 @@ class PacketRouter:
             forwarding: Queue of forwarded messages, which sends more at each acknowledgement.
             keep_alive: Keep Alive of the connection.
             item_lag: Lag in items.
+            cuts: Cuts at the heartbeats of the members of a pool.
         """
         config = context.config
         self.connections_total = 0
@@ -91,6 +95,7 @@ class PacketRouter:
         self._forwarding = forwarding
         self._keep_alive = keep_alive
         self._item_lag = item_lag
+        self._cuts = cuts
 
     def take(self, item: Item) -> None:
         """Route one decoded item; to be called in the order of arrival.
@@ -238,6 +243,8 @@ class PacketRouter:
         elif system:
             if lifecycle.stage is None and lifecycle.state is LinkState.LIVE:
                 self._count.ask(lifecycle.now)
+        elif topic in self._cuts.topics:
+            pass  # a heartbeat of another member, whose place was taken already
         else:
             self.outside_total += 1
 
@@ -290,6 +297,9 @@ class PacketRouter:
             return
         self._peer.receive_suback(packet)
         self._pipeline.converter.receive_suback(packet.packet_id)
+        unheard = self._cuts.receive_suback(packet)
+        if unheard is not None:
+            self._lifecycle.emit(MemberUnheard(unheard, reason_text(packet.reason_codes[0])))
         if self._lifecycle.stage is not None:
             try:
                 self._lifecycle.stage.receive_suback(packet, self._lifecycle.now)

@@ -246,6 +246,11 @@ class Server:
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
 
+    @property
+    def session_count(self) -> int:
+        """Number of sessions, those without a connection included."""
+        return len(self.registry)
+
     def stats(self) -> ServerStats:
         """Return the figures of the server now."""
         return self.counters.stats(

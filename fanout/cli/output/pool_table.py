@@ -1,0 +1,55 @@
+"""Members of a pool as text: the verdict with its reasons, and a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from fanout.api.models import PoolDocument
+
+__all__ = ["pool_lines"]
+
+
+def pool_lines(document: PoolDocument) -> list[RenderableType]:
+    """Return the verdict on a pool with its reasons, and the table of its members."""
+    from rich.padding import Padding
+
+    from fanout.cli.output.quantities import counted
+    from fanout.cli.output.terminal import styled
+
+    answer = ("ready", "green") if document.ready else ("not ready", "red")
+    return [
+        styled(f"the pool of {counted(len(document.members), 'member')}, seen by {document.node}, is ", answer),
+        *(Padding(reason, (0, 0, 0, 2)) for reason in document.reasons),
+        "",
+        _members_table(document),
+    ]
+
+
+def _members_table(document: PoolDocument) -> Table:
+    from fanout.cli.output.quantities import UNKNOWN, as_count, as_duration
+    from fanout.cli.output.terminal import columns
+
+    numbers = ("topics", "sessions", "lag")
+    table = columns("member", "address", "state", *numbers, "replicates", "values", "version", right=numbers)
+    own = document.members[0].config_digest if document.members else None
+    for member in document.members:
+        if member.config_digest is None:
+            replicates = UNKNOWN
+        else:
+            replicates = "the same" if member.config_digest == own else "something else"
+        table.add_row(
+            member.node or UNKNOWN,
+            member.address or "this node",
+            (member.state or "not_ready").replace("_", " ") if member.reachable else "not reachable",
+            as_count(member.topics),
+            as_count(member.sessions),
+            as_duration(member.lag),
+            replicates,
+            {True: "equal", False: "differ", None: UNKNOWN}[member.digest_equal],
+            member.version or UNKNOWN,
+        )
+    return table

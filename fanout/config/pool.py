@@ -1,0 +1,133 @@
+"""`[pool]`: the listener for the other members of a pool, their addresses, and how members recognize each other.
+
+Owns the section and the rules for its keys (core); `fanout.config.rules` applies them together with all others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ConfigDict
+
+from fanout.config.address import Address
+from fanout.config.values import HttpAddress, MemberCount, PathText, PeerAddress, PeerAddresses, Seconds
+from fanout.errors import ConfigFault
+
+__all__ = ["PoolConfig", "find_pool_faults"]
+
+
+_LISTEN: Final = Address("http", "127.0.0.1", 9201)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """`[pool]`: the members of a pool, which replicate the same selectors and know each other."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    listen: HttpAddress = _LISTEN
+    """Address at which the other members ask this one."""
+    peers: PeerAddresses = ()
+    """Addresses of members; this node's own may be among them."""
+    dns: PeerAddress | None = None
+    """Name and port whose IP addresses are members, this node's own too; None for none."""
+    token_file: PathText | None = None
+    """File with the token that members show each other, the same at all; None for none."""
+    certificate_file: PathText | None = None
+    """PEM file with this member's certificate and the intermediate ones; None without TLS."""
+    key_file: PathText | None = None
+    """PEM file with its private key; None without TLS."""
+    client_ca_file: PathText | None = None
+    """PEM file with the CAs of all members' certificates; None without TLS."""
+    ping_interval_s: Seconds = 0.25
+    """Pause between two questions to each member."""
+    suspect_after_s: Seconds = 0.5
+    """Silence after which a member is suspect: nobody waits for it."""
+    converge_after_s: Seconds = 5.0
+    """Time in which a difference between members may end by itself; then they audit their links."""
+    dns_interval_s: Seconds = 5.0
+    """Pause between two look-ups of `dns`."""
+    members_max: MemberCount = 16
+    """Addresses that are asked at most; further ones of `dns` are left out, and a log line says so."""
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether members talk over TLS, each with a certificate."""
+        return self.certificate_file is not None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the listener."""
+        return _is_loopback(self.listen)
+
+
+def find_pool_faults(pool: PoolConfig | None, *, has_links: bool, workers: int | None) -> Iterator[ConfigFault]:
+    """Yield the faults between the keys of `[pool]`, and between them and other sections.
+
+    Args:
+        pool: The section; None without one.
+        has_links: Whether the node replicates a primary.
+        workers: Processes that serve clients; None for a node that serves none.
+    """
+    if pool is None:
+        return
+    if not has_links or workers is None:
+        yield ConfigFault(
+            "pool",
+            "a pool is of secondaries, and this node "
+            + ("serves no clients" if has_links else "replicates no primary"),
+            "Remove [pool], or add [server] and [[link]].",
+        )
+    if workers is not None and workers > 1:
+        yield ConfigFault(
+            "pool",
+            f"the processes of a node with server.workers = {workers} are no members of a pool yet",
+            "Remove [pool], or the line workers of [server].",
+        )
+    yield from _access_faults(pool)
+    if pool.suspect_after_s <= pool.ping_interval_s:
+        yield ConfigFault(
+            "pool.suspect_after_s",
+            f"{pool.suspect_after_s:g} is not more than ping_interval_s, {pool.ping_interval_s:g}, and every member "
+            "would be suspect between two answers",
+            "Choose at least twice the pause between two questions.",
+        )
+    if len(pool.peers) > pool.members_max:
+        yield ConfigFault(
+            "pool.peers",
+            f"it has {len(pool.peers)} addresses, and members_max is {pool.members_max}",
+            "Raise members_max, or remove addresses.",
+        )
+
+
+def _access_faults(pool: PoolConfig) -> Iterator[ConfigFault]:
+    files: dict[str, Path | None] = {
+        "certificate_file": pool.certificate_file,
+        "key_file": pool.key_file,
+        "client_ca_file": pool.client_ca_file,
+    }
+    given = [name for name, path in files.items() if path is not None]
+    if given:
+        for name in files.keys() - set(given):
+            yield ConfigFault(
+                f"pool.{name}",
+                f"is missing, and {given[0]} needs it: members show each other certificates of one CA",
+                f"Add {name}, the path of a PEM file.",
+            )
+    elif pool.token_file is None and not pool.is_local:
+        yield ConfigFault(
+            "pool.listen",
+            f"{pool.listen.authority} is reached from other machines, and anybody there could pretend to be a member",
+            "Add token_file, or certificate_file, key_file and client_ca_file; or listen on 127.0.0.1.",
+        )
+
+
+def _is_loopback(address: Address) -> bool:
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return address.host == "localhost"

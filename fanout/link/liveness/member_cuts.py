@@ -1,0 +1,170 @@
+"""Cuts of one link: what its replica held when a heartbeat of a member of its pool came, its own heartbeats included.
+
+Owns the subscriptions to the control topics of the other members, and the newest cuts. The heartbeats of all members
+come through the primary, each to all members, so each is a place that their streams have in common.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fanout.chain.cut import MARKER_CHARACTERS_MAX, Cut, RetainedSet
+from fanout.config import LinkConfig
+from fanout.errors import PrimaryRefused
+from fanout.link.ingest.rows import DUP, FLAGS, PAYLOAD, TOPIC
+from fanout.link.protocol.control_channel import link_control_topic
+from fanout.link.protocol.sender import PacketSender
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.packets import Suback
+from fanout.replica.store import Replica
+
+__all__ = ["OWN_CUTS_MAX", "MemberCuts"]
+
+OWN_CUTS_MAX: Final = 64
+"""Cuts at own heartbeats that are kept: a member that is further behind is not compared."""
+_EXPIRY_SKEW_NS: Final = 2_000_000_000
+"""Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
+_MARKER: Final = re.compile(rb"[0-9]{1,20} [0-9]{1,20}")
+
+
+class MemberCuts:
+    """Cuts of one link, over all its Network Connections.
+
+    Attributes:
+        topics: Topics whose messages are cuts, this link's own control topic included; empty for a link in no pool.
+        captured_total: Cuts captured.
+    """
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        node_id: str,
+        replica: Replica,
+        sender: PacketSender,
+        is_live: Callable[[], bool],
+        expired_ns: Callable[[], int],
+    ) -> None:
+        """Begin without members.
+
+        Args:
+            config: The link's configuration.
+            node_id: This node.
+            replica: The link's replica, read only.
+            sender: Sender of packets.
+            is_live: Returns whether the link is live, and no pass is under way.
+            expired_ns: Returns when the newest expired value was removed, Unix time in nanoseconds; 0 for never.
+        """
+        self.topics: frozenset[bytes] = frozenset()
+        self.captured_total = 0
+        self._config = config
+        self._node_id = node_id
+        self._replica = replica
+        self._sender = sender
+        self._is_live = is_live
+        self._expired_ns = expired_ns
+        self._node_of: dict[bytes, str] = {}
+        """Control topic to the member that publishes there."""
+        self._own: dict[str, Cut] = {}
+        """Marker to the cut at an own heartbeat, oldest first."""
+        self._newest: dict[str, Cut] = {}
+        """Other member to the cut at its newest heartbeat."""
+        self._connection = 0
+        """Number of the Network Connection on which the members' topics were subscribed; 0 for none."""
+        self._subscribed: set[bytes] = set()
+        self._pending: dict[int, bytes] = {}
+        """Packet Identifier of a SUBSCRIBE without SUBACK, to its topic."""
+        # A member that has been live for longer holds messages that were never retained, or were retained before.
+        self._comparable = tuple((index, not one.live_only) for index, one in enumerate(config.selectors))
+        self._compares = config.version == 5 or config.retain_policy == "bridge"
+
+    @property
+    def own(self) -> Mapping[str, Cut]:
+        """The newest cuts at own heartbeats, by marker."""
+        return MappingProxyType(self._own)
+
+    def newest(self, node: str) -> Cut | None:
+        """Return the cut at the newest heartbeat of another member; None before one came."""
+        return self._newest.get(node)
+
+    def listen_to(self, nodes: Iterable[str], *, connection: int, now: float) -> tuple[str, ...]:
+        """Subscribe to the heartbeats of exactly these members; to be called while the link is live.
+
+        Args:
+            nodes: The other members.
+            connection: Number of the Network Connection: on another one all are subscribed again.
+            now: Monotonic seconds.
+
+        Returns:
+            Topics that are too long for the primary.
+        """
+        # The own control topic must come back, so it is never subscribed with No Local.
+        node_of = {self._topic_of(node): node for node in nodes if node != self._node_id}
+        if connection == self._connection and node_of == self._node_of:
+            return ()
+        if connection != self._connection:
+            self._connection = connection
+            self._pending.clear()
+            known: set[bytes] = set()
+        else:
+            known = self._subscribed & node_of.keys()
+        unfit = []
+        for topic in sorted(self._subscribed - node_of.keys()):
+            self._sender.unsubscribe(topic, now=now)
+        for topic in sorted(node_of.keys() - known):
+            try:
+                packet_id = self._sender.subscribe(topic, qos=1, no_local=True, retain_handling=2, now=now)
+            except PrimaryRefused:
+                unfit.append(topic.decode())
+            else:
+                self._pending[packet_id] = topic
+        self._subscribed = node_of.keys() - {topic.encode() for topic in unfit}
+        self._node_of = node_of
+        self._newest = {node: cut for node, cut in self._newest.items() if node in node_of.values()}
+        self.topics = frozenset((self._topic_of(self._node_id), *node_of)) if node_of else frozenset()
+        return tuple(unfit)
+
+    def receive_suback(self, packet: Suback) -> str | None:
+        """Take a SUBACK; return the topic when it refuses the heartbeats of a member."""
+        topic = self._pending.pop(packet.packet_id, None)
+        return None if topic is None or packet.reason_codes[0] < 0x80 else topic.decode()
+
+    def capture(self, row: PublishRow, *, now_ns: int) -> None:
+        """Note what the replica of a live link holds at the place of a row with one of `topics`.
+
+        Args:
+            row: The row.
+            now_ns: Unix time in nanoseconds.
+        """
+        payload = row[PAYLOAD]
+        # A message that is sent again may have had its place before.
+        if row[FLAGS] & DUP or len(payload) > MARKER_CHARACTERS_MAX or not _MARKER.fullmatch(payload):
+            return
+        marker, node = payload.decode(), self._node_of.get(row[TOPIC])
+        if marker in self._own or not self._is_live():
+            return
+        self.captured_total += 1
+        compares = self._compares and not self._is_expiring(now_ns)
+        cut = Cut(marker, tuple(self._set(index) if compares and one else None for index, one in self._comparable))
+        if node is not None:
+            self._newest[node] = cut
+            return
+        self._own[marker] = cut
+        if len(self._own) > OWN_CUTS_MAX:
+            del self._own[next(iter(self._own))]
+
+    def _is_expiring(self, now_ns: int) -> bool:
+        """Return whether values expire just now, which some members have removed and others not."""
+        next_ns = self._replica.next_expiry_ns
+        return now_ns - self._expired_ns() < _EXPIRY_SKEW_NS or (
+            next_ns is not None and next_ns - now_ns < _EXPIRY_SKEW_NS
+        )
+
+    def _set(self, index: int) -> RetainedSet:
+        return RetainedSet(self._replica.count(index), self._replica.digest(index))
+
+    def _topic_of(self, node: str) -> bytes:
+        return link_control_topic(self._config.control_topic, node_id=node, link=self._config.name).encode()

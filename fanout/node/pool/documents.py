@@ -1,0 +1,176 @@
+"""Documents about the pool: what this node tells the other members, and what it shows of them over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from fanout import __version__
+from fanout.api.models import (
+    HttpStatus,
+    LinkLag,
+    NodeState,
+    PoolDocument,
+    PoolMember,
+    PoolStatus,
+    Readiness,
+    utc_from_ns,
+)
+from fanout.config import LinkConfig
+from fanout.pool.convergence import Verdict
+from fanout.pool.member_facts import MemberFacts
+from fanout.pool.membership import AskFailure
+from fanout.pool.pool_members import OtherMember, PoolFigures
+from fanout.selection import Selector
+
+__all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
+
+_DIGEST_BYTES: Final = 8
+_FAILURES: Final = {
+    AskFailure.UNREACHABLE: "nothing answers there, or TLS does not accept the other side",
+    AskFailure.TIMEOUT: "it does not answer in time",
+    AskFailure.REFUSED: "it does not accept the token of this node",
+    AskFailure.PROTOCOL: "it speaks another version of the pool's protocol",
+    AskFailure.ANSWER: "it ended the connection, or what answers there is no member of a pool",
+    AskFailure.IDENTITY: "it has the node.id of this node",
+}
+
+
+def config_digest(links: Iterable[LinkConfig]) -> str:
+    """Return the digest of what a node replicates: the names of its links, and their selectors with every key."""
+    what = [[link.name, [_keys_of(selector) for selector in link.selectors]] for link in links]
+    return hashlib.blake2b(json.dumps(what).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _keys_of(selector: Selector) -> dict[str, object]:
+    # What a selector derives from its keys may be other objects in each process.
+    return {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector) if field.init}
+
+
+def member_facts(
+    instance: str, readiness: Readiness, links: Iterable[LinkLag], *, topics: int, sessions: int, digest: str
+) -> MemberFacts:
+    """Return what a node tells the other members.
+
+    Args:
+        instance: What identifies its process.
+        readiness: Its readiness.
+        links: The lag of its links.
+        topics: Retained topics that its clients can read.
+        sessions: Sessions of its clients.
+        digest: Digest of what it replicates.
+    """
+    lags = [link.lag_seconds for link in links]
+    known = [seconds for seconds in lags if seconds is not None]
+    return MemberFacts(
+        node=readiness.node,
+        instance=instance,
+        version=__version__,
+        config_digest=digest,
+        state=readiness.state,
+        topics=topics,
+        sessions=sessions,
+        lag_s=max(known) if known and len(known) == len(lags) else None,
+    )
+
+
+def pool_document(own: MemberFacts, others: Sequence[OtherMember], *, started_ns: int) -> PoolDocument:
+    """Return the members as this node sees them.
+
+    Args:
+        own: What this node tells the others.
+        others: The other members.
+        started_ns: When this node started, Unix time in nanoseconds.
+    """
+    first = _member(own, address=None, reachable=True, failure=None, verdict=Verdict(True, started_ns))
+    seen = [
+        (
+            _member(
+                other.peer.facts,
+                address=other.peer.address,
+                reachable=other.reachable,
+                failure=other.peer.failure,
+                verdict=other.verdict,
+            ),
+            other.verdict.overdue,
+        )
+        for other in others
+    ]
+    seen.sort(key=lambda one: (one[0].node or "", one[0].address or ""))
+    members = [first, *(member for member, _ in seen)]
+    reasons = [*_reasons(first, own)]
+    for member, overdue in seen:
+        reasons += _reasons(member, own)
+        if overdue:
+            reasons.append(f"{member.node} does not hold the values that {own.node} holds")
+    return PoolDocument(node=own.node, ready=not reasons, reasons=tuple(reasons), members=tuple(members))
+
+
+def pool_status(document: PoolDocument, figures: PoolFigures, listener: HttpStatus) -> PoolStatus:
+    """Return the figures of the pool.
+
+    Args:
+        document: Its members.
+        figures: What members asked each other.
+        listener: Connections of the listener for members.
+    """
+    return PoolStatus(
+        members=len(document.members),
+        members_reachable=sum(member.reachable for member in document.members),
+        members_ready=sum(member.ready is True for member in document.members),
+        asked_total=figures.asked_total,
+        ask_failures_total=figures.failures_total,
+        answered_total=figures.answered_total,
+        refused_total=figures.refused_total,
+        members_equal=sum(member.digest_equal is True for member in document.members),
+        cuts_compared_total=figures.cuts_compared_total,
+        cuts_differed_total=figures.cuts_differed_total,
+        repairs_total=figures.repairs_total,
+        connections=listener.connections,
+        closed_total=listener.closed_total,
+    )
+
+
+def _member(
+    facts: MemberFacts | None, *, address: str | None, reachable: bool, failure: AskFailure | None, verdict: Verdict
+) -> PoolMember:
+    now = facts if reachable else None
+    return PoolMember(
+        node=None if facts is None else facts.node,
+        address=address,
+        is_self=address is None,
+        reachable=reachable,
+        failure=None if failure is None else _FAILURES[failure],
+        state=None if now is None else _state(now),
+        ready=None if now is None else now.state == "ready",
+        topics=None if now is None else now.topics,
+        digest_equal=None if now is None else verdict.equal,
+        digest_equal_since=None if now is None or verdict.since_ns is None else utc_from_ns(verdict.since_ns),
+        lag=None if now is None else now.lag_s,
+        sessions=None if now is None else now.sessions,
+        version=None if facts is None else facts.version,
+        config_digest=None if facts is None else facts.config_digest,
+    )
+
+
+def _state(facts: MemberFacts) -> NodeState:
+    states: dict[str, NodeState] = {
+        "ready": "ready",
+        "not_ready": "not_ready",
+        "draining": "draining",
+        "stopping": "stopping",
+    }
+    return states[facts.state]
+
+
+def _reasons(member: PoolMember, own: MemberFacts) -> Iterable[str]:
+    name = member.address if member.node is None else member.node
+    if not member.reachable:
+        yield f"{name} is not reachable: {member.failure or 'it says nothing'}"
+    elif not member.ready:
+        yield f"{name} is {(member.state or 'not_ready').replace('_', ' ')}"
+    if member.config_digest not in (None, own.config_digest):
+        yield f"{name} has other links or selectors than {own.node}"

@@ -1,0 +1,141 @@
+"""Facts that a member of a pool tells the others about itself, and their form on the wire (core).
+
+A document is a JSON object. A reader ignores keys that it does not know, so a member of the next version is understood;
+`PROTOCOL` grows only when that is not enough. Nothing of a peer's document is believed before its form is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from fanout.chain.cut import Cut, cut_of_document
+from fanout.peer_text import clean_text, is_node_name, read_document
+
+__all__ = [
+    "ASKER_HEADER",
+    "DOCUMENT_BYTES_MAX",
+    "PROTOCOL",
+    "PROTOCOL_HEADER",
+    "STATES",
+    "MemberAnswer",
+    "MemberFacts",
+    "decode_answer",
+    "encode_answer",
+]
+
+PROTOCOL: Final = 1
+"""Version of what members say to each other."""
+PROTOCOL_HEADER: Final = "fanout-pool-protocol"
+"""Header field of every request, with the version of the member that asks."""
+ASKER_HEADER: Final = "fanout-pool-member"
+"""Header field with the `node.id` of the member that asks: it is told the cuts at its own heartbeats."""
+DOCUMENT_BYTES_MAX: Final = 256 * 1024
+"""Longest document that is read from a peer: one with some 7,000 selectors."""
+STATES: Final = frozenset({"ready", "not_ready", "draining", "stopping"})
+"""States of a node."""
+
+_TOKEN: Final = re.compile(r"[0-9a-f]{16,32}")
+"""Form of what identifies a process, and of digests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFacts:
+    """One member, as it describes itself."""
+
+    node: str
+    """Its `node.id`."""
+    instance: str
+    """Hexadecimal digits that no other process has; a member that reads its own has asked itself."""
+    version: str
+    """The version of fanout that it runs."""
+    config_digest: str
+    """Digest of what it replicates; equal for members with the same links and selectors."""
+    state: str
+    """One of `STATES`."""
+    topics: int
+    """Retained topics that its clients can read."""
+    sessions: int
+    """Sessions of its clients."""
+    lag_s: float | None
+    """How far its links are behind, in seconds; None while that is not known of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAnswer:
+    """What a member answers another one."""
+
+    facts: MemberFacts
+    """The facts about itself."""
+    cuts: Mapping[str, Cut]
+    """What it held at the newest heartbeat of the member that asks, by the name of the link."""
+
+
+def encode_answer(answer: MemberAnswer) -> bytes:
+    """Return the document for an answer."""
+    cuts = {link: cut.document() for link, cut in answer.cuts.items()}
+    return json.dumps({"protocol": PROTOCOL, **asdict(answer.facts), "cuts": cuts}).encode()
+
+
+def decode_answer(document: bytes | bytearray) -> MemberAnswer:
+    """Return the answer in a peer's document.
+
+    Raises:
+        ValueError: It is not such a document.
+    """
+    said = read_document(document, bytes_max=DOCUMENT_BYTES_MAX)
+    if not isinstance(said, Mapping):
+        raise ValueError("no JSON object")
+    node, state = said.get("node"), said.get("state")
+    if not isinstance(node, str) or not is_node_name(node):
+        raise ValueError("no legal node")
+    if not isinstance(state, str) or state not in STATES:
+        raise ValueError("no legal state")
+    cuts = said.get("cuts")
+    if not isinstance(cuts, Mapping):
+        raise ValueError("no legal cuts")
+    facts = MemberFacts(
+        node=node,
+        instance=_token(said, "instance"),
+        version=_text(said, "version"),
+        config_digest=_token(said, "config_digest"),
+        state=state,
+        topics=_count(said, "topics"),
+        sessions=_count(said, "sessions"),
+        lag_s=_seconds(said, "lag_s"),
+    )
+    return MemberAnswer(facts, {link: cut_of_document(cut) for link, cut in cuts.items()})
+
+
+def _text(said: Mapping[str, Any], key: str) -> str:
+    value = said.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"no legal {key}")
+    return clean_text(value)
+
+
+def _token(said: Mapping[str, Any], key: str) -> str:
+    value = said.get(key)
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+        raise ValueError(f"no legal {key}")
+    return value
+
+
+def _count(said: Mapping[str, Any], key: str) -> int:
+    value = said.get(key)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"no legal {key}")
+    return value
+
+
+def _seconds(said: Mapping[str, Any], key: str) -> float | None:
+    value = said.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"no legal {key}")
+    return float(value)

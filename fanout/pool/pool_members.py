@@ -1,0 +1,301 @@
+"""Members of the pool, as one node sees them: the task that asks each of them, and looks up their addresses.
+
+Owns the connections to the other members. Decisions about them are made in `fanout.pool.membership`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.chain.cut import Cut
+from fanout.config import PoolConfig
+from fanout.errors import system_reason
+from fanout.pool.addresses import MemberAddress, configured_addresses, resolve
+from fanout.pool.convergence import Convergence, Verdict
+from fanout.pool.member_facts import MemberAnswer, MemberFacts, encode_answer
+from fanout.pool.membership import AskFailure, Membership, Peer
+from fanout.pool.peer_listener import PeerListener
+from fanout.pool.peer_tls import PeerTls
+from fanout.runtime.system_clock import Clock
+
+if TYPE_CHECKING:
+    from fanout.pool.peer_client import PeerClient
+
+__all__ = ["CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
+
+_OWN_INTERVAL_S: Final = 2.0
+"""Pause between two questions to an address that leads to this process, before the kept connection is closed (5 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMember:
+    """Another member, as this node sees it now."""
+
+    peer: Peer
+    """Its address, and what it said last."""
+    reachable: bool
+    """Whether it may be waited for."""
+    verdict: Verdict
+    """Whether it holds what this node holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """Counters of what members asked each other."""
+
+    asked_total: int
+    """Questions sent to members."""
+    failures_total: dict[str, int]
+    """Of these, the ones that brought nothing, by reason."""
+    answered_total: int
+    """Questions of members answered here."""
+    refused_total: dict[str, int]
+    """Requests refused here, by reason."""
+    cuts_compared_total: int
+    """Cuts at which this node was compared with another member."""
+    cuts_differed_total: int
+    """Of these, the ones at which both held different values."""
+    repairs_total: int
+    """Audits of links of this node because members held different values."""
+
+
+class CutsOfLinks(Protocol):
+    """What the links of this node held at common cuts."""
+
+    def own(self) -> Mapping[str, Mapping[str, Cut]]:
+        """Return the newest cuts at heartbeats of this node, by link and marker."""
+
+    def at_heartbeats_of(self, node: str) -> Mapping[str, Cut]:
+        """Return the cut at the newest heartbeat of another member, by link."""
+
+
+class PoolMembers:
+    """Asks the members of a pool all the time, and answers them."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        *,
+        node: str,
+        config_digest: str,
+        token: str | None,
+        tls: PeerTls | None,
+        own_facts: Callable[[str], MemberFacts],
+        cuts: CutsOfLinks,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Prepare; nothing is asked before `run`.
+
+        Args:
+            config: The section `[pool]`.
+            node: This node's `node.id`.
+            config_digest: Digest of what this node replicates; members with another one are not compared.
+            token: What members show each other; None for none.
+            tls: TLS between members; None without it.
+            own_facts: Returns what this node tells the others, given what identifies this process.
+            cuts: Returns what the links of this node held at common cuts.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self.config = config
+        """The section `[pool]`."""
+        self.membership = Membership(
+            node=node,
+            instance=secrets.token_hex(8),
+            suspect_after_s=config.suspect_after_s,
+            members_max=config.members_max,
+        )
+        """What is known of the members."""
+        self.convergence = Convergence(converge_after_s=config.converge_after_s)
+        """What is known of the equality of the members."""
+        self.listener = PeerListener(self._answer, token=token)
+        """The application that answers the others."""
+        self._config_digest = config_digest
+        self._token = token
+        self._tls = tls
+        self._own_facts = own_facts
+        self._cuts = cuts
+        self._clock = clock
+        self._monotonic = clock.monotonic
+        self._logger = logger
+        self._asked_total = 0
+        self._failures_total = dict.fromkeys(map(str, AskFailure), 0)
+        self._facts: MemberFacts | None = None
+        """What this node tells the others, for some time (`_answer`)."""
+        self._facts_until_s = float("-inf")
+        self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
+        self._told: dict[str, tuple[bool, AskFailure | None]] = {}
+        self._told_of_dns = ""
+
+    def own_facts(self) -> MemberFacts:
+        """Return what this node tells the others."""
+        return self._own_facts(self.membership.instance)
+
+    def others(self) -> tuple[OtherMember, ...]:
+        """Return the other members, as this node sees them now."""
+        now_s = self._monotonic()
+        return tuple(
+            OtherMember(
+                peer,
+                reachable=self.membership.is_reachable(peer, now_s=now_s),
+                verdict=Verdict(None, None)
+                if peer.facts is None
+                else self.convergence.verdict(peer.facts.node, now_s=now_s),
+            )
+            for peer in self.membership.others()
+        )
+
+    def figures(self) -> PoolFigures:
+        """Return the counters."""
+        return PoolFigures(
+            asked_total=self._asked_total,
+            failures_total=dict(self._failures_total),
+            answered_total=self.listener.answered_total,
+            refused_total=dict(self.listener.refused_total),
+            cuts_compared_total=self.convergence.compared_total,
+            cuts_differed_total=self.convergence.differed_total,
+            repairs_total=self.convergence.repairs_total,
+        )
+
+    def others_heard(self) -> tuple[str, ...]:
+        """Return the `node.id` of every other member that has answered, in order."""
+        return tuple(sorted({peer.facts.node for peer in self.membership.others() if peer.facts is not None}))
+
+    async def run(self) -> None:
+        """Ask the members until cancelled."""
+        client = await asyncio.to_thread(self._make_client)
+        addresses = configured_addresses(self.config)
+        resolve_at_s = self._monotonic()
+        self._watch(client, addresses)
+        try:
+            while True:
+                if self.config.dns is not None and self._monotonic() >= resolve_at_s:
+                    resolve_at_s = self._monotonic() + self.config.dns_interval_s
+                    found = await self._resolve()
+                    if found is not None:
+                        self._watch(client, (*addresses, *found))
+                for watch in self._watches.values():
+                    if watch.done():
+                        watch.result()  # it ends by a bug only, which ends the node
+                self.convergence.keep(self.others_heard())
+                self._tell_changes()
+                await asyncio.sleep(self.config.ping_interval_s)
+        finally:
+            watches = list(self._watches.values())
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+            await client.close()
+
+    def _make_client(self) -> PeerClient:
+        from fanout.pool.peer_client import PeerClient  # httpx takes 0.1 s, in which the node listens already
+
+        return PeerClient(
+            node=self.membership.node,
+            token=self._token,
+            tls=None if self._tls is None else self._tls.asking,
+            members_max=self.config.members_max,
+        )
+
+    async def _resolve(self) -> tuple[MemberAddress, ...] | None:
+        """Return the addresses that the name has now; None when that is not known, and the former ones stay."""
+        assert self.config.dns is not None
+        try:
+            found = await resolve(self.config.dns)
+        except OSError as error:  # a time-out is one too
+            reason = "no answer in time" if isinstance(error, TimeoutError) else system_reason(error)
+            if reason != self._told_of_dns:
+                self._logger.warning("pool addresses not found", name=self.config.dns.authority, reason=reason)
+            self._told_of_dns = reason
+            return None
+        self._told_of_dns = ""
+        return found
+
+    def _watch(self, client: PeerClient, addresses: tuple[MemberAddress, ...]) -> None:
+        """Ask exactly the members at these addresses from now on."""
+        by_authority = {address.authority: address for address in reversed(addresses)}
+        before = set(self.membership.addresses)
+        left_out = self.membership.set_addresses(address.authority for address in addresses)
+        if left_out and before != set(self.membership.addresses):
+            self._logger.warning("pool has more addresses than members_max", left_out=left_out)
+        wanted = {by_authority[authority] for authority in self.membership.addresses}
+        for address in [one for one in self._watches if one not in wanted]:
+            self._watches.pop(address).cancel()
+            self._told.pop(address.authority, None)
+        for address in wanted - self._watches.keys():
+            task = asyncio.create_task(self._ask_forever(client, address), name=f"pool-{address.authority}")
+            self._watches[address] = task
+
+    async def _ask_forever(self, client: PeerClient, address: MemberAddress) -> None:
+        while True:
+            asked_s = self._monotonic()
+            await self._ask(client, address)
+            peer = self.membership.get(address.authority)
+            pause_s = _OWN_INTERVAL_S if peer is not None and peer.is_self else self.config.ping_interval_s
+            await asyncio.sleep(max(0.0, asked_s + pause_s - self._monotonic()))
+
+    async def _ask(self, client: PeerClient, address: MemberAddress) -> None:
+        from fanout.pool.peer_client import AskFailed
+
+        self._asked_total += 1
+        failure: AskFailure | None
+        try:
+            answer = await client.ask(address)
+        except AskFailed as error:
+            failure = error.failure
+            self.membership.note_failure(address.authority, failure)
+        else:
+            failure = self.membership.note_answer(address.authority, answer.facts, now_s=self._monotonic())
+            self._compare(answer)
+        if failure is not None:
+            self._failures_total[failure] += 1
+
+    def _compare(self, answer: MemberAnswer) -> None:
+        """Compare this node with a member that replicates the same, at the newest cut that it tells of each link."""
+        facts = answer.facts
+        if facts.node == self.membership.node or facts.config_digest != self._config_digest:
+            return
+        for link, own in self._cuts.own().items():
+            theirs = answer.cuts.get(link)
+            ours = None if theirs is None else own.get(theirs.marker)
+            if ours is not None and theirs is not None:
+                self.convergence.compare(
+                    link,
+                    facts.node,
+                    ours=ours,
+                    theirs=theirs,
+                    now_s=self._monotonic(),
+                    now_ns=self._clock.now_ns(),
+                )
+
+    def _answer(self, asker: str) -> bytes:
+        """Return the document for another member; the facts in it are found at most twice in a ping interval."""
+        if self._facts is None or self._monotonic() >= self._facts_until_s:
+            self._facts = self.own_facts()
+            self._facts_until_s = self._monotonic() + self.config.ping_interval_s / 2
+        return encode_answer(MemberAnswer(self._facts, self._cuts.at_heartbeats_of(asker)))
+
+    def _tell_changes(self) -> None:
+        """Log members that have become reachable or suspect since the last look."""
+        now_s = self._monotonic()
+        for peer in self.membership.others():
+            reachable = self.membership.is_reachable(peer, now_s=now_s)
+            if not reachable and peer.heard_s is None and peer.failure is None:
+                continue  # its first answer is not due
+            state = (reachable, None if reachable else peer.failure)
+            if self._told.get(peer.address) == state:
+                continue
+            self._told[peer.address] = state
+            name = None if peer.facts is None else peer.facts.node
+            if reachable:
+                self._logger.info("pool member reachable", member=name, address=peer.address)
+            else:
+                reason = str(peer.failure or "silent")
+                self._logger.warning("pool member suspect", member=name, address=peer.address, reason=reason)

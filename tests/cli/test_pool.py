@@ -1,0 +1,108 @@
+"""`fanout pool` and `fanout ready --pool`."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from fanout.api.models import PoolDocument
+from fanout.cli.app import app
+from tests.api.stand_in import StandInNode, pool_member, ready_node, serving
+
+
+class BecomingReadyPool(StandInNode):
+    """Waits for a member in its first answers, and is ready afterwards."""
+
+    def __init__(self, *, answers_before: int) -> None:
+        super().__init__()
+        self.answers_left = answers_before
+
+    def pool(self) -> PoolDocument:
+        self.answers_left -= 1
+        self.pool_reasons = ("edge-2 is not ready",) if self.answers_left >= 0 else ()
+        return super().pool()
+
+
+def waiting_node() -> StandInNode:
+    """Return a node of whose pool one member has never answered, and one replicates something else."""
+    node = ready_node()
+    other = pool_member(config_digest="00000000000000dd", state="not_ready", ready=False, digest_equal=False)
+    never = pool_member(
+        None,
+        address="10.0.0.7:9201",
+        reachable=False,
+        failure="it does not answer in time",
+        state=None,
+        ready=None,
+        topics=None,
+        digest_equal=None,
+        lag=None,
+        sessions=None,
+        version=None,
+        config_digest=None,
+    )
+    node.members = (*node.members[:1], other, never)
+    node.pool_reasons = ("edge-2 is not ready", "10.0.0.7:9201 is not reachable: it does not answer in time")
+    return node
+
+
+def test_pool(runner: CliRunner) -> None:
+    """One line, every reason, and a row for each member; what is not known is a dash. Exit 0 in any case."""
+    with serving(waiting_node()) as url:
+        answer = runner.invoke(app, ["pool", url])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert answer.stdout == (
+        "the pool of 3 members, seen by edge-1, is not ready\n"
+        "  edge-2 is not ready\n"
+        "  10.0.0.7:9201 is not reachable: it does not answer in time\n"
+        "\n"
+        "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS     LAG  REPLICATES      VALUES  VERSION\n"
+        "edge-1  this node       ready          200,000        14  4.1 ms  the same        equal   0.1.0\n"
+        "edge-2  127.0.0.1:9202  not ready      200,000        14  4.1 ms  something else  differ  0.1.0\n"
+        "-       10.0.0.7:9201   not reachable        -         -       -  -               -       -\n"
+    )
+
+
+def test_pool_as_json(runner: CliRunner) -> None:
+    """The node's document and nothing else, with every name of the contract."""
+    with serving(ready_node()) as url:
+        answer = runner.invoke(app, ["pool", "--json", url])
+    document = json.loads(answer.stdout)
+    assert (answer.exit_code, document["ready"], document["reasons"]) == (0, True, [])
+    names = "node reachable state ready topics digest_equal digest_equal_since lag sessions moved_in moved_out version"
+    assert {*names.split(), "config_digest"} <= document["members"][1].keys()
+
+
+def test_node_without_a_pool(runner: CliRunner) -> None:
+    """The question cannot be answered: exit 5, and what to do."""
+    node = ready_node()
+    node.members = ()
+    with serving(node) as url:
+        for words in (["pool"], ["ready", "--pool"]):
+            answer = runner.invoke(app, [*words, url], standalone_mode=True)
+            assert (answer.exit_code, answer.stdout) == (5, "")
+            assert answer.stderr == "error: edge-1 is in no pool\n  Add [pool] to its configuration\n"
+
+
+def test_ready_asks_for_the_whole_pool(runner: CliRunner) -> None:
+    """Exit 0 when every member is ready, else 1, though the node itself is."""
+    with serving(ready_node()) as url:
+        answer = runner.invoke(app, ["ready", "--pool", url])
+        assert (answer.exit_code, answer.stdout.splitlines()[0]) == (
+            0,
+            "the pool of 2 members, seen by edge-1, is ready",
+        )
+    with serving(waiting_node()) as url:
+        assert runner.invoke(app, ["ready", url]).exit_code == 0
+        answer = runner.invoke(app, ["ready", "--pool", "--json", url])
+        assert answer.exit_code == 1
+        assert json.loads(answer.stdout)["reasons"][0] == "edge-2 is not ready"
+
+
+def test_ready_waits_for_the_pool(runner: CliRunner) -> None:
+    """With --wait it asks again until every member is ready."""
+    node = BecomingReadyPool(answers_before=1)
+    with serving(node) as url:
+        assert runner.invoke(app, ["ready", "--pool", "--wait", "30", url]).exit_code == 0
+    assert node.answers_left == -1

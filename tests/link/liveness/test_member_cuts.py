@@ -1,0 +1,212 @@
+"""Cuts at the heartbeats of a pool's members: a session machine joined to a primary without I/O."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.chain.cut import Cut, RetainedSet
+from fanout.link.liveness.member_cuts import OWN_CUTS_MAX
+from fanout.link.model.events import MemberUnheard
+from fanout.link.model.states import LinkState
+from fanout.replica.update import content_digest
+from fanout.selection import Selector
+from tests.link.fake_primary import FakePrimary, Pair, make_config
+
+OTHER = b"fanout/control/edge-2/plant"
+MARKER = b"123 4"
+
+
+def cut(pair: Pair, *nodes: str) -> None:
+    """Let the link send a heartbeat, and listen to those of some members."""
+    pair.events += pair.session.cut(nodes, now_ns=pair.now_ns, now=pair.now)
+    if pair.session.lifecycle.connected:
+        pair.pump()
+
+
+def held(values: dict[bytes, bytes]) -> RetainedSet:
+    """Return what a replica with these values holds."""
+    return RetainedSet(len(values), sum(content_digest(*one) for one in values.items()) % 2**64)
+
+
+def test_a_cut_is_what_the_replica_held_at_the_place_of_the_heartbeat() -> None:
+    """Updates behind it that came in the same read are not in it; both sides of it are applied, in order."""
+    pair = Pair(primary=FakePrimary(retained={b"plant/a": b"1"}))
+    pair.go_live()
+    cut(pair, "edge-2")
+    [own] = pair.session.cuts.own.values()
+    assert own.sets == (held({b"plant/a": b"1"}),)
+    primary = pair.primary
+    primary.publish(b"plant/a", b"2")
+    primary.publish(OTHER, MARKER, retain=False)
+    primary.publish(b"plant/b", b"3")
+    pair.pump()
+    assert pair.session.cuts.newest("edge-2") == Cut(MARKER.decode(), (held({b"plant/a": b"2"}),))
+    assert pair.dispatched() == [(b"plant/a", b"2"), (b"plant/b", b"3")]
+    assert pair.values() == {b"plant/a": b"2", b"plant/b": b"3"}
+    assert pair.session.packet_router.outside_total == 0
+    acknowledged = [packet_id for _, packet_id in primary.acks]
+    assert acknowledged[-3:] == sorted(acknowledged)[-3:]
+
+
+def test_each_selector_has_its_own_sum() -> None:
+    """Except those that take live messages only: members have them for different times."""
+    selectors = (Selector("plant/a/#"), Selector("plant/b/#", live_only=True), Selector("plant/c/#"))
+    pair = Pair(make_config(selectors=selectors))
+    pair.go_live()
+    cut(pair, "edge-2")
+    for topic in (b"plant/a/1", b"plant/b/1", b"plant/c/1", b"plant/c/2"):
+        pair.primary.publish(topic, b"v")
+    pair.primary.publish(OTHER, MARKER, retain=False)
+    pair.pump()
+    found = pair.session.cuts.newest("edge-2")
+    assert found is not None
+    both = {b"plant/c/1": b"v", b"plant/c/2": b"v"}
+    assert found.sets == (held({b"plant/a/1": b"v"}), None, held(both))
+
+
+@pytest.mark.parametrize(("policy", "known"), [("bridge", True), ("keep", False)])
+def test_over_mqtt_3_1_1_a_link_compares_as_a_bridge_only(policy: str, known: bool) -> None:
+    """Otherwise it keeps messages that were never retained, from when it came."""
+    pair = Pair(make_config(version=4, retain_policy=policy))
+    pair.go_live()
+    cut(pair, "edge-2")
+    pair.primary.publish(OTHER, MARKER, retain=False)
+    pair.pump()
+    found = pair.session.cuts.newest("edge-2")
+    assert found is not None
+    assert (found.sets != (None,)) is known
+
+
+def test_nothing_is_compared_while_values_expire() -> None:
+    """One member has removed them, and another has not yet."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    pair.primary.publish(b"plant/a", b"1", properties=b"\x02\x00\x00\x00\x05")
+    known = []
+    for number in range(10):
+        pair.primary.publish(OTHER, b"123 %d" % number, retain=False)
+        pair.pump()
+        found = pair.session.cuts.newest("edge-2")
+        assert found is not None
+        assert found.marker == f"123 {number}"
+        known.append(found.sets != (None,))
+        pair.wait(1)
+    assert pair.values() == {}
+    assert known == [True] * 4 + [False] * 3 + [True] * 3
+
+
+def test_what_is_no_new_heartbeat_is_no_cut() -> None:
+    """A message that is sent again may have had another place; a stranger's text is nothing."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    own = pair.session.cuts.own
+    before = dict(own)
+    pair.primary.deliver(OTHER, MARKER, qos=1, dup=True)
+    for payload in (b"", b"hello", b"1 2 3", b"1" * 21 + b" 1", b"\xff 1"):
+        pair.primary.publish(OTHER, payload, retain=False)
+    pair.pump()
+    assert pair.session.cuts.newest("edge-2") is None
+    [marker] = before
+    pair.primary.publish(b"plant/a", b"1")
+    pair.primary.publish(b"fanout/control/edge-1/plant", marker.encode(), retain=False)
+    pair.pump()
+    assert dict(own) == before
+
+
+def test_own_cuts_are_bounded() -> None:
+    """The oldest are forgotten."""
+    pair = Pair()
+    pair.go_live()
+    for _ in range(OWN_CUTS_MAX + 10):
+        cut(pair, "edge-2")
+    own = list(pair.session.cuts.own)
+    assert len(own) == OWN_CUTS_MAX
+    assert [int(marker.split()[1]) for marker in own] == sorted(int(marker.split()[1]) for marker in own)
+
+
+def test_members_are_subscribed_as_they_come_and_go() -> None:
+    """Once on each connection, without their retained messages; one that has left is unsubscribed and forgotten."""
+    pair = Pair()
+    pair.go_live()
+    primary = pair.primary
+    cut(pair, "edge-2", "edge-3")
+    cut(pair, "edge-2", "edge-3")
+    assert primary.asked(OTHER, retain_handling=2) == 1
+    primary.publish(OTHER, MARKER, retain=False)
+    pair.pump()
+    cut(pair, "edge-3")
+    assert primary.unsubscribes[-1].topic_filters == (OTHER,)
+    assert pair.session.cuts.newest("edge-2") is None
+    pair.lose()
+    pair.connect()
+    pair.pump()
+    assert pair.is_in(LinkState.LIVE)
+    cut(pair, "edge-3", "edge-2")
+    assert primary.asked(OTHER, retain_handling=2) == 2
+    assert primary.asked(b"fanout/control/edge-3/plant", retain_handling=2) == 2
+
+
+def test_heartbeats_that_the_primary_dropped_do_not_end_the_cuts() -> None:
+    """Though all that may be under way are lost: one now and then is sent, and room is left for the regular ones."""
+    pair = Pair()
+    pair.go_live()
+    pair.primary.silent_control = True
+
+    def sent() -> int:
+        return sum(topic == b"fanout/control/edge-1/plant" for topic, *_ in pair.primary.published)
+
+    before, times = sent(), list[float]()
+    for step in range(20):
+        pair.now += 0.2
+        cut(pair, "edge-2")
+        if sent() > before + len(times):
+            times.append(round((step + 1) * 0.2, 1))
+    assert times == [0.2, 0.4, 0.6, 0.8, 1.8, 2.8, 3.8]
+    pair.primary.silent_control = False
+    pair.wait(6)
+    assert pair.session.packet_router.heartbeats_lost_total == 7
+    before = sent()
+    cut(pair, "edge-2")
+    assert sent() == before + 1
+    assert len(pair.session.cuts.own) == 2
+
+
+def test_a_link_that_is_told_of_itself_hears_its_heartbeats_all_the_same() -> None:
+    """Its own control topic is not subscribed again, without messages of its own."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-1", "edge-2")
+    cut(pair, "edge-1", "edge-2")
+    assert pair.primary.asked(b"fanout/control/edge-1/plant", retain_handling=2) == 1
+    assert pair.primary.subscriptions[b"fanout/control/edge-1/plant"].no_local is False
+    assert len(pair.session.cuts.own) == 2
+
+
+def test_nothing_is_done_while_the_link_is_not_live() -> None:
+    """A replica that is not complete is compared with nobody."""
+    pair = Pair()
+    cut(pair, "edge-2")
+    assert pair.session.take_output() == b""
+    assert pair.session.cuts.topics == frozenset()
+
+
+def test_a_link_in_no_pool_has_no_cuts() -> None:
+    """Its own heartbeats are none."""
+    pair = Pair()
+    pair.go_live()
+    pair.wait(30)
+    assert not pair.session.cuts.own
+
+
+def test_heartbeats_that_the_primary_refuses_are_told() -> None:
+    """With the topic; they are not asked for again on the connection."""
+    pair = Pair(primary=FakePrimary(refuse_filters=(OTHER,)))
+    pair.go_live()
+    for _ in range(3):
+        cut(pair, "edge-2")
+    [unheard] = pair.of(MemberUnheard)
+    assert unheard.topic == OTHER.decode()
+    assert "Not authorized" in unheard.reason
+    assert pair.primary.asked(OTHER, retain_handling=2) == 1

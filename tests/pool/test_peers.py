@@ -1,0 +1,263 @@
+"""Questions between members over real sockets: whom the listener refuses, and what the client does not believe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fanout.api.http_server import HttpServer
+from fanout.config import Address, PoolConfig
+from fanout.errors import ListenError
+from fanout.pool import peer_client
+from fanout.pool.addresses import MemberAddress
+from fanout.pool.member_facts import PROTOCOL_HEADER, MemberAnswer, encode_answer
+from fanout.pool.membership import AskFailure
+from fanout.pool.peer_client import AskFailed, PeerClient
+from fanout.pool.peer_listener import MEMBER_PATH, PeerListener
+from fanout.pool.peer_tls import PeerTls, load_peer_tls
+from tests.pool.test_member_facts import ANSWER
+from tests.support.certificates import Authority
+
+TOKEN = "a-token-of-the-pool"
+ASKER = "edge-7"
+
+
+def answer_for(asker: str) -> MemberAnswer:
+    """Return the answer for a member by this name; another one is told no cuts."""
+    return ANSWER if asker == ASKER else MemberAnswer(ANSWER.facts, {})
+
+
+@contextlib.asynccontextmanager
+async def listening(*, token: str | None = None, tls: PeerTls | None = None) -> AsyncIterator[tuple[PeerListener, str]]:
+    """Give the listener of a member, and `host:port`."""
+    listener = PeerListener(lambda asker: encode_answer(answer_for(asker)), token=token)
+    context = None if tls is None else tls.listening
+    server = HttpServer(lambda: listener, host="127.0.0.1", port=0, key="pool.listen", tls=context)
+    await server.start()
+    try:
+        yield listener, f"127.0.0.1:{server.port}"
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def stranger(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Give the address of a server that reads a request and then does what it likes."""
+    tasks = set[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                await answer(reader, writer)
+                writer.write_eof()
+                await reader.read()
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        tasks.add(task)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ask(
+    address: str, *, token: str | None = None, tls: ssl.SSLContext | None = None, server_name: str | None = None
+) -> AskFailure | None:
+    """Ask a member once; return why that brought nothing, or None for an answer."""
+    client = PeerClient(node=ASKER, token=token, tls=tls, members_max=2)
+    try:
+        assert await client.ask(MemberAddress(address, server_name)) == ANSWER
+    except AskFailed as error:
+        return error.failure
+    finally:
+        await client.close()
+    return None
+
+
+async def test_members_with_the_same_token_talk() -> None:
+    """Over one connection, however often they ask."""
+    async with listening(token=TOKEN) as (listener, address):
+        client = PeerClient(node=ASKER, token=TOKEN, tls=None, members_max=2)
+        for _ in range(3):
+            assert await client.ask(MemberAddress(address)) == ANSWER
+        connections = client._http._transport._pool.connections  # type: ignore[attr-defined]  # httpx shows no number
+        assert len(connections) == 1
+        await client.close()
+        assert listener.answered_total == 3
+        assert set(listener.refused_total.values()) == {0}
+
+
+async def test_a_wrong_token_is_refused_and_counted() -> None:
+    """And none too, before anything else of the request is looked at."""
+    async with listening(token=TOKEN) as (listener, address):
+        assert await ask(address, token="another-token-of-a-pool") is AskFailure.REFUSED
+        assert await ask(address) is AskFailure.REFUSED
+        async with httpx.AsyncClient() as client:
+            answer = await client.post(f"http://{address}/none", content=b"x" * 1000)
+            assert (answer.status_code, answer.json()["refused"]) == (401, "token")
+        assert listener.refused_total == {"token": 3, "protocol": 0, "request": 0}
+        assert listener.answered_total == 0
+
+
+async def test_another_version_of_the_protocol_is_refused() -> None:
+    """By both sides, each of which can count it."""
+    async with listening() as (listener, address), httpx.AsyncClient() as client:
+        for headers in ({PROTOCOL_HEADER: "99"}, {}):
+            answer = await client.get(f"http://{address}{MEMBER_PATH}", headers=headers)
+            assert (answer.status_code, answer.json()) == (426, {"refused": "protocol", "protocol": 1})
+        assert listener.refused_total["protocol"] == 2
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
+
+    async with stranger(refuse) as address:
+        assert await ask(address) is AskFailure.PROTOCOL
+
+
+async def test_other_requests_are_refused() -> None:
+    """A member asks for one path, with GET."""
+    async with listening() as (listener, address), httpx.AsyncClient(headers={PROTOCOL_HEADER: "1"}) as client:
+        assert (await client.get(f"http://{address}/")).status_code == 404
+        assert (await client.post(f"http://{address}{MEMBER_PATH}", content=b"{}")).status_code == 404
+        assert listener.refused_total["request"] == 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "failure"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", AskFailure.ANSWER),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", AskFailure.ANSWER),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"node":"edge-2"}', AskFailure.ANSWER),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", AskFailure.ANSWER),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", AskFailure.ANSWER),
+    ],
+    ids=["not HTTP", "not JSON", "not whole", "elsewhere", "a bug"],
+)
+async def test_garbage_is_no_answer(raw: bytes, failure: AskFailure) -> None:
+    """It is told apart from a member that is away."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(raw)
+
+    async with stranger(answer) as address:
+        assert await ask(address) is failure
+
+
+async def test_an_answer_of_100_megabytes_is_not_read() -> None:
+    """The connection is closed after the bytes that a member may send at most, and what the sockets held by then."""
+    sent = 0
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        for _piece in range(100):
+            writer.write(b" " * 1_000_000)
+            await writer.drain()
+            sent += 1
+
+    async with stranger(answer) as address:
+        assert await ask(address) is AskFailure.ANSWER
+    assert sent < 20
+
+
+async def test_a_member_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that of the whole answer: a byte now and then does not prolong it."""
+    monkeypatch.setattr(peer_client, "ANSWER_S", 0.2)
+
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        while True:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    async with stranger(drip) as address:
+        assert await ask(address) is AskFailure.TIMEOUT
+
+
+async def test_a_member_that_is_away() -> None:
+    """Nothing listens; or it ends the connection, as a member does that stops just then."""
+
+    async def leave(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with stranger(leave) as address:
+        pass
+    assert await ask(address) is AskFailure.UNREACHABLE
+    async with stranger(leave) as address:
+        assert await ask(address) in (AskFailure.UNREACHABLE, AskFailure.ANSWER)
+
+
+# TLS.
+
+
+def tls_of(authority: Authority, directory: Path, name: str, *, trusts: Authority | None = None) -> PeerTls:
+    """Return TLS of a member with a certificate of `authority`."""
+    certificate, key = authority.issue(name)
+    found = load_peer_tls(
+        PoolConfig(
+            listen=Address("http", "127.0.0.1", 0),
+            certificate_file=certificate,
+            key_file=key,
+            client_ca_file=(trusts or authority).certificate,
+        )
+    )
+    assert found is not None
+    return found
+
+
+async def test_members_show_each_other_certificates(tmp_path: Path) -> None:
+    """Those of the pool's CA talk, by address and by the name that was looked up; nobody else gets an answer."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    ours, theirs = Authority(own), Authority(other, name="other")
+    async with listening(tls=tls_of(ours, own, "a")) as (listener, address):
+        member = tls_of(ours, own, "b").asking
+        assert await ask(address, tls=member) is None
+        assert await ask(address, tls=member, server_name="localhost") is None
+        assert listener.answered_total == 2
+        assert await ask(address, tls=member, server_name="elsewhere.test") is AskFailure.UNREACHABLE
+        unknown = tls_of(theirs, other, "c", trusts=ours)  # it trusts the pool, which does not know it
+        assert await ask(address, tls=unknown.asking) is AskFailure.UNREACHABLE
+        assert await ask(address, tls=tls_of(theirs, other, "d").asking) is AskFailure.UNREACHABLE
+        assert await ask(address) in (AskFailure.UNREACHABLE, AskFailure.ANSWER)  # without TLS
+        assert listener.answered_total == 2
+
+
+async def test_a_large_body_over_tls_is_not_read(tmp_path: Path) -> None:
+    """The connection of a member that sends one is closed; the next question is answered on another."""
+    tls = tls_of(Authority(tmp_path), tmp_path, "a")
+    async with listening(tls=tls) as (_, address):
+        async with httpx.AsyncClient(verify=tls.asking, headers={PROTOCOL_HEADER: "1"}) as client:
+            with contextlib.suppress(httpx.TransportError):
+                answer = await client.post(f"https://{address}{MEMBER_PATH}", content=b"x" * 10_000_000)
+                assert answer.status_code == 404
+        assert await ask(address, tls=tls.asking) is None
+
+
+def test_faulty_files_are_told_by_their_key(tmp_path: Path) -> None:
+    """A node does not start with them."""
+    certificate, key = Authority(tmp_path).issue("a")
+    config = PoolConfig(certificate_file=certificate, key_file=key, client_ca_file=tmp_path / "none.pem")
+    with pytest.raises(ListenError, match="cannot read its client_ca_file"):
+        load_peer_tls(config)
