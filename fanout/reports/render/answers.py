@@ -142,7 +142,7 @@ def trend_line(summary: Summary) -> Cell:
     """Return whether it is getting worse, and against what."""
     trend = summary.trend
     if trend is None:
-        return Cell("Trend: not known, the time is too short", "dim")
+        return Cell("Trend: not known, too little can be compared", "dim")
     against = {
         "first_half": "second half of the time against the first",
         "history": f"against earlier reports, {span(trend.before_begin, trend.before_end)}",
