@@ -46,11 +46,15 @@ class Claim(enum.Enum):
     """The client is refused: the session belongs to another user."""
 
 
-def claim_of(access: Access | None, session: Session) -> Claim:
-    """Return the right of a client to the existing session with its Client Identifier."""
-    if access is None or session.access is None:
+def claim_of(client: Identity | None, owner: Identity | None) -> Claim:
+    """Return the right of a client to an existing session with its Client Identifier.
+
+    Args:
+        client: The client; None without access control.
+        owner: Identity of the session's client; None without access control.
+    """
+    if client is None or owner is None:
         return Claim.RESUME
-    client, owner = access.identity, session.access.identity
     if (client.user, client.superuser) == (owner.user, owner.superuser):
         return Claim.RESUME
     if client.user == owner.user != "" or not (owner.user or owner.superuser):

@@ -76,19 +76,12 @@ class SessionLifecycles:
 
     def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         """Accept a client: resume or take over its session, or begin one; or refuse it after all."""
-        session = self._registry.get(terms.client_id)
-        claim = claim_of(access, session) if session is not None else Claim.RESUME
+        claim = self._claim(terms.client_id, access)
         if claim is Claim.REFUSED:
             self._logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
             connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
-        if session is not None and session in self.connection_of:
-            self._counters.takeovers += 1
-            self.connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
-            session = self._registry.get(terms.client_id)
-        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
-            self._end_session(session)  # [MQTT-3.1.2-4]
-            session = None
+        session = self._session_to_resume(terms, claim)
         session_present = session is not None
         if session is None:
             if self._registry.full:
@@ -97,7 +90,38 @@ class SessionLifecycles:
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED)
                 return
             session = self._registry.create(terms.client_id, wire=terms.wire)
-        self._cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
+        self._open(connection, session, terms, access, session_present=session_present)
+
+    def _claim(self, client_id: str, access: Access | None) -> Claim:
+        """Decide whether a client may have the session with its Client Identifier; nothing has changed then."""
+        session = self._registry.get(client_id)
+        if session is None or access is None or session.access is None:
+            return Claim.RESUME
+        return claim_of(access.identity, session.access.identity)
+
+    def _session_to_resume(self, terms: Terms, claim: Claim) -> Session | None:
+        """Return the session that a client continues, without its former connection; None when it begins one."""
+        session = self._registry.get(terms.client_id)
+        if session is not None and session in self.connection_of:
+            self._counters.takeovers += 1
+            self.connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
+            session = self._registry.get(terms.client_id)
+        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
+            self._end_session(session)  # [MQTT-3.1.2-4]
+            return None
+        return session
+
+    def _open(
+        self,
+        connection: ClientConnection,
+        session: Session,
+        terms: Terms,
+        access: Access | None,
+        *,
+        session_present: bool,
+    ) -> None:
+        """Join a session and its new connection, and tell the client."""
+        self.cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
         self._registry.index.join(session, wire=terms.wire)
         session.access = access
         session.will = terms.will
@@ -123,13 +147,41 @@ class SessionLifecycles:
         if session.expiry_s == 0:
             self._end_session(session)
             return
-        session.expiry = self._timer.after(session.expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
-        if session.will is None:
-            return
-        if session.will.delay_s == 0:
+        will_s: int | None = None
+        if session.will is not None and session.will.delay_s < session.expiry_s:
+            will_s = session.will.delay_s  # else the session's end comes first [MQTT-3.1.3-9]
+        self.set_deadlines(session, expiry_s=session.expiry_s, will_s=will_s)
+
+    def set_deadlines(self, session: Session, *, expiry_s: float, will_s: float | None) -> None:
+        """Let a session without a connection expire, and its Will Message be published.
+
+        Args:
+            session: The session.
+            expiry_s: Seconds until it ends.
+            will_s: Seconds until its Will Message, 0 for now; None when it has none, or its end comes first.
+        """
+        session.expiry = self._timer.after(expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
+        if will_s == 0:
             self._publish_will(session)
-        elif session.will.delay_s < session.expiry_s:  # else the session's end comes first [MQTT-3.1.3-9]
-            session.will_deadline = self._timer.after(session.will.delay_s, lambda: self._publish_will(session))
+        elif will_s is not None:
+            session.will_deadline = self._timer.after(will_s, lambda: self._publish_will(session))
+
+    def cancel_deadlines(self, session: Session) -> None:
+        """Let nothing happen to a session by the time."""
+        for deadline in (session.expiry, session.will_deadline):
+            if deadline is not None:
+                deadline.cancel()
+        session.expiry = session.will_deadline = None
+
+    def revoke_lost(self, session: Session) -> int:
+        """Remove subscriptions that the rules do not grant (any more); return the number that was checked."""
+        access = session.access
+        if access is None:
+            return 0
+        filters = session.topic_filters
+        if lost := access.lost(filters):
+            self._revoke(session, access, lost)
+        return len(filters)
 
     def end_overflowed(self) -> None:
         """End the sessions whose queue has overflowed.
@@ -166,10 +218,7 @@ class SessionLifecycles:
             if not gate.admits(access.identity):
                 self._expel(session, access)
             else:
-                filters = session.topic_filters
-                checked += len(filters)
-                if lost := access.lost(filters):
-                    self._revoke(session, access, lost)
+                checked += self.revoke_lost(session)
             checked += 1
             if checked >= _CHECKED_MAX:
                 checked = 0
@@ -303,7 +352,7 @@ class SessionLifecycles:
         self._registry.unsubscribe(session, Unsubscribe(0, tuple(lost)))
 
     def _end_session(self, session: Session) -> None:
-        self._cancel_deadlines(session)
+        self.cancel_deadlines(session)
         left = self._registry.end(session)
         if left:
             self._dispatcher.redeliver(left, now_ns=self._clock.now_ns())
@@ -324,9 +373,3 @@ class SessionLifecycles:
         (verdict,) = self._authorization.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:
             self._counters.dropped[DropReason.REFUSED] += 1
-
-    def _cancel_deadlines(self, session: Session) -> None:
-        for deadline in (session.expiry, session.will_deadline):
-            if deadline is not None:
-                deadline.cancel()
-        session.expiry = session.will_deadline = None

@@ -20,14 +20,16 @@ from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason, Limit, Load
 from fanout.server.base.ports import RetainedStore
-from fanout.server.messages.encoding import SharedMessage, WireVariant
+from fanout.server.messages.encoding import SharedMessage, WireVariant, message_bytes
 from fanout.server.messages.queue import MessageQueue
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.share_groups import SharedSubscriptions
 from fanout.server.routing.subscribers import SessionState, ShareGroup, SubscriptionOptions
+from fanout.server.session.exported_session import ExportedSession
 from fanout.server.session.retained_cache import RetainedPieces
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.session import Session
+from fanout.server.session.session_export import RELEASED, batches_of, message_of
 
 __all__ = ["SessionRegistry"]
 
@@ -124,13 +126,76 @@ class SessionRegistry:
                 for message in session.sender.undelivered()
                 if isinstance(message, SharedMessage) and message.share in groups
             ]
+        self.remove(session)
+        left = [(group, update) for group, update in shared if len(group)]
+        self._counters.dropped[DropReason.SESSION_ENDED] += session.sender.unsent - len(left)
+        return left
+
+    def remove(self, session: Session) -> None:
+        """Remove a session and its subscriptions; its queue stays as it is, and gets nothing any more."""
         del self._sessions[session.client_id]
         self.overflowed.pop(session, None)
         self.index.leave(session)
         self._shared.leave(session)
-        left = [(group, update) for group, update in shared if len(group)]
-        self._counters.dropped[DropReason.SESSION_ENDED] += session.sender.unsent - len(left)
-        return left
+
+    def has_room_for(self, exported: ExportedSession) -> bool:
+        """Return whether a session of another node is within the limits of this one."""
+        config = self._config
+        filters = [one.topic_filter for one in exported.subscriptions]
+        waiting = [message_of(message, now_ns=0) for message in exported.queue]
+        return (
+            not self.full
+            and len(filters) <= config.subscriptions_max
+            and sum(map(len, filters)) <= config.filter_bytes_max
+            and all(_levels(topic_filter) <= config.filter_levels_max for topic_filter in filters)
+            and len(waiting) <= config.queue_messages_max
+            and sum(map(message_bytes, waiting)) <= config.queue_bytes_max
+        )
+
+    def restore(self, exported: ExportedSession, *, now_ns: int) -> Session:
+        """Make the session of an exported one; `has_room_for` was true, and there is none of this client.
+
+        Its subscriptions get from now on what comes; retained messages are due only as far as they were before.
+
+        Args:
+            exported: The session.
+            now_ns: Unix time in nanoseconds.
+        """
+        session = self.create(exported.client_id, wire=exported.wire)
+        added: dict[bytes, SubscriptionOptions] = {}
+        for topic_filter, options in ((one.topic_filter, one.options) for one in exported.subscriptions):
+            options = options._replace(qos=min(options.qos, self._config.qos_max))
+            shared = parse_shared(topic_filter)
+            if shared is None:
+                added[topic_filter] = options
+            else:
+                self._shared.subscribe(session, shared, options)
+        if added:
+            self.index.change(session, added=added)
+        session.receiver.restore(exported.unreleased)
+        outbound = session.sender.inflight.outbound
+        for one in exported.in_flight:
+            message = RELEASED if one.message is None else message_of(one.message, now_ns=now_ns)
+            outbound.adopt(one.packet_id, message, one.state, size=message_bytes(message))
+        outbound.continue_behind(exported.last_packet_id)
+        messages = [message_of(message, now_ns=now_ns) for message in exported.queue]
+        session.sender.restore(batches_of(messages, session=session), replacing=self._replacing(exported))
+        for left in exported.retained:
+            if (granted := added.get(left.topic_filter)) is not None:
+                delivery = RetainedDelivery(left.topic_filter, options=granted, store=self._store, pieces=self._pieces)
+                if left.topics is not None:
+                    delivery.continue_with(left.topics)
+                session.add_retained(delivery)
+        return session
+
+    def _replacing(self, exported: ExportedSession) -> dict[bytes, Update]:
+        """Return the retained values, by topic, that the client gets by a queued message of the session."""
+        queued = {message.topic: message for message in exported.queue if message.replaces_retained}
+        return {
+            value[0]: value
+            for value in (self._store.get_many(list(queued)) if queued else ())
+            if (value[1], value[4]) == (queued[value[0]].payload, queued[value[0]].properties)
+        }
 
     def subscribe(
         self,
@@ -234,6 +299,12 @@ class SessionRegistry:
             for topic_filter in removed:
                 session.cancel_retained(topic_filter)  # [MQTT-3.10.4-2]
         return Unsuback(packet.packet_id, tuple(codes))
+
+
+def _levels(topic_filter: bytes) -> int:
+    """Return the number of levels of a Topic Filter; of a shared one without `$share` and the ShareName."""
+    shared = parse_shared(topic_filter)
+    return (topic_filter if shared is None else shared[1]).count(b"/") + 1
 
 
 def _wants_retained(subscription: Subscription, new: bool) -> bool:

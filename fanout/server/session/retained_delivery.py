@@ -102,6 +102,32 @@ class RetainedDelivery:
         self._left = [value[0] for value in values] + self._left[self._left_from :]
         self._left_from = 0
 
+    @property
+    def has_manifest(self) -> bool:
+        """True when a manifest follows the retained messages."""
+        return self._sum is not None
+
+    def topics_left(self, limit: int) -> tuple[bytes, ...] | None:
+        """Return the topics that are left, up to a limit; the delivery cannot be continued afterwards.
+
+        Returns:
+            The topics; None when nothing was taken yet, or when there are more than `limit`.
+        """
+        if self._values is None:
+            return None
+        topics = self._left[self._left_from :]
+        for values in self._values:
+            topics += [value[0] for value in values]
+            if len(topics) > limit:
+                return None
+        return tuple(topics)
+
+    def continue_with(self, topics: Sequence[bytes]) -> None:
+        """Deliver the values of these topics only: what `topics_left` of another delivery returned."""
+        self._values = iter(())
+        self._left = list(topics)
+        self._left_from = 0
+
     def begin_manifest(self) -> bytes:
         """Return the manifest message before the first retained one; empty when none is due."""
         if self._sum is None or self._sum_begun:

@@ -10,7 +10,7 @@ retained value. Messages that are queued later follow the retained ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from fanout.mqtt.delivery import SendState
@@ -101,6 +101,27 @@ class SessionSender:
         self._pings.clear()
         for delivery in self._deliveries.values():
             delivery.pings = 0
+
+    @property
+    def deliveries(self) -> Collection[RetainedDelivery]:
+        """The retained deliveries that are not complete, in order."""
+        return self._deliveries.values()
+
+    def replaces_retained(self, message: Message) -> bool:
+        """Return whether a queued message takes the place of the retained message of its topic."""
+        return self._queued_values.get(message[0][0]) is message[0]
+
+    def restore(self, batches: Iterable[MessageBatch], *, replacing: Mapping[bytes, Update]) -> None:
+        """Take over the queue of a session at another node; this one is empty, and without a Network Connection.
+
+        Args:
+            batches: The messages, in order.
+            replacing: Retained values of this node, by topic, that queued messages take the place of.
+        """
+        for batch in batches:
+            self._append(batch)
+        self._queued_values.update(replacing)
+        self._live_from = self.queue.appended_total
 
     @property
     def unsent(self) -> int:
