@@ -23,7 +23,7 @@ from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import export_state
 
-__all__ = ["SessionMoves"]
+__all__ = ["SessionMoves", "refused"]
 
 _MS_PER_S: Final = 1000
 _REFUSALS: Final = {
@@ -41,6 +41,7 @@ _REFUSALS: Final = {
         "its client is the link of a node",
         "Let it end: the link takes a new snapshot at its next node",
     ),
+    MoveRefusal.STOPPING: ("this node stops", "Ask another member of the pool"),
     MoveRefusal.SESSION_EXISTS: (
         "this node has one already",
         "End one of the two: the client knows which one it continues",
@@ -98,9 +99,9 @@ class SessionMoves:
         """
         session = self._registry.get(client_id)
         if session is None:
-            raise _refused(client_id, MoveRefusal.NO_SESSION)
+            raise refused(client_id, MoveRefusal.NO_SESSION)
         if (reason := self._why_it_stays(session)) is not None:
-            raise _refused(client_id, reason)
+            raise refused(client_id, reason)
         now_ns = self._clock.now_ns()
         exported, expired = export_state(
             session,
@@ -127,18 +128,20 @@ class SessionMoves:
             SessionMoveRefused: It must not come here; nothing has changed.
         """
         client_id = exported.client_id
+        if self._lifecycles.stopping:
+            raise refused(client_id, MoveRefusal.STOPPING)
         if self._registry.get(client_id) is not None:
-            raise _refused(client_id, MoveRefusal.SESSION_EXISTS)
+            raise refused(client_id, MoveRefusal.SESSION_EXISTS)
         if claimant is not None and claim_of(claimant, exported.owner) is not Claim.RESUME:
-            raise _refused(client_id, MoveRefusal.ANOTHER_USER)
+            raise refused(client_id, MoveRefusal.ANOTHER_USER)
         access = None
         if self._gate is not None and exported.owner is not None:
             access = self._gate.authorize_moved(exported.owner)
         if (access is None) is not (self._gate is None) or (exported.owner is None) is not (self._gate is None):
-            raise _refused(client_id, MoveRefusal.NOT_ADMITTED)
+            raise refused(client_id, MoveRefusal.NOT_ADMITTED)
         expiry_s = min(exported.expiry_left_ms / _MS_PER_S, self._session_expiry_max_s)
         if not expiry_s or not self._registry.has_room_for(exported):
-            raise _refused(client_id, MoveRefusal.LIMITS)
+            raise refused(client_id, MoveRefusal.LIMITS)
         session = self._registry.restore(exported, now_ns=self._clock.now_ns())
         session.access = access
         session.will = exported.will
@@ -175,6 +178,7 @@ class SessionMoves:
         return max(at_least, math.ceil(left_s * _MS_PER_S))
 
 
-def _refused(client_id: str, reason: MoveRefusal) -> SessionMoveRefused:
+def refused(client_id: str, reason: MoveRefusal) -> SessionMoveRefused:
+    """Return the error for a reason."""
     problem, hint = _REFUSALS[reason]
     return SessionMoveRefused(f"The session of client {client_id!r} does not move: {problem}", reason=reason, hint=hint)

@@ -38,6 +38,8 @@ class MoveRefusal(enum.StrEnum):
     """A message of its client has no verdict yet: it may still reach the primary from here."""
     LINK_OF_A_NODE = "link of a node"
     """Its client is a link of another node, whose proofs hold for one server only: it takes a new snapshot."""
+    STOPPING = "stopping"
+    """The node stops: it takes no sessions."""
     SESSION_EXISTS = "session exists"
     """The node has a session with this Client Identifier."""
     ANOTHER_USER = "another user"

@@ -7,6 +7,7 @@ slow client holds no values. `sender` leaves out values that a live message repl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from fanout.chain.manifest import MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.mqtt.publish import encode_publish
@@ -17,7 +18,10 @@ from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.retained_cache import RetainedPieces
 
-__all__ = ["RetainedDelivery"]
+__all__ = ["EMPTY_PIECE_COST", "RetainedDelivery"]
+
+EMPTY_PIECE_COST: Final = 64
+"""Cost of a search step that found nothing, in messages."""
 
 
 class RetainedDelivery:
@@ -111,14 +115,17 @@ class RetainedDelivery:
         """Return the topics that are left, up to a limit; the delivery cannot be continued afterwards.
 
         Returns:
-            The topics; None when nothing was taken yet, or when there are more than `limit`.
+            The topics; None when nothing was taken yet, or when there are more than `limit`. Search steps that find
+            nothing count towards it too.
         """
         if self._values is None:
             return None
         topics = self._left[self._left_from :]
+        left = limit - len(topics)
         for values in self._values:
             topics += [value[0] for value in values]
-            if len(topics) > limit:
+            left -= len(values) or EMPTY_PIECE_COST
+            if left < 0:
                 return None
         return tuple(topics)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
 
 from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
@@ -20,16 +19,13 @@ from fanout.server.messages.encoding import Message, WireVariant
 from fanout.server.messages.queue import MessageBatch, MessageQueue
 from fanout.server.session.inflight import Inflight, Piece
 from fanout.server.session.newest_values import NewestValues
-from fanout.server.session.retained_delivery import RetainedDelivery
+from fanout.server.session.retained_delivery import EMPTY_PIECE_COST, RetainedDelivery
 
 __all__ = ["CONFLATED_BYTES", "PINGRESP", "SessionSender"]
 
 PINGRESP = b"\xd0\x00"
 CONFLATED_BYTES = 128
 """Bytes that the newest value of a topic counts towards the bound of a queue: its entry; the store holds the value."""
-
-_SEARCH_MESSAGES: Final = 64
-"""Cost of a search step that found nothing, in messages."""
 
 
 class SessionSender:
@@ -308,7 +304,7 @@ class SessionSender:
                     self._queued_values.clear()
                 continue
             if not values:
-                piece.spend(_SEARCH_MESSAGES, 0)
+                piece.spend(EMPTY_PIECE_COST, 0)
                 continue
             batch = delivery.batch(values, wire=self.inflight.wire)
             if batch is None:

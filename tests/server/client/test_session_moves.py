@@ -22,6 +22,7 @@ from fanout.errors import SessionMoveRefused
 from fanout.mqtt.packets import Ack, PacketType, Publish, Subscribe, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.client import session_moves
 from fanout.server.session.exported_session import ExportedSession, MoveRefusal
 from fanout.server.session.session_format import decode_session, encode_session
 from tests.access.pieces import cheap_hash
@@ -338,8 +339,17 @@ async def test_sessions_of_a_stopped_server_can_be_taken_out(nodes: tuple[NodeIn
         await old.server.stop(deadline_s=0.1)
     exported = move(old, new)
     assert (exported.expiry_left_ms, exported.will_left_ms) == (600_000, 100_000)
+    assert refusal(lambda: old.server.moves.import_session(exported)) is MoveRefusal.STOPPING
     await new.pass_time(101)
     assert (len(old.published), len(new.published)) == (0, 1)
+
+
+def test_every_refusal_is_explained() -> None:
+    """Each reason has its text and its advice, which name the client; bytes of a stranger are escaped."""
+    for reason in MoveRefusal:
+        error = session_moves.refused("c\x1b", reason)
+        assert (error.reason, bool(error.hint)) == (reason, True)
+        assert str(error).startswith(r"The session of client 'c\x1b' does not move: ")
 
 
 async def test_a_client_that_comes_in_time_has_no_will(nodes: tuple[NodeInMemory, NodeInMemory]) -> None:
