@@ -111,8 +111,8 @@ def summary(
     settle: Settle = SETTLE_S,
     behind_max: BehindMax = None,
     depth: Annotated[
-        int, typer.Option(min=0, metavar="LEVELS", help="How many topic levels make a prefix; 0 tells whole topics.")
-    ] = 2,
+        int, typer.Option(min=0, metavar="LEVELS", help="Count by prefixes of so many levels too; 0 does not.")
+    ] = 0,
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
     baseline: Baseline = None,

@@ -148,7 +148,7 @@ def running_tasks() -> tuple[int, int]:
     # It is not imported for this, and while another thread imports it, it has no SparkContext yet.
     kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     context = None if kind is None else kind._active_spark_context
-    if context is None:
+    if context is None or getattr(context, "_jsc", None) is None:  # there is none, or it is not ready
         return 0, 0
     from py4j.protocol import Py4JError
 

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from fanout.reports.read.log_files import LogFiles
 from fanout.reports.render import terminal
 from fanout.reports.values.document import ReportName
 from tests.cli.processes import run_on_terminal
-from tests.cli.real_logs import write_primary_log, write_secondary_log
+from tests.cli.real_logs import EPOCH, write_primary_log, write_secondary_log
 from tests.support.object_store import LocalS3, local_s3
 
 
@@ -73,9 +73,9 @@ def job(monkeypatch: pytest.MonkeyPatch) -> StandInJob:
     return stand_in
 
 
-def print_stand_in(report: StandInReport, *, console: Console) -> None:
+def print_stand_in(report: StandInReport, *, console: Console, verbose: bool) -> None:
     """Print one line with trailing blanks."""
-    console.print("a report   ")
+    console.print("a report, whole   " if verbose else "a report   ")
 
 
 @pytest.fixture
@@ -343,14 +343,25 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xlog:gc")
     document, page = tmp_path / "report.json", tmp_path / "report.html"
     arguments = ["--settle", "0", "--master", "local[1]", "--json", str(document), "--html", str(page)]
-    run = run_on_terminal("report", "completeness", str(log), *arguments, "--fail-under", "99")
+    run = run_on_terminal("report", "summary", str(log), *arguments, "--fail-under", "99")
     assert run.exit_code == 1, run.text
-    (target,) = json.loads(document.read_text())["targets"]
+    found = json.loads(document.read_text())
+    (target,) = found["targets"]
     assert (target["stamped"]["expected"], target["stamped"]["missing"]) == (20, 2)
+    (node,) = found["summary"]["nodes"]
+    assert [node[name] for name in ("missing", "going_on", "topics_behind")] == [2, False, 2]
+    since, until = (datetime.fromisoformat(node[name]) for name in ("first_missing", "last_missing"))
+    published = datetime.fromtimestamp(EPOCH / 1_000_000, UTC)
+    assert published < since < until < published + timedelta(milliseconds=100)
+    assert until - since == timedelta(milliseconds=1)
+    assert [one["topic"] for one in found["missing_topics"]["listed"]] == ["plant/line/3", "plant/line/4"]
+    screen = run.text.rpartition("starting Spark")[2]
+    assert "NOT COMPLETE" in screen
+    for said in (r"edge-1 +90\.0\s% +2 +\d\d:\d\d:\d\d", r"unexplained\s2", r"edge-1 +plant/line/3 +1 "):
+        assert re.search(said, screen), said
     assert page.read_text().lstrip().lower().startswith("<!doctype html>")
     assert "starting Spark" in run.text, "the stage that runs is shown"
-    assert re.search(r"(identity|value|values|lag), [0-9]+ rows", run.text)
-    assert "edge-1" in run.text.rpartition("starting Spark")[2]
+    assert re.search(r"(identity|value|topics|lag), [0-9]+ rows", run.text)
     assert max(map(len, run.lines)) <= 80
     assert "[gc" not in run.text
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -158,4 +158,12 @@ def test_tasks_that_run_are_counted(spark: SparkSession) -> None:
 def test_tasks_are_asked_for_while_pyspark_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The display asks from its own thread, also when the module is there and its contents are not."""
     monkeypatch.setitem(sys.modules, "pyspark", ModuleType("pyspark"))
+    assert running_tasks() == (0, 0)
+
+
+def test_tasks_are_asked_for_while_a_session_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark names a context the active one before it is whole."""
+    module = ModuleType("pyspark")
+    module.SparkContext = SimpleNamespace(_active_spark_context=object())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyspark", module)
     assert running_tasks() == (0, 0)

@@ -29,8 +29,8 @@ UNEXPLAINED: Final = "live"
 _INDIRECT: Final = ("audit", "upstream")
 """Causes that are told by something else than the link's own absence."""
 
-_SLICES: Final = 64
-"""Into how many slices of time losses are divided."""
+_ROWS_OF_SLICE: Final = 4_000_000
+"""Of how many rows of the logs one task puts the losses of a target in order of time, about."""
 
 UNHEARD_US: Final = 60_000_000
 """How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
@@ -122,23 +122,25 @@ def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Sur
     )
 
 
-def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]) -> DataFrame:
+def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int], rows: int) -> DataFrame:
     """Return the lost updates with the column `cause`: one of `CAUSES`, or `UNEXPLAINED`.
 
-    Rows and spans are put in order of time and read once, so neither many losses nor many spans multiply. That is done
-    in slices of time, so that the losses of one target are sorted by many tasks.
+    Rows and spans are put in order of time and read once, so neither many losses nor many spans multiply.
 
     Args:
         lost: Rows with the columns target and origin_us.
         absences: `absences_of_targets`.
-        span_us: From when to when updates were lost, about: decides the slices.
+        span_us: From when to when updates were lost, about.
+        rows: How many rows the logs have. With many that time is divided into slices, so that the losses of one target
+            are put in order by many tasks.
     """
+    slices = 1 + rows // _ROWS_OF_SLICE
     begin_us, end_us = span_us
-    width_us = max(1, (end_us - begin_us) // _SLICES)
+    width_us = max(1, (end_us - begin_us) // slices)
 
     def slice_of(at_us: Column) -> Column:
         position = (at_us - sf.lit(begin_us).cast("long")) / sf.lit(width_us)
-        return sf.greatest(sf.lit(0), sf.least(sf.lit(_SLICES), sf.floor(position))).cast("int")
+        return sf.greatest(sf.lit(0), sf.least(sf.lit(slices - 1), sf.floor(position))).cast("int")
 
     spans = absences.select(
         "target",
@@ -149,13 +151,16 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
     # Of all of a kind that have begun the one that lasts longest covers the time, if any does. What a link did itself
     # goes before what an audit found, and that before what the nodes above it did.
     kinds = [~sf.col("span.cause").isin(*_INDIRECT), *(sf.col("span.cause") == each for each in _INDIRECT)]
-    kind = sf.when(kinds[0], 0).when(kinds[1], 1).otherwise(2)
-    begun_before = (
-        spans.withColumn("slice", sf.explode(sf.sequence(sf.col("slice") + 1, sf.lit(_SLICES + 1))))
-        .groupBy("target", "slice", kind)
-        .agg(sf.min("origin_us").alias("origin_us"), sf.max("span").alias("span"))
-        .select("target", "slice", "origin_us", "span")
-    )
+    if slices > 1:
+        kind = sf.when(kinds[0], 0).when(kinds[1], 1).otherwise(2)
+        later = sf.sequence(sf.col("slice") + 1, sf.lit(slices - 1))
+        begun_before = (
+            spans.where(sf.col("slice") < slices - 1)
+            .withColumn("slice", sf.explode(later))
+            .groupBy("target", "slice", kind)
+            .agg(sf.min("origin_us").alias("origin_us"), sf.max("span").alias("span"))
+        )
+        spans = spans.unionByName(begun_before.select("target", "slice", "origin_us", "span"))
     # A span that begins at the very time of an update comes behind it: it does not cover it.
     begun = (
         Window.partitionBy("target", "slice")
@@ -167,7 +172,7 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
     cause = sf.coalesce(*covering, sf.lit(UNEXPLAINED))
     return (
         lost.withColumn("slice", slice_of(sf.col("origin_us")))
-        .unionByName(spans.unionByName(begun_before), allowMissingColumns=True)
+        .unionByName(spans, allowMissingColumns=True)
         .withColumn("cause", cause)
         .where(sf.col("span").isNull())
         .drop("span", "slice")

@@ -196,7 +196,13 @@ def count_multisets(by_topic: DataFrame) -> DataFrame:
 
 
 def count_causes(
-    differences: DataFrame, *, rows: DataFrame, absences: DataFrame, span_us: tuple[int, int], gaps: bool
+    differences: DataFrame,
+    *,
+    rows: DataFrame,
+    absences: DataFrame,
+    span_us: tuple[int, int],
+    log_rows: int,
+    gaps: bool,
 ) -> DataFrame:
     """Return, for each target, how many of its missing updates each cause explains at most, and what none does.
 
@@ -205,6 +211,7 @@ def count_causes(
         rows: `reference_rows`.
         absences: `absences.absences_of_targets`.
         span_us: From when to when the logs are, about.
+        log_rows: How many rows the logs have.
         gaps: As for `reference_multiset`.
 
     Returns:
@@ -218,7 +225,7 @@ def count_causes(
         .join(lost.select(*_KEY), on=list(_KEY), how="left_semi")
     )
     by_source = (
-        with_cause(seen, absences=absences, span_us=span_us)
+        with_cause(seen, absences=absences, span_us=span_us, rows=log_rows)
         .groupBy(*_KEY, "node", "link")
         .agg(*(sf.count_if(sf.col("cause") == cause).alias(cause) for cause in CAUSES))
     )

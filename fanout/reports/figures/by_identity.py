@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -163,12 +164,17 @@ class IdentityComparison:
         ).persist()
         kept = [merged]
         try:
-            counts = {row.pop("target"): row for row in collect_rows(words.count_words(merged, by=["target"]))}
+            with ThreadPoolExecutor(1, thread_name_prefix="words") as pool:
+                counting = pool.submit(collect_rows, words.count_words(merged, by=["target"]))
+                absent = self._absent_updates(wanted, logged, merged, few_holes=True)  # planned meanwhile
+                counts = {row.pop("target"): row for row in counting.result()}
             hole_words = sum(row["hole_words"] for row in counts.values())
             lost: DataFrame | None = None
             found = _NO_LOSSES
             if hole_words:
-                absent = self._absent_updates(wanted, logged, merged, few_holes=hole_words <= _HOLES_BROADCAST_MAX)
+                if hole_words > _HOLES_BROADCAST_MAX:
+                    absent = self._absent_updates(wanted, logged, merged, few_holes=False)
+                absent = absent.persist()
                 lost = losses.count_losses(
                     absent, places=self._places, depth=self._depth, window_us=self._window_us
                 ).persist()
@@ -217,7 +223,8 @@ class IdentityComparison:
         spans = absences.absences_of_targets(
             absences.link_absences(self._events), spark=self._spark, survey=self._survey, scope=self._scope
         )
-        return absences.with_cause(absent, absences=spans, span_us=self._survey.span_us(self._scope.window)).persist()
+        span_us = self._survey.span_us(self._scope.window)
+        return absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)
 
     def _worst(self, lost: DataFrame, absent: DataFrame) -> _Losses:
         # Both are in memory from the first of these on, so that each of the others takes a tenth of a second.

@@ -54,6 +54,7 @@ def describe_by_value(
                 absences.link_absences(tables.events), spark=spark, survey=survey, scope=scope
             ),
             span_us=survey.span_us(scope.window),
+            log_rows=survey.rows,
             gaps=gaps,
         )
         causes = {row.pop("target"): MissingCauses(**row) for row in collect_rows(found)}

@@ -116,8 +116,7 @@ def _build_all(sections: Sequence[Section], material: Material, *, progress: Pro
         progress(section.name)
         return section.build(material)
 
-    rows = sum(each.rows for each in material.survey.updates)
-    pool = ThreadPoolExecutor(_THREADS if rows <= _FEW_ROWS else 1, thread_name_prefix="section")
+    pool = ThreadPoolExecutor(_THREADS if material.survey.rows <= _FEW_ROWS else 1, thread_name_prefix="section")
     try:
         return list(pool.map(build, sections))
     finally:
@@ -162,8 +161,7 @@ def _look(
             hint=f"They are of {time_of(begin_us):%F %T} to {time_of(end_us):%F %T} UTC: give other times with --since "
             f"and --until, or other logs",
         )
-    rows = sum(each.rows for each in survey.updates)
-    return tables, survey, lambda stage: progress(f"{stage}, {rows:,} rows")
+    return tables, survey, lambda stage: progress(f"{stage}, {survey.rows:,} rows")
 
 
 def _target_report(target: Target, scope: Scope, parts: Sequence[Part]) -> TargetReport:

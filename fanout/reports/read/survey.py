@@ -229,6 +229,11 @@ class Survey:
         return first, max(row.last_pos for row in rows)
 
     @property
+    def rows(self) -> int:
+        """How many rows of updates there are."""
+        return sum(each.rows for each in self.updates)
+
+    @property
     def first_updates(self) -> dict[str, tuple[int, int]]:
         """By node the (node epoch, position) of its first row of `updates`; beyond all when it has none."""
         found = dict.fromkeys(self.roles, (2**62, 0))

@@ -16,11 +16,10 @@ from typing import Final
 from fanout.reports.render import answers, charts
 from fanout.reports.render.heat_map import heat_map
 from fanout.reports.render.lanes import ROWS_MAX
-from fanout.reports.render.over_time import strips
+from fanout.reports.render.link_charts import strips, timeline
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.timeline import timeline
 from fanout.reports.render.wording import blind_spot, count, counted, facts, percentage, printable
 from fanout.reports.values.document import Report
 from fanout.reports.values.summary import Summary

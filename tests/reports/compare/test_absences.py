@@ -93,8 +93,13 @@ def test_an_audit_that_found_a_difference_covers_the_time_since_the_one_before(s
     assert seen(spark, edge) == [(10, 20, "audit"), (30, 40, "audit")]
 
 
-@pytest.mark.parametrize("span_us", [(0, 30), (0, 64_000), (14, 15)])
-def test_each_update_has_the_cause_of_the_span_that_covers_it(spark: SparkSession, span_us: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("rows", "span_us"),
+    [(100, (0, 30)), (250_000_000, (0, 30)), (250_000_000, (0, 64_000)), (20_000_000, (14, 15))],
+)
+def test_each_update_has_the_cause_of_the_span_that_covers_it(
+    spark: SparkSession, rows: int, span_us: tuple[int, int]
+) -> None:
     """After the begin and up to the end of it, however time is cut into slices.
 
     The link's own absence goes before an audit, and that before others'.
@@ -112,6 +117,7 @@ def test_each_update_has_the_cause_of_the_span_that_covers_it(spark: SparkSessio
         small_frame(spark, lost, schema="target int, origin_us bigint"),
         absences=small_frame(spark, spans, schema="target int, after_us bigint, until_us bigint, cause string"),
         span_us=span_us,
+        rows=rows,
     )
     assert found.columns == ["target", "origin_us", "cause"]
     causes = {row["origin_us"]: row["cause"] for row in rows_of(found.where("target = 0"))}

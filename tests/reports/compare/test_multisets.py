@@ -63,7 +63,7 @@ def counts_of(
     found = absences.link_absences(tables.events)
     spans_away = absences.absences_of_targets(found, spark=spark, survey=survey, scope=scope)
     causes = multisets.count_causes(
-        differences, rows=published, absences=spans_away, span_us=survey.span_us(WHOLE), gaps=gaps
+        differences, rows=published, absences=spans_away, span_us=survey.span_us(WHOLE), log_rows=survey.rows, gaps=gaps
     )
     look(causes, "target")
     by_target = {row.pop("target"): row for row in rows_of(causes)}

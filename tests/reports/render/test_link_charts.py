@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from fanout.reports.render.lanes import ROWS_MAX
-from fanout.reports.render.over_time import strips
+from fanout.reports.render.link_charts import strips
 from fanout.reports.values.document import CompletenessPoint, CompletenessSection, CompletenessSeries
 from tests.reports.documents import BEGIN, HOSTILE
 
