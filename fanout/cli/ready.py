@@ -47,7 +47,7 @@ def ready(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask whether a node holds all it replicates, or whether every member of its pool does.
+    """Ask whether a node, or its whole pool, holds all it replicates.
 
     A node that is not ready says why.
 

@@ -106,6 +106,7 @@ async def test_members_know_each_other(tmp_path: Path) -> None:
         await wait_until(lambda: second.documents.pool().ready, what=lambda: str(second.documents.pool()))
         # Its own address takes a first answer to be known as its own.
         await wait_until(lambda: len(second.documents.pool().members) == 3)
+        await wait_until(lambda: second.http is not None and second.http.port)
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"http://127.0.0.1:{http_port_of(second)}/v1/pool")
         document = PoolDocument.model_validate(answer.json())

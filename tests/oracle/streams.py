@@ -9,6 +9,7 @@ begun elsewhere, only packets by themselves are checked from then on, and the li
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.oracle.packets import Kind, Packet, Sender, Violation, decode_packet, packet_length
@@ -48,9 +49,9 @@ class _Reader:
         self._buffer = b""
         self._base = 0
 
-    def packets(self, data: bytes) -> list[Packet]:
-        """Return the packets that are whole now."""
-        buffer, pos, packets = self._buffer + data, 0, []
+    def packets(self, data: bytes) -> Iterator[Packet]:
+        """Give the packets that are whole now; those before a violation are given before it is raised."""
+        buffer, pos = self._buffer + data, 0
         try:
             while pos < len(buffer):
                 packet = decode_packet(buffer, pos, version=self.version, sender=self.sender)
@@ -59,14 +60,13 @@ class _Reader:
                 if packet.kind is Kind.CONNECT:
                     self.version = packet.version
                     packet_length(buffer, pos, version=self.version)  # only now is it known what applies
-                packets.append(packet)
                 pos += packet.size
+                yield packet
         except Violation as violation:
             raise Violation(self._base + violation.offset, f"{violation.reason}: {buffer[pos : pos + 400]!r}") from None
         finally:
             self._base += pos
             self._buffer = buffer[pos:]
-        return packets
 
     @property
     def rest(self) -> bytes:
@@ -135,12 +135,10 @@ class _Stream:
         if self._is_unreadable:
             return
         try:
-            packets = self._peer.packets(data)
+            for packet in self._peer.packets(data):
+                self._note(packet)
         except Violation:
             self.is_blind = self._is_unreadable = True
-            return
-        for packet in packets:
-            self._note(packet)
 
     def _check(self, packet: Packet) -> None:
         raise NotImplementedError

@@ -164,6 +164,15 @@ def test_peer_that_writes_rubbish() -> None:
         stream.feed(encode_ack(Kind.PUBACK, 0))
 
 
+def test_what_came_before_rubbish_counts() -> None:
+    """The limits of a CONNECT hold, though its client wrote rubbish behind it in the same piece."""
+    stream = ServerStream()
+    stream.note(encode_connect(b"c", version=5, properties=((0x22, 1),)) + b"\xff\xff")
+    stream.feed(CONNACK + aliased(b"t", 1))
+    with pytest.raises(Violation, match="Topic Alias Maximum 1"):
+        stream.feed(aliased(b"u", 2))
+
+
 def test_cuts() -> None:
     """Reads cut packets anywhere; the offset of a fault counts from the first byte; an end must not cut one off."""
     stream = connected()

@@ -25,7 +25,7 @@ from fanout.reports.render.wording import (
     timestamp,
 )
 from fanout.reports.values.document import Report
-from fanout.reports.values.summary import Answer, CauseCount, Direction, MissingCause, NodeSummary, NodeTrend, Summary
+from fanout.reports.values.summary import Answer, CauseCount, Direction, MissingCause, NodeSummary, Summary
 
 __all__ = ["CAUSES", "answer_tables", "headline", "missing_by_topic", "next_steps", "relative_to", "trend_line"]
 
@@ -98,13 +98,15 @@ def relative_to(report: Report) -> str:
         parts.append(span(report.window.begin, report.window.end))
         if report.window.settled_until < report.window.end:
             parts.append(f"the last {seconds(report.window.settle_horizon_s)} not judged yet")
+    if any(target.unstamped is not None for target in report.targets):
+        parts.append("losses are lower bounds, since the updates carry no stamps")
     parts.append(f"{counted(report.inputs.updates, 'row')} of {counted(len(report.logs), 'node')}")
     return ", ".join(parts)
 
 
 def answer_tables(report: Report, summary: Summary) -> list[Table]:
-    """Return the tables of nodes, of lag, and of the hops of chains; those without a row are left out."""
-    tables = [_nodes(report, summary), _lag(summary), _hops(summary)]
+    """Return the tables of nodes, of lag, of the hops of chains, and of the trend; those without a row are left out."""
+    tables = [_nodes(report, summary), _lag(summary), _hops(summary), _trend(summary)]
     return [table for table in tables if table.rows]
 
 
@@ -115,8 +117,8 @@ def missing_by_topic(report: Report) -> Table:
         Column("topic", numeric=False),
         Column("missing"),
         Column("unknown", optional=True),
-        Column("since (UTC)", numeric=False),
-        Column("until (UTC)", numeric=False),
+        Column("since", numeric=False),
+        Column("until", numeric=False),
         Column("why, mostly", numeric=False),
     )
     found = report.missing_topics
@@ -137,18 +139,17 @@ def missing_by_topic(report: Report) -> Table:
 
 
 def trend_line(summary: Summary) -> Cell:
-    """Return whether it is getting worse, and at which nodes."""
+    """Return whether it is getting worse, and against what."""
     trend = summary.trend
     if trend is None:
-        return Cell("Trend: not known, the time is too short", "dim")
+        return Cell("Trend: not known, too little can be compared", "dim")
     against = {
         "first_half": "second half of the time against the first",
         "history": f"against earlier reports, {span(trend.before_begin, trend.before_end)}",
         "baseline": f"against the report of {span(trend.before_begin, trend.before_end)}",
     }[trend.against]
-    changed = [_changed(node, shares=trend.against == "history") for node in trend.nodes if node.direction != "same"]
     words = _DIRECTIONS[trend.direction]
-    return Cell(f"Trend: {words.text} ({against})" + (f": {'; '.join(changed)}" if changed else ""), words.tone)
+    return Cell(f"Trend: {words.text} ({against})", words.tone)
 
 
 def next_steps(summary: Summary) -> list[str]:
@@ -180,8 +181,8 @@ def _nodes(report: Report, summary: Summary) -> Table:
         Column("complete"),
         Column("missing"),
         Column("unknown", optional=True),
-        Column("since (UTC)", numeric=False, optional=True),
-        Column("until (UTC)", numeric=False, optional=True),
+        Column("since", numeric=False, optional=True),
+        Column("until", numeric=False, optional=True),
         Column("why", numeric=False, optional=True),
         Column("mostly under", numeric=False, optional=True),
         Column("topics behind", optional=True),
@@ -218,8 +219,8 @@ def _lag(summary: Summary) -> Table:
         Column("updates"),
         Column("half within"),
         Column("99 % within"),
-        Column("right to ±"),
-        Column("99 % as the clocks say"),
+        Column("±"),
+        Column("99 % raw"),
         Column("its clock", numeric=False),
     )
     rows = [
@@ -243,7 +244,7 @@ def _hops(summary: Summary) -> Table:
         Column("from", numeric=False),
         Column("to", numeric=False),
         Column("in the mean"),
-        Column("right to ±"),
+        Column("±"),
     )
     rows = [
         (
@@ -255,6 +256,33 @@ def _hops(summary: Summary) -> Table:
         for hop in summary.hops
     ]
     return build("hops", "Where on the way?", columns, rows)
+
+
+def _trend(summary: Summary) -> Table:
+    trend = summary.trend
+    shares = trend is not None and trend.against == "history"  # those times are of very different length
+    what = "complete" if shares else "missing"
+    columns = (
+        Column("node", numeric=False),
+        Column("trend", numeric=False),
+        Column(f"{what} before"),
+        Column("now"),
+        Column("99 % within before", optional=True),
+        Column("now", optional=True),
+    )
+    rows = [
+        (
+            Cell(printable(node.node)),
+            _DIRECTIONS[node.direction],
+            Cell(percentage(node.complete_percent_before) if shares else count(node.missing_before)),
+            Cell(percentage(node.complete_percent) if shares else count(node.missing)),
+            Cell(duration(node.p99_us_before)),
+            Cell(duration(node.p99_us)),
+        )
+        for node in (() if trend is None else trend.nodes)
+        if node.direction != "same"
+    ]
+    return build("trend", "Is it getting worse?", columns, rows)
 
 
 def _clock(ahead_us: int | None, *, uncertain_us: int | None) -> Cell:
@@ -287,18 +315,6 @@ def _time(report: Report, time: datetime | None) -> str:
     if time is not None and window is not None and window.begin.date() == window.end.date() == time.date():
         return f"{time:%H:%M:%S}"
     return timestamp(time, decimals=0)
-
-
-def _changed(node: NodeTrend, *, shares: bool) -> str:
-    """Return what changed at a node; in shares where the times before and now are of very different length."""
-    if shares:
-        text = f"{percentage(node.complete_percent_before)} before, {percentage(node.complete_percent)} now"
-    else:
-        text = f"{count(node.missing_before)} missing before, {count(node.missing)} now"
-    parts = [f"{printable(node.node)} {text}"]
-    if node.p99_us_before is not None and node.p99_us is not None and node.p99_us != node.p99_us_before:
-        parts.append(f"99{NBSP}% within {duration(node.p99_us_before)} before, {duration(node.p99_us)} now")
-    return ", ".join(parts)
 
 
 def _why_not_proved(report: Report, summary: Summary) -> str:

@@ -25,6 +25,8 @@ from fanout.reports.values.summary import (
 __all__ = ["summarize"]
 
 _PREFIXES_MAX = 3
+_PREFIX_SHARE_MIN = 0.05
+"""Of what a node lacks: where less is missing does not say where most is."""
 _STAMPERS_MAX = 3
 """Those that stamped, of one node: those whose updates were latest are kept."""
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
@@ -154,7 +156,7 @@ def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off
             for cause, updates in sorted(causes.items(), key=lambda item: (-item[1], item[0]))
             if updates
         ),
-        prefixes=_prefixes(node, report),
+        prefixes=_prefixes(node, report, missing=missing),
         topics_behind=behind,
         topics_different=different,
         never_held=never_held,
@@ -199,7 +201,7 @@ def _shares(targets: Sequence[TargetReport]) -> tuple[float | None, float | None
     return percent(sure, whole) if proves else None, percent(at_most, at_most_whole)
 
 
-def _prefixes(node: str, report: Report) -> tuple[PrefixMissing, ...]:
+def _prefixes(node: str, report: Report, *, missing: int) -> tuple[PrefixMissing, ...]:
     """Return where a node lacks most: by prefix, or by topic where no prefixes were asked for."""
     found: Counter[str] = Counter()
     if report.prefixes is not None:
@@ -210,8 +212,9 @@ def _prefixes(node: str, report: Report) -> tuple[PrefixMissing, ...]:
         for topic in report.missing_topics.listed:
             if topic.node == node:
                 found[topic.topic] += topic.missing
-    worst = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(PrefixMissing(prefix=name, missing=missing) for name, missing in worst[:_PREFIXES_MAX] if missing)
+    worst = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_PREFIXES_MAX]
+    least = max(1.0, missing * _PREFIX_SHARE_MIN)
+    return tuple(PrefixMissing(prefix=name, missing=lost) for name, lost in worst if lost >= least)
 
 
 def _topics_behind(node: str, report: Report) -> int | None:

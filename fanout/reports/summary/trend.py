@@ -130,10 +130,19 @@ def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> di
         rows = sum(updates for updates, _ in known)
         if place not in uncertain_us or rows < ROWS_MIN:
             continue
-        # The mean over the windows, each with the weight of its updates: the latest window alone would be chance.
-        p99_us = sum(updates * p99_us for updates, p99_us in known) // rows
-        lag[line.node][line.link, line.stamped_by] = _Latency(rows, p99_us, uncertain_us[place])
+        lag[line.node][line.link, line.stamped_by] = _Latency(rows, _median(known), uncertain_us[place])
     return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected.keys() | lag.keys()}
+
+
+def _median(weighted: Iterable[tuple[int, int]]) -> int:
+    """Return the value that half of the weight does not exceed: one bad point of time among many makes no trend."""
+    ordered = sorted((value, weight) for weight, value in weighted)
+    half, so_far = sum(weight for _, weight in ordered) / 2, 0
+    for value, weight in ordered:
+        so_far += weight
+        if so_far >= half:
+            return value
+    return 0
 
 
 def _before(begin: datetime, end: datetime, *, history: Iterable[PastReport]) -> list[PastReport]:

@@ -72,7 +72,8 @@ class NodeSummary(Value):
     causes: tuple[CauseCount, ...]
     """Of the missing, most first; those that are 0 are left out."""
     prefixes: tuple[PrefixMissing, ...]
-    """The topic prefixes that lack most, at most three, most first; topics where prefixes were not asked for."""
+    """The topic prefixes that lack most, at most three, most first, each a twentieth of it or more; topics where
+    prefixes were not asked for."""
     topics_behind: int | None
     """Topics of which the newest update never came; null when the report does not look for them."""
     topics_different: int | None
@@ -125,7 +126,7 @@ class NodeTrend(Value):
     complete_percent: float | None
     p99_us_before: int | None
     """Corrected, of the link that is latest now; null when that is not known at both times. For the halves of a window
-    the mean of its points of time, for several reports the mean over them, weighted by their updates."""
+    the median of its points of time, for several reports the mean over them, weighted by their updates."""
     p99_us: int | None
     direction: Direction
     """`worse` when either of the two is."""
