@@ -37,11 +37,12 @@ from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.equality import LinkCuts, keep_equal
-from fanout.node.pool.parts import make_pool_members
+from fanout.node.pool.parts import make_pool_members, make_session_pool
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
+from fanout.pool.sessions.session_pool import SessionPool
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
@@ -183,6 +184,17 @@ class Node:
             logger=self._logger,
         )
         """The other members of the pool, and what answers them; both None when the configuration has no pool."""
+        self.sessions: SessionPool | None = None
+        """Brings the sessions of clients here from other members; None when the configuration has no pool."""
+        if self.members is not None and isinstance(self.server, Server):
+            self.sessions = make_session_pool(
+                self.server,
+                members=self.members,
+                links=self.links,
+                has_access=self.gate is not None,
+                clock=self.clock,
+                logger=self._logger,
+            )
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
@@ -238,6 +250,8 @@ class Node:
         if self.members is not None and self.peer_listener is not None:
             self.spawn("pool listener", self.peer_listener.wait_failed)
             self.spawn("pool", self.members.run)
+            if self.sessions is not None:
+                self.spawn("pool sessions", self.sessions.run)
             for link in self.links:
                 keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
                 self.spawn(f"pool equality {link.config.name}", keep)
@@ -392,6 +406,11 @@ class Node:
             self.server.dispatch(changes.dispatch)
         if changes.corrected:
             self.server.correct(changes.corrected)
+
+    def marker_passed(self, link: str, node: str, marker: str) -> None:
+        """Note the place of a member's heartbeat in the stream of a link."""
+        if self.sessions is not None:
+            self.sessions.marker_passed(link, node, marker)
 
     def client_count(self) -> int:
         """Return how many connections of clients there are."""

@@ -1,20 +1,25 @@
-"""Parts of a node that make it a member of a pool: what asks the other members, and the listener that answers them."""
+"""Parts of a node that make it a member of a pool: what asks the others, the listener for them, sessions that move."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.api.http_server import HttpServer
 from fanout.config import NodeConfig, read_token
+from fanout.link.link import Link
 from fanout.node.pool.documents import config_digest
+from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, ServerSessions
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.peer_tls import load_peer_tls
 from fanout.pool.pool_members import CutsOfLinks, PoolMembers
+from fanout.pool.sessions.move_messages import CLAIM_PATH, COMMIT_PATH, FETCH_PATH, REQUEST_BYTES_MAX, TAKE_PATH
+from fanout.pool.sessions.session_pool import SessionPool
 from fanout.runtime.system_clock import SystemClock
+from fanout.server.client.server import Server
 
-__all__ = ["make_pool_members"]
+__all__ = ["make_pool_members", "make_session_pool"]
 
 
 def make_pool_members(
@@ -62,3 +67,43 @@ def make_pool_members(
         tls=None if tls is None else tls.listening,
     )
     return members, listener
+
+
+def make_session_pool(
+    server: Server,
+    *,
+    members: PoolMembers,
+    links: Sequence[Link],
+    has_access: bool,
+    clock: SystemClock,
+    logger: FilteringBoundLogger,
+) -> SessionPool:
+    """Let sessions move between this node and the other members, and return what moves them.
+
+    Args:
+        server: Serves the clients; it asks for sessions that it has not from now on.
+        members: The members of the pool.
+        links: Every link.
+        has_access: Whether the node has access control.
+        clock: Gives the time.
+        logger: Takes log lines.
+    """
+    node = members.membership.node
+    sessions = SessionPool(
+        node=node,
+        host=ServerSessions(server, links=links),
+        markers=LinkMarkers(links),
+        others=PoolWitness(members, node=node, links=links, clock=clock),
+        clock=clock,
+        logger=logger,
+        begins_when_unknown=members.config.unknown_sessions == "begin",
+    )
+    for path, handler in (
+        (TAKE_PATH, sessions.answer_take),
+        (FETCH_PATH, sessions.answer_fetch),
+        (COMMIT_PATH, sessions.answer_commit),
+        (CLAIM_PATH, sessions.answer_claim),
+    ):
+        members.listener.handle(path, handler, body_bytes_max=REQUEST_BYTES_MAX)
+    server.lifecycles.finder = PoolSessionFinder(sessions, has_access=has_access)
+    return sessions

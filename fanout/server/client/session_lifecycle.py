@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from fanout.access.authorization import Access
@@ -16,14 +17,17 @@ from fanout.access.gate import Gate
 from fanout.mqtt.packets import Unsubscribe
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import DropReason, Limit
+from fanout.server.base.ports import SessionFinder, SessionFound
 from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, claim_of
 from fanout.server.client.client_list import Kicked
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
 from fanout.server.messages.encoding import Message
 from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.routing.subscribers import ShareGroup
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.wills import WillMessage
@@ -61,6 +65,8 @@ class SessionLifecycles:
         """Open connections by session."""
         self.stopping = False
         """True while the server stops: sessions then do not end with their connection, nor publish Will Messages."""
+        self.finder: SessionFinder | None = None
+        """Finds sessions at other nodes; None for a node that is in no pool."""
         self._config = context.config
         self._registry = registry
         self._authorization = authorization
@@ -75,7 +81,44 @@ class SessionLifecycles:
         """Will Messages of overflowed sessions, published after all of these have ended."""
 
     def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
-        """Accept a client: resume or take over its session, or begin one; or refuse it after all."""
+        """Accept a client: resume or take over its session, or begin one; or refuse it after all.
+
+        In a pool, a client that wants a session which is not here waits until the other members have answered.
+        """
+        finder = self.finder
+        if finder is None or terms.clean_start:
+            self._attach(connection, terms, access)
+        elif self._registry.get(terms.client_id) is None:
+            user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)
+            found = finder.find(terms.client_id, user=user, superuser=superuser)
+            connection.suspend()
+            found.add_done_callback(partial(self._found, connection, terms, access))
+        elif finder.may_resume:
+            self._attach(connection, terms, access)
+        else:
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="no member and no primary is heard")
+
+    def _found(
+        self, connection: ClientConnection, terms: Terms, access: Access | None, found: asyncio.Future[SessionFound]
+    ) -> None:
+        """Go on with a client once it is known where its session is."""
+        if connection.is_closing():
+            return
+        if access is not None and self._gate is not None and not self._gate.admits(access.identity):
+            self._refuse(connection, terms, ReasonCode.NOT_AUTHORIZED, reason="its rights have changed")
+        elif found.result() is SessionFound.UNKNOWN and self._registry.get(terms.client_id) is None:
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="its session is not here yet")
+        elif found.result() is SessionFound.OF_ANOTHER_USER:
+            self._refuse(connection, terms, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason="another user's session")
+        else:
+            self._attach(connection, terms, access)
+        connection.resume()
+
+    def _refuse(self, connection: ClientConnection, terms: Terms, reason_code: ReasonCode, *, reason: str) -> None:
+        self._logger.info("client_refused", client_id=terms.client_id, reason=reason, address=connection.address)
+        connection.refuse(reason_code)
+
+    def _attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         claim = self._claim(terms.client_id, access)
         if claim is Claim.REFUSED:
             self._logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
@@ -127,6 +170,8 @@ class SessionLifecycles:
         session.will = terms.will
         session.expiry_s = terms.session_expiry_s
         self.connection_of[session] = connection
+        if self.finder is not None:
+            self.finder.began(session.client_id)
         self._logger.debug(
             "client_connected",
             client_id=session.client_id,
@@ -294,6 +339,19 @@ class SessionLifecycles:
                 await asyncio.sleep(0)
         return ended
 
+    def end_taken_over(self, client_id: str) -> None:
+        """End the session of a client, and its connection (0x8E), because it began a session elsewhere."""
+        session = self._registry.get(client_id)
+        if session is not None:
+            self._counters.takeovers += session in self.connection_of
+            self._end_client(session, ReasonCode.SESSION_TAKEN_OVER)
+
+    def redeliver(self, messages: list[tuple[ShareGroup, Update]]) -> None:
+        """Deliver messages of shared subscriptions that a session has left, to the other members of its groups."""
+        if messages:
+            self._dispatcher.redeliver(messages, now_ns=self._clock.now_ns())
+            self.end_overflowed()
+
     def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
         """Return Reason Code and properties of a DISCONNECT: with the Server Reference, if one is configured."""
         reference = self._config.server_reference
@@ -353,10 +411,7 @@ class SessionLifecycles:
 
     def _end_session(self, session: Session) -> None:
         self.cancel_deadlines(session)
-        left = self._registry.end(session)
-        if left:
-            self._dispatcher.redeliver(left, now_ns=self._clock.now_ns())
-            self.end_overflowed()
+        self.redeliver(self._registry.end(session))
         self._publish_will(session)
 
     def _publish_will(self, session: Session) -> None:

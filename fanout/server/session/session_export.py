@@ -7,7 +7,7 @@ left are named, up to `RETAINED_TOPICS_MAX`; a longer delivery begins anew at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -24,7 +24,7 @@ from fanout.server.session.exported_session import (
 )
 from fanout.server.session.session import Session
 
-__all__ = ["RELEASED", "RETAINED_TOPICS_MAX", "batches_of", "export_state", "message_of"]
+__all__ = ["RELEASED", "RETAINED_TOPICS_MAX", "batches_of", "export_state", "message_of", "queued", "subscriptions_of"]
 
 RETAINED_TOPICS_MAX: Final = 10_000
 """Limit of topics that are named for one subscription; listing them stops the event loop for some milliseconds."""
@@ -36,7 +36,12 @@ _BATCH_MESSAGES: Final = 256
 
 
 def export_state(
-    session: Session, *, expiry_left_ms: int, will_left_ms: int | None, now_ns: int
+    session: Session,
+    *,
+    expiry_left_ms: int,
+    will_left_ms: int | None,
+    now_ns: int,
+    keep: Callable[[int, bytes], bool] | None = None,
 ) -> tuple[ExportedSession, int]:
     """Return the value of a session without a Network Connection, which is not changed.
 
@@ -45,22 +50,20 @@ def export_state(
         expiry_left_ms: Time until it ends, in milliseconds.
         will_left_ms: Time until its Will Message is published; None when that is at its end.
         now_ns: Unix time in nanoseconds.
+        keep: Returns whether a queued message goes along, given its position in the queue and its topic; None for all.
 
     Returns:
         The value, and the number of queued messages that were left out because they have expired.
     """
     sender = session.sender
-    subscriptions = [ExportedSubscription(*one) for one in session.subscriptions.items()]
-    for (name, topic_filter), group in session.shared.items():
-        subscriptions.append(ExportedSubscription(b"$share/%b/%b" % (name, topic_filter), group.options_of(session)))
     in_flight = [
         ExportedInFlight(
             packet_id, state, None if state is SendState.AWAIT_PUBCOMP else _exported(message, now_ns=now_ns)
         )
         for packet_id, message, state in sender.inflight.outbound.in_flight()
     ]
-    waiting = list(sender.queue.waiting())
-    queue = [
+    waiting = [message for message, _ in queued(session, keep)]
+    left = [
         replace(_exported(message, now_ns=now_ns), replaces_retained=sender.replaces_retained(message))
         for message in waiting
         if not 0 < message[0][6] <= now_ns  # [MQTT-3.3.2-5]
@@ -70,10 +73,10 @@ def export_state(
         owner=None if session.access is None else replace(session.access.identity, proof=""),
         wire=session.wire,
         expiry_left_ms=expiry_left_ms,
-        subscriptions=tuple(subscriptions),
+        subscriptions=subscriptions_of(session),
         in_flight=tuple(in_flight),
         last_packet_id=sender.inflight.outbound.last_packet_id,
-        queue=tuple(queue),
+        queue=tuple(left),
         retained=tuple(
             ExportedRetained(delivery.topic_filter, delivery.topics_left(RETAINED_TOPICS_MAX))
             for delivery in sender.deliveries
@@ -82,7 +85,24 @@ def export_state(
         will=session.will,
         will_left_ms=will_left_ms,
     )
-    return value, len(waiting) - len(queue)
+    return value, len(waiting) - len(left)
+
+
+def subscriptions_of(session: Session) -> tuple[ExportedSubscription, ...]:
+    """Return the subscriptions of a session, shared ones last."""
+    own = [ExportedSubscription(*one) for one in session.subscriptions.items()]
+    shared = [
+        ExportedSubscription(b"$share/%b/%b" % (name, topic_filter), group.options_of(session))
+        for (name, topic_filter), group in session.shared.items()
+    ]
+    return (*own, *shared)
+
+
+def queued(session: Session, keep: Callable[[int, bytes], bool] | None = None) -> list[tuple[Message, int]]:
+    """Return the queued messages of a session with their positions, in order: those that `keep` wants, or all."""
+    queue = session.sender.queue
+    numbered = zip(queue.waiting(), range(queue.appended_total - queue.messages, queue.appended_total), strict=True)
+    return [(message, position) for message, position in numbered if keep is None or keep(position, message[0][0])]
 
 
 def message_of(exported: ExportedMessage, *, now_ns: int) -> Message:

@@ -52,8 +52,15 @@ async def leave(node: NodeInMemory, client: RawClient) -> None:
 
 def move(old: NodeInMemory, new: NodeInMemory, client_id: str = "c") -> ExportedSession:
     """Take a session out of one node and put it into another, through its bytes."""
-    exported = decode_session(encode_session(old.server.moves.export(client_id)), bytes_max=BYTES_MAX)
+    exported = decode_session(encode_session(taken(old, client_id)), bytes_max=BYTES_MAX)
     new.server.moves.import_session(exported)
+    return exported
+
+
+def taken(node: NodeInMemory, client_id: str) -> ExportedSession:
+    """Take a session out of a node."""
+    exported = node.server.moves.export(client_id)
+    node.server.moves.release(client_id)
     return exported
 
 
@@ -186,7 +193,7 @@ async def test_a_session_is_taken_out_once_and_can_be_put_back(nodes: tuple[Node
     await client.subscribe(b"t", qos=1)
     await leave(old, client)
     old.take(number(1, 2, qos=1))
-    exported = old.server.moves.export("c")
+    exported = taken(old, "c")
     assert refusal(lambda: old.server.moves.export("c")) is MoveRefusal.NO_SESSION
     async with await connect(old) as early:
         assert not early.connack.session_present
@@ -402,7 +409,7 @@ async def test_a_session_over_a_limit_does_not_come(start_node: StartNode, limit
         await client.subscribe(b"t", b"$share/g/1/2/3", qos=1)
         await leave(old, client)
         old.take(number(1, 2, qos=1))
-        exported = old.server.moves.export("c")
+        exported = taken(old, "c")
         assert refusal(lambda: new.server.moves.import_session(exported)) is MoveRefusal.LIMITS
         assert (new.server.session_count, new.server.stats().queued_messages) == (1, 0)
     old.server.moves.import_session(exported)
@@ -444,7 +451,7 @@ async def test_only_its_owner_gets_a_moved_session(start_guarded: Callable[..., 
     await client.subscribe(b"t", qos=1)
     await leave(old, client)
     old.take(number(1, 1, qos=1))
-    exported = old.server.moves.export("c")
+    exported = taken(old, "c")
     assert exported.owner is not None
     assert exported.owner.proof == ""
     bob = Identity(client_id="c", user="bob")
@@ -467,7 +474,7 @@ async def test_rules_of_the_new_node_hold(start_guarded: Callable[..., Any], sta
     client = await log_in(old, "alice")
     await client.subscribe(b"t", b"secret", qos=1)
     await leave(old, client)
-    exported = old.server.moves.export("c")
+    exported = taken(old, "c")
     for node in (stranger, open_node):
         assert refusal(partial(node.server.moves.import_session, exported)) is MoveRefusal.NOT_ADMITTED
     strict.server.moves.import_session(exported)
@@ -475,5 +482,5 @@ async def test_rules_of_the_new_node_hold(start_guarded: Callable[..., Any], sta
     async with await log_in(strict, "alice") as client:
         assert payloads(await client.messages_until_ping()) == [b"1"]
     await leave(open_node, await connect(open_node))
-    nobodys = open_node.server.moves.export("c")
+    nobodys = taken(open_node, "c")
     assert refusal(lambda: stranger.server.moves.import_session(nobodys)) is MoveRefusal.NOT_ADMITTED

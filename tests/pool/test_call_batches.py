@@ -1,0 +1,103 @@
+"""Questions to a member in as few calls as windows and sizes allow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from fanout.pool.call_batches import ITEMS_MAX, CallBatches
+from fanout.pool.membership import AskFailed, AskFailure
+
+
+class Member:
+    """A member that answers a number by its square, when it may."""
+
+    def __init__(self, *, waiting_max: int = 1000, window_s: float = 0.001) -> None:
+        self.calls: list[list[int]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.failure: BaseException | None = None
+        self.short = False
+        self.batches: CallBatches[int, int] = CallBatches(
+            self.send, bytes_of=lambda number: number, waiting_max=waiting_max, window_s=window_s
+        )
+
+    async def send(self, numbers: Sequence[int]) -> list[int]:
+        """Answer a call."""
+        self.calls.append(list(numbers))
+        await self.may_answer.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [number * number for number in numbers][int(self.short) :]
+
+
+async def test_the_first_question_goes_at_once() -> None:
+    """Those that come while it is under way go together, in their order."""
+    member = Member()
+    member.may_answer.clear()
+    first = member.batches.ask(1)
+    await asyncio.sleep(0)
+    assert member.calls == [[1]]
+    others = [member.batches.ask(number) for number in (2, 3, 4)]
+    await asyncio.sleep(0)
+    assert len(member.calls) == 1
+    member.may_answer.set()
+    assert await asyncio.gather(first, *others) == [1, 4, 9, 16]
+    assert member.calls == [[1], [2, 3, 4]]
+    assert (member.batches.calls_total, member.batches.questions_total) == (2, 4)
+
+
+async def test_calls_are_bounded() -> None:
+    """By the number of questions, and by their bytes."""
+    member = Member(waiting_max=10_000)
+    assert sum(await asyncio.gather(*[member.batches.ask(1) for _ in range(2 * ITEMS_MAX + 1)])) == 2 * ITEMS_MAX + 1
+    assert [len(one) for one in member.calls] == [ITEMS_MAX, ITEMS_MAX, 1]
+    member.calls.clear()
+    await asyncio.gather(*[member.batches.ask(100_000) for _ in range(4)])
+    assert [len(one) for one in member.calls] == [3, 1]
+
+
+async def test_a_call_that_fails_fails_for_each_question() -> None:
+    """So does an answer of another length; the next call is another matter."""
+    member = Member()
+    member.failure = AskFailed(AskFailure.UNREACHABLE)
+    asked = [member.batches.ask(number) for number in (1, 2)]
+    for future in asked:
+        with pytest.raises(AskFailed, match="unreachable"):
+            await future
+    member.failure, member.short = None, True
+    with pytest.raises(AskFailed, match="answer"):
+        await member.batches.ask(1)
+    member.short = False
+    assert await member.batches.ask(3) == 9
+
+
+async def test_too_many_questions_are_refused() -> None:
+    """And those that nobody waits for any more are not sent."""
+    member = Member(waiting_max=2)
+    member.may_answer.clear()
+    first = member.batches.ask(1)
+    await asyncio.sleep(0)
+    waiting, given_up = member.batches.ask(2), member.batches.ask(3)
+    with pytest.raises(AskFailed):
+        await member.batches.ask(4)
+    assert member.batches.refused_total == 1
+    given_up.cancel()
+    member.may_answer.set()
+    assert await asyncio.gather(first, waiting) == [1, 4]
+    assert member.calls == [[1], [2]]
+
+
+async def test_closing_ends_everything() -> None:
+    """Questions under way and waiting are cancelled."""
+    member = Member()
+    member.may_answer.clear()
+    asked = [member.batches.ask(1)]
+    await asyncio.sleep(0)
+    asked.append(member.batches.ask(2))
+    member.batches.close()
+    for future in asked:
+        with pytest.raises(asyncio.CancelledError):
+            await future
