@@ -89,7 +89,10 @@ _PAUSE_S: Final = 0.05
 _SWEEP_S: Final = 1.0
 _VALUES_BYTES_MAX: Final = 32 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
+_MOVES_MAX: Final = 3_000
+"""Sessions that are on their way here at a time: about as many as come in a second. Further clients come again."""
 _WAITING_MAX: Final = 200_000
+"""Questions to one member that wait: claims of all clients that have connected while it was busy."""
 _TOMBSTONES_MAX: Final = 100_000
 """Sessions that are elsewhere or have ended, of which the newest epoch is remembered."""
 _MARKERS_MAX: Final = 256
@@ -243,8 +246,8 @@ class SessionPool:
         """
         found: asyncio.Future[Choice] = asyncio.get_running_loop().create_future()
         epoch = self._next_epoch()
-        own = ask(self._get(client_id), epoch)
-        if own is None or len(self._moves) >= _WAITING_MAX:
+        own = ask(self._get(client_id), epoch) if len(self._moves) < _MOVES_MAX else None
+        if own is None:
             self._give_later(found)
             return found
         self._known[client_id] = own
@@ -464,8 +467,12 @@ class SessionPool:
             self._known[client_id] = own
             committed = await self._commit(batches, SessionQuestion(client_id, epoch))
             own, here = finish(self._get(client_id), epoch, committed=committed)
-            if not here or own is None or not self._host.adopt(client_id, fetched.value, exact=exact):
-                self.figures.lost_total += here
+            if not here or own is None:  # its holder has taken it back, or its client began anew elsewhere
+                self._forget(client_id, own)
+                return False
+            if not self._host.adopt(client_id, fetched.value, exact=exact):
+                self._forget(client_id, None)
+                self.figures.lost_total += 1
                 return False
             self._known[client_id] = own
             self._claim(client_id, epoch)
