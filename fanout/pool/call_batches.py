@@ -112,14 +112,14 @@ class CallBatches(Generic[Q, A]):
             answers = await self._send([question for question, _ in asked])
             if len(answers) != len(asked):
                 raise AskFailed(AskFailure.ANSWER)
-        except AskFailed as failure:
-            for _, future in asked:
-                if not future.done():
-                    future.set_exception(AskFailed(failure.failure))
-        except BaseException:
+        except asyncio.CancelledError:
             for _, future in asked:
                 future.cancel()
             raise
+        except Exception as error:  # whoever asked has to do with it, be it a bug
+            for _, future in asked:
+                if not future.done():
+                    future.set_exception(AskFailed(error.failure) if isinstance(error, AskFailed) else error)
         else:
             for (_, future), answer in zip(asked, answers, strict=True):
                 if not future.done():
