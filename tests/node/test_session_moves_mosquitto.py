@@ -154,6 +154,7 @@ async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) ->
     while not isinstance(packet := await former.receive(), Disconnect):
         pass
     assert packet.reason_code == ReasonCode.SESSION_TAKEN_OVER
+    await former.close()
     await newer.close()
     third = await come_back(pool[2])
     assert third.connack.session_present

@@ -296,8 +296,9 @@ class PoolWitness:
                 OtherMemberState(
                     other.peer.name,
                     is_silent=not other.reachable,
-                    is_dead=not other.reachable and (said == "stopping" or silent_s > self._dead_after_s),
+                    is_dead=not other.reachable and silent_s > self._dead_after_s,
                     is_ready=other.reachable and said == "ready",
+                    is_leaving=said == "stopping",
                 )
             )
         return states

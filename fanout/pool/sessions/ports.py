@@ -82,9 +82,11 @@ class OtherMemberState:
     is_silent: bool
     """Whether nobody waits for it."""
     is_dead: bool
-    """Whether it has been silent everywhere for so long that its sessions are taken for lost; or it has stopped."""
+    """Whether it has been silent everywhere for so long that its sessions are taken for lost."""
     is_ready: bool = True
     """Whether it serves clients, and will go on to do so."""
+    is_leaving: bool = False
+    """Whether it has said that it stops: it has given its sessions away when it cannot be reached any more."""
 
 
 class Others(Protocol):

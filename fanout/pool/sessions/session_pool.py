@@ -528,6 +528,8 @@ class SessionPool:
                 subscriptions[other.name] = holding.subscriptions
                 answers.append((other.name, holding.answer))
                 continue
+            if other.is_leaving and (future is None or _is_gone(future)):
+                continue
             if future is not None:
                 future.cancel()
             if not self._begins_when_unknown:
@@ -691,6 +693,12 @@ class SessionPool:
                 del self._known[client_id]
 
 
+def _is_gone(answer: asyncio.Future[Holding]) -> bool:
+    """Return whether a question failed because nothing listens at the member."""
+    error = answer.exception() if answer.done() and not answer.cancelled() else None
+    return isinstance(error, AskFailed) and error.failure is AskFailure.UNREACHABLE
+
+
 def _ignore(answer: asyncio.Future[bool]) -> None:
     """Take the answer to OFFER: whether the session goes is seen when it does."""
     if not answer.cancelled():
@@ -698,7 +706,8 @@ def _ignore(answer: asyncio.Future[bool]) -> None:
 
 
 def _bytes_of(question: TakeQuestion | SessionQuestion) -> int:
-    return 100 + 6 * len(question.client_id)
+    user = question.user if isinstance(question, TakeQuestion) else ""
+    return 100 + 6 * (len(question.client_id) + len(user))
 
 
 def _read(decode: Callable[..., list[T]], answer: bytes) -> list[T]:

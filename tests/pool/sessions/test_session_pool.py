@@ -139,6 +139,7 @@ class Member:
                 is_silent=name in self.network.silent,
                 is_dead=name in self.network.dead,
                 is_ready=name not in self.network.silent | self.network.dead,
+                is_leaving=name in self.network.leaving,
             )
             for name in self.network.members
             if name != self.name
@@ -160,6 +161,7 @@ class Network:
         self.members: dict[str, Member] = {}
         self.silent: set[str] = set()
         self.dead: set[str] = set()
+        self.leaving: set[str] = set()
         self.calls: list[tuple[str, int]] = []
         self.broken: Callable[[str, str], bool] = lambda name, path: False
         """Whether a call to a member brings nothing."""
@@ -233,6 +235,17 @@ async def test_a_client_that_nobody_knows_begins() -> None:
         assert await a.find("new2") is Choice.LATER
         network.dead.add("b")
         assert await a.find("new3") is Choice.BEGIN
+
+
+async def test_nobody_waits_for_a_member_that_has_left() -> None:
+    """It has given its sessions away; one that is only slow may have some still."""
+    async with members("a", "b") as (network, (a, _)):
+        network.leaving.add("b")
+        network.broken = lambda name, _: name == "b"
+        assert await a.find("x") is Choice.BEGIN
+        network.broken = lambda name, _: False
+        network.lost = lambda name, _: name == "b"
+        assert await a.find("y") is Choice.LATER
 
 
 async def test_a_session_is_taken_though_another_member_is_silent() -> None:
