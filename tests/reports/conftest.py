@@ -33,10 +33,11 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.buffer.pageSize": "256k",
         "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": HEAP,
         "spark.sql.debug.maxToStringFields": "1000",
     }
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SPARK_SUBMIT_OPTS", f"{SHORT_RUN_SETTINGS['spark.driver.extraJavaOptions']} {HEAP}")
+        environment.setenv("SPARK_SUBMIT_OPTS", SHORT_RUN_SETTINGS["spark.driver.extraJavaOptions"])
         # A driver that is plain Python reads this, not the setting `spark.pyspark.python`.
         environment.setenv("PYSPARK_PYTHON", "/nonexistent")
         with spark_session(master="local[2]", settings=settings) as session:
