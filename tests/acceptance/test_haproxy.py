@@ -34,7 +34,7 @@ pytestmark = [
 EXAMPLE = Path(__file__).parents[2] / "configs" / "haproxy.cfg"
 CHECK_S = 0.1
 DRAIN_S = 3.0
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 """Between two steps of each thread that makes load."""
 TOPICS = [f"plant/line-{number // 100}/sensor-{number}" for number in range(500)]
 

@@ -84,8 +84,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     nodes = Nodes(directory)
     settings = [f"acl_file {rules}", f"password_file {users}", "allow_anonymous true"]
 
-    def trouble(port: int, name: str, keys: str = "") -> str:
-        return link(port, selector(f"{name}/#"), name=name, settings=f"{QUICK}heartbeat_s = 0.5\n{keys}")
+    def trouble(port: int, name: str, keys: str = "", *, heartbeat_s: float = 0.5) -> str:
+        settings = f"{QUICK}heartbeat_s = {heartbeat_s}\n{keys}"
+        return link(port, selector(f"{name}/#"), name=name, settings=settings)
 
     def as_user(name: str) -> str:
         return f'username = "{name}"\npassword_file = "{secret}"\n'
@@ -101,7 +102,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
                 name="troubled",
             )
             well = nodes.secondary(
-                trouble(mosquitto.port, "plant"),
+                # It is stalled for three heartbeats, then it connects again: a command has to start and ask meanwhile.
+                trouble(mosquitto.port, "plant", heartbeat_s=2.0),
                 name="well",
                 settings="write_buffer_high_bytes = 65536\nwrite_buffer_low_bytes = 16384\n",
             )

@@ -21,6 +21,9 @@ INTERPRETED = {
 }
 """For tables of a few rows, compiling a query and planning it again takes far longer than running it."""
 
+HEAP = "-Xms2g -Xmn1g -XX:MetaspaceSize=256m"
+"""Room for what a few reports allocate: half of a small heap is taken by joins that nobody uses any more."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -28,6 +31,9 @@ def spark() -> Iterator[SparkSession]:
     settings = session_settings("local[2]", cores=1) | {
         **INTERPRETED,
         "spark.sql.shuffle.partitions": "2",
+        "spark.buffer.pageSize": "256k",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": HEAP,
         "spark.sql.debug.maxToStringFields": "1000",
     }
     with pytest.MonkeyPatch.context() as environment:
