@@ -137,6 +137,8 @@ def pool_member(node: str | None = "edge-2", *, is_self: bool = False, **changes
         topics=200_000,
         digest_equal=True,
         lag=0.0041,
+        moved_in=2,
+        moved_out=1,
         sessions=14,
         version="0.1.0",
         config_digest="00000000000000cc",

@@ -33,7 +33,7 @@ def _members_table(document: PoolDocument) -> Table:
     from fanout.cli.output.quantities import UNKNOWN, as_count, as_duration
     from fanout.cli.output.terminal import columns
 
-    numbers = ("topics", "sessions", "lag")
+    numbers = ("topics", "sessions", "in/out", "lag")
     table = columns("member", "address", "state", *numbers, "replicates", "values", "version", right=numbers)
     own = document.members[0].config_digest if document.members else None
     for member in document.members:
@@ -47,6 +47,7 @@ def _members_table(document: PoolDocument) -> Table:
             (member.state or "not_ready").replace("_", " ") if member.reachable else "not reachable",
             as_count(member.topics),
             as_count(member.sessions),
+            UNKNOWN if member.moved_in is None or member.moved_out is None else f"{member.moved_in}/{member.moved_out}",
             as_duration(member.lag),
             replicates,
             {True: "equal", False: "differ", None: UNKNOWN}[member.digest_equal],
