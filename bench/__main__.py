@@ -31,6 +31,7 @@ BENCHES = {
     "disc": "bench.disc",
     "workers": "bench.workers",
     "chaos": "bench.chaos.command",
+    "roaming": "bench.roaming.command",
     "reports": "bench.reports",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what

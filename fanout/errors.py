@@ -23,6 +23,8 @@ FanoutError
 ├── NodeUnreachable        a command could not reach a node's HTTP address
 │   └── NodeSilent           something took the question, and did not answer in time
 ├── RequestRefused         a node refuses what an operator asked of it
+├── SessionMoveRefused     a session cannot be taken out of a node, or put into it
+├── SessionFormInvalid     bytes are not a session that this version reads
 ├── ExtraMissing           an optional part is not installed; the hint is the install command
 └── ReportError            a report cannot be made from what was given
 
@@ -58,6 +60,8 @@ __all__ = [
     "RequestRefused",
     "SelectorInvalid",
     "SendQuotaExceeded",
+    "SessionFormInvalid",
+    "SessionMoveRefused",
     "SnapshotUnproved",
     "StoreError",
     "TlsFailed",
@@ -275,6 +279,22 @@ class NodeSilent(NodeUnreachable):
 
 class RequestRefused(FanoutError):
     """A node refuses what an operator asked of it, such as to send away a client that it does not have."""
+
+
+class SessionMoveRefused(FanoutError):
+    """A session cannot be taken out of a node, or put into it; nothing has changed.
+
+    Attributes:
+        reason: The reason, a `MoveRefusal` of the server.
+    """
+
+    def __init__(self, message: str, *, reason: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class SessionFormInvalid(FanoutError):
+    """Bytes are not a session: cut, damaged, too large, or of a version that this one does not read."""
 
 
 class ExtraMissing(FanoutError):

@@ -14,6 +14,7 @@ superuser, whom only the hook can name, may do everything.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import ipaddress
 from collections.abc import Callable
@@ -150,6 +151,19 @@ class Gate:
     def authorize(self, identity: Identity) -> Access:
         """Return the rights of a client, to be kept with its session."""
         return Access(self, identity)
+
+    def authorize_moved(self, identity: Identity) -> Access | None:
+        """Return the rights of the client of a session that comes from another node; None when it may not be here.
+
+        A proof stays where it was given: for a password the one stored at this node counts from now on. The client has
+        to authenticate here before it gets the session.
+        """
+        if identity.means is Means.PASSWORD:
+            stored = self._passwords.users.get(identity.user) if self._passwords is not None else None
+            if stored is None:
+                return None
+            identity = dataclasses.replace(identity, proof=stored)
+        return Access(self, identity) if self.admits(identity) else None
 
     def admits(self, identity: Identity) -> bool:
         """Tell whether a client that was admitted before may stay.

@@ -632,6 +632,29 @@ class PoolStatus(_Document):
     refused_total: dict[str, NonNegativeInt] = Field(
         description="Requests at the listener for members of the pool that were refused, by reason."
     )
+    sessions_moved_in_total: NonNegativeInt = Field(
+        default=0, description="Sessions that came to this node from other members of the pool."
+    )
+    sessions_moved_out_total: NonNegativeInt = Field(
+        default=0, description="Sessions that left this node for other members of the pool."
+    )
+    sessions_inexact_total: NonNegativeInt = Field(
+        default=0,
+        description="Sessions that came without a marker between what the former and the new member send: messages may "
+        "be missing or come twice, and retained messages come again.",
+    )
+    sessions_ended_total: NonNegativeInt = Field(
+        default=0, description="Sessions that ended here because their clients began anew at other members."
+    )
+    sessions_lost_total: NonNegativeInt = Field(
+        default=0, description="Sessions that were on their way here when the other member died."
+    )
+    clients_later_total: NonNegativeInt = Field(
+        default=0, description="CONNECTs that were refused (0x88) because the session was not found or here in time."
+    )
+    session_calls_total: dict[str, NonNegativeInt] = Field(
+        default_factory=dict, description="Calls to other members about sessions, by kind; each is for many sessions."
+    )
     connections: NonNegativeInt = Field(description="Connections of members of the pool now.")
     closed_total: dict[str, NonNegativeInt] = Field(
         description="Connections closed at the listener for members of the pool, by reason."

@@ -9,12 +9,12 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import ConfigDict
 
 from fanout.config.address import Address
-from fanout.config.values import HttpAddress, MemberCount, PathText, PeerAddress, PeerAddresses, Seconds
+from fanout.config.values import Count, HttpAddress, MemberCount, PathText, PeerAddress, PeerAddresses, Seconds
 from fanout.errors import ConfigFault
 
 __all__ = ["PoolConfig", "find_pool_faults"]
@@ -49,6 +49,12 @@ class PoolConfig:
     """Silence after which a member is suspect: nobody waits for it."""
     converge_after_s: Seconds = 5.0
     """Time in which a difference between members may end by itself; then they audit their links."""
+    dead_after_s: Seconds = 5.0
+    """Silence, to this node and at the primary, after which the sessions of a member are taken for lost."""
+    unknown_sessions: Literal["refuse", "begin"] = "refuse"
+    """What a client gets whose session may be at a silent member: refused (0x88) until that is known, or a new one."""
+    drain_clients_per_s: Count = 500
+    """Clients that a member sends away in a second when it leaves, after its other sessions were given to members."""
     dns_interval_s: Seconds = 5.0
     """Pause between two look-ups of `dns`."""
     members_max: MemberCount = 16
@@ -95,6 +101,13 @@ def find_pool_faults(pool: PoolConfig | None, *, has_links: bool, workers: int |
             f"{pool.suspect_after_s:g} is not more than ping_interval_s, {pool.ping_interval_s:g}, and every member "
             "would be suspect between two answers",
             "Choose at least twice the pause between two questions.",
+        )
+    if pool.dead_after_s < 2 * pool.suspect_after_s:
+        yield ConfigFault(
+            "pool.dead_after_s",
+            f"{pool.dead_after_s:g} is less than twice suspect_after_s, {pool.suspect_after_s:g}, and a member that "
+            "pauses would lose its sessions",
+            "Choose some seconds: a member must be silent for longer than any pause of its process.",
         )
     if len(pool.peers) > pool.members_max:
         yield ConfigFault(

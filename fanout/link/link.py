@@ -31,6 +31,7 @@ from fanout.link.model.events import (
     Failed,
     Forwarded,
     HeartbeatReturned,
+    MarkerPassed,
     StateEntered,
     TearDown,
 )
@@ -316,6 +317,22 @@ class Link:
         clock = self._clock
         self._driver.act(self._session.cut(nodes, now_ns=clock.now_ns(), now=clock.monotonic()))
         self._driver.write_and_plan()
+
+    def send_marker(self) -> str | None:
+        """Send a heartbeat now, as a place that the streams of all members have in common, and return its marker.
+
+        None when that is not possible now: the link is not live or compares its replica, its heartbeats do not come
+        back, or it listens to no other member.
+        """
+        if not self._session.cuts.topics:
+            return None
+        payload = self._session.send_heartbeat(now=self._clock.monotonic())
+        self._driver.write_and_plan()
+        return None if payload is None else payload.decode()
+
+    def heard_s(self, node: str) -> float | None:
+        """Return when the newest heartbeat of a member, or of this node, came through the primary; None for never."""
+        return self._session.cuts.heard_s(node)
 
     @property
     def own_cuts(self) -> Mapping[str, Cut]:
@@ -618,6 +635,8 @@ class Link:
                 answer = self._forward_answers.pop(token, None)
                 if answer is not None and not answer.done():
                     answer.set_result(reason_code)
+            case MarkerPassed(node, marker):
+                self._sink.marker_passed(self.config.name, node, marker)
             case AbsenceAsked():
                 self._absence_asked.set()
             case TearDown(reason):

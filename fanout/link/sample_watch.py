@@ -128,7 +128,7 @@ class SampleWatch:
         if not control.is_open:
             await asyncio.sleep(self._config.snapshot_quiet_s)
             return True
-        if not self._session.send_heartbeat(now=sent_s):
+        if self._session.send_heartbeat(now=sent_s) is None:
             return False
         self._write()
         try:

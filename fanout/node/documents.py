@@ -62,6 +62,7 @@ from fanout.storage.store import DiskStore
 
 if TYPE_CHECKING:
     from fanout.link.link import Link
+    from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.write.writer import LogWriter
     from fanout.workers.pool import WorkerPool
 
@@ -138,6 +139,8 @@ class NodeParts(Protocol):
     """The other members of the pool; None when the configuration has none."""
     peer_listener: HttpServer | None
     """Answers the other members; None when the configuration has no pool."""
+    sessions: SessionPool | None
+    """Brings the sessions of clients here from other members; None when the configuration has no pool."""
     storage: DiskStore | None
     """Where retained values outlive the process; None when they do not."""
 
@@ -246,6 +249,7 @@ class NodeDocuments:
             topics=len(self._node.store),
             sessions=server.session_count if server is not None else 0,
             digest=self._config_digest,
+            moves=None if self._node.sessions is None else self._node.sessions.figures,
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
@@ -449,10 +453,10 @@ class NodeDocuments:
         return RetainedStatus(file=str(path), alarm=alarm or None, waiting_rows=waiting, **figures)
 
     def _pool(self) -> PoolStatus | None:
-        members, listener = self._node.members, self._node.peer_listener
-        if members is None or listener is None:
+        members, listener, sessions = self._node.members, self._node.peer_listener, self._node.sessions
+        if members is None or listener is None or sessions is None:
             return None
-        return pool_status(self.pool(), members.figures(), listener.status())
+        return pool_status(self.pool(), members.figures(), listener.status(), sessions)
 
     def _limits(self) -> dict[str, float]:
         config = self._node.config

@@ -37,7 +37,7 @@ from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.equality import LinkCuts, keep_equal
-from fanout.node.pool.parts import make_pool_members
+from fanout.node.pool.parts import make_pool_members, make_session_pool
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.sys_topics import LinkFigures, SysTopics
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
+    from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.files.columns import LogSource
     from fanout.workers.pool import WorkerPool
 
@@ -183,6 +184,17 @@ class Node:
             logger=self._logger,
         )
         """The other members of the pool, and what answers them; both None when the configuration has no pool."""
+        self.sessions: SessionPool | None = None
+        """Brings the sessions of clients here from other members; None when the configuration has no pool."""
+        if self.members is not None and isinstance(self.server, Server):
+            self.sessions = make_session_pool(
+                self.server,
+                members=self.members,
+                links=self.links,
+                has_access=self.gate is not None,
+                clock=self.clock,
+                logger=self._logger,
+            )
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
@@ -238,6 +250,8 @@ class Node:
         if self.members is not None and self.peer_listener is not None:
             self.spawn("pool listener", self.peer_listener.wait_failed)
             self.spawn("pool", self.members.run)
+            if self.sessions is not None:
+                self.spawn("pool sessions", self.sessions.run)
             for link in self.links:
                 keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
                 self.spawn(f"pool equality {link.config.name}", keep)
@@ -286,6 +300,8 @@ class Node:
         self.keep_clients()
         if self._sending_away is not None:
             await asyncio.gather(self._sending_away, return_exceptions=True)
+        if self.sessions is not None and self.members is not None and not self.opening:
+            await self.sessions.hand_over(clients_per_s=self.members.config.drain_clients_per_s)
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
         try:
@@ -392,6 +408,11 @@ class Node:
             self.server.dispatch(changes.dispatch)
         if changes.corrected:
             self.server.correct(changes.corrected)
+
+    def marker_passed(self, link: str, node: str, marker: str) -> None:
+        """Note the place of a member's heartbeat in the stream of a link."""
+        if self.sessions is not None:
+            self.sessions.marker_passed(link, node, marker)
 
     def client_count(self) -> int:
         """Return how many connections of clients there are."""

@@ -63,6 +63,10 @@ class MemberFacts:
     """Sessions of its clients."""
     lag_s: float | None
     """How far its links are behind, in seconds; None while that is not known of one of them."""
+    moved_in: int
+    """Sessions that came to it from other members."""
+    moved_out: int
+    """Sessions that left it for other members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         topics=_count(said, "topics"),
         sessions=_count(said, "sessions"),
         lag_s=_seconds(said, "lag_s"),
+        moved_in=_count(said, "moved_in"),
+        moved_out=_count(said, "moved_out"),
     )
     return MemberAnswer(facts, {link: cut_of_document(cut) for link, cut in cuts.items()})
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fanout.pool.member_facts import MemberFacts
 
-__all__ = ["AskFailure", "Membership", "Peer", "is_reachable"]
+__all__ = ["AskFailed", "AskFailure", "Membership", "Peer", "is_reachable"]
 
 
 class AskFailure(enum.StrEnum):
@@ -32,6 +32,15 @@ class AskFailure(enum.StrEnum):
     """The member has this node's `node.id`, and is another process."""
 
 
+class AskFailed(Exception):
+    """A question to a member brought nothing."""
+
+    def __init__(self, failure: AskFailure) -> None:
+        super().__init__(failure.value)
+        self.failure = failure
+        """The reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """One address of the pool, with what is known of the member there."""
@@ -46,6 +55,11 @@ class Peer:
     """Why the newest question brought nothing; None when it brought an answer, or before one was asked."""
     is_self: bool = False
     """Whether the newest answer came from this process, whatever failed since."""
+
+    @property
+    def name(self) -> str:
+        """Its `node.id`; its address before it said one."""
+        return self.address if self.facts is None else self.facts.node
 
 
 def is_reachable(peer: Peer, *, now_s: float, suspect_after_s: float) -> bool:

@@ -1,7 +1,9 @@
 """Listener for the other members: the ASGI application that answers them, and its refusals.
 
 Who asks is checked before anything else of a request is looked at: by TLS during the handshake where certificates are
-configured, then by the token. No body is ever read; `fanout.api.http_connection` bounds bytes, time and connections.
+configured, then by the token. Only then a body is read, up to the limit of its path; `fanout.api.http_connection`
+bounds time and connections. It closes no connection while a handler works, and a handler works on when its connection
+has ended, so their number has a bound of its own.
 """
 
 from __future__ import annotations
@@ -11,16 +13,28 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
+from fanout.peer_text import is_node_name
 from fanout.pool.member_facts import ASKER_HEADER, PROTOCOL, PROTOCOL_HEADER
 
-__all__ = ["MEMBER_PATH", "REFUSALS", "PeerListener"]
+__all__ = ["MEMBER_PATH", "REFUSALS", "Handler", "PeerListener"]
 
 MEMBER_PATH: Final = "/pool/member"
-"""Path that answers with the facts of the member."""
-REFUSALS: Final = ("token", "protocol", "request")
-"""Reasons for a refusal: the token is missing or wrong; another version of the protocol; nothing that members ask."""
+"""Path that answers GET with the facts of the member."""
+REFUSALS: Final = ("token", "protocol", "request", "body", "incomplete", "busy")
+"""Reasons for a refusal: the token is missing or wrong; another version of the protocol; nothing that members ask; a
+body that is too long, or that did not come whole; too many requests are being handled."""
+HANDLED_MAX: Final = 256
+"""Requests that are handled at a time; members of a pool make a handful each."""
 
+Handler: TypeAlias = Callable[[str, bytes], Awaitable[bytes]]
+"""Answers a request, given the `node.id` that the member states, and the body; raises `ValueError` for a wrong one."""
 _Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+
+class _Gone(Exception):
+    """The member has closed the connection."""
 
 
 class PeerListener:
@@ -38,32 +52,90 @@ class PeerListener:
         self.refused_total = dict.fromkeys(REFUSALS, 0)
         """Requests that were refused, by reason."""
         self._answer = answer
+        self._handlers: dict[str, tuple[Handler, int]] = {}
+        self._handled = 0
         self._expected = None if token is None else f"Bearer {token}".encode()
 
-    async def __call__(
-        self,
-        scope: _Message,
-        receive: Callable[[], Awaitable[_Message]],
-        send: Callable[[_Message], Awaitable[None]],
-    ) -> None:
+    def handle(self, path: str, handler: Handler, *, body_bytes_max: int) -> None:
+        """Answer POST requests to a path.
+
+        Args:
+            path: The path.
+            handler: Answers a request.
+            body_bytes_max: Longest body that is read.
+        """
+        self._handlers[path] = (handler, body_bytes_max)
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Answer one request."""
         headers = dict(scope["headers"])
         if self._expected is not None and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
             await self._refuse(send, "token", 401)
         elif headers.get(PROTOCOL_HEADER.encode()) != str(PROTOCOL).encode():
             await self._refuse(send, "protocol", 426)
-        elif scope["method"] != "GET" or scope["path"] != MEMBER_PATH:
-            await self._refuse(send, "request", 404)
-        else:
+        elif scope["method"] == "GET" and scope["path"] == MEMBER_PATH:
             self.answered_total += 1
             await _respond(send, 200, self._answer(headers.get(ASKER_HEADER.encode(), b"").decode("latin-1")))
+        elif scope["method"] == "POST" and scope["path"] in self._handlers:
+            await self._answer_post(headers, scope["path"], receive, send)
+        else:
+            await self._refuse(send, "request", 404)
 
-    async def _refuse(self, send: Callable[[_Message], Awaitable[None]], reason: str, status: int) -> None:
+    async def _answer_post(self, headers: dict[bytes, bytes], path: str, receive: _Receive, send: _Send) -> None:
+        handler, bytes_max = self._handlers[path]
+        asker = headers.get(ASKER_HEADER.encode(), b"").decode("latin-1")
+        if not is_node_name(asker):
+            await self._refuse(send, "request", 400)
+            return
+        try:
+            body = await _read_body(headers, receive, bytes_max=bytes_max)
+        except _Gone:
+            self.refused_total["incomplete"] += 1
+            return
+        if body is None:
+            await self._refuse(send, "body", 413)
+            return
+        if self._handled >= HANDLED_MAX:
+            await self._refuse(send, "busy", 503)
+            return
+        self._handled += 1
+        try:
+            answer = await handler(asker, body)
+        except ValueError:
+            await self._refuse(send, "request", 400)
+            return
+        finally:
+            self._handled -= 1
+        self.answered_total += 1
+        await _respond(send, 200, answer)
+
+    async def _refuse(self, send: _Send, reason: str, status: int) -> None:
         self.refused_total[reason] += 1
         await _respond(send, status, json.dumps({"refused": reason, "protocol": PROTOCOL}).encode())
 
 
-async def _respond(send: Callable[[_Message], Awaitable[None]], status: int, body: bytes) -> None:
+async def _read_body(headers: dict[bytes, bytes], receive: _Receive, *, bytes_max: int) -> bytes | None:
+    """Return the body of a request; None when it is too long, and then the rest is not read.
+
+    Raises:
+        _Gone: The connection ended before.
+    """
+    stated = headers.get(b"content-length", b"0")
+    if not stated.isdigit() or int(stated) > bytes_max:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        body += message.get("body", b"")
+        if len(body) > bytes_max:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _respond(send: _Send, status: int, body: bytes) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -19,7 +19,7 @@ from fanout.errors import system_reason
 from fanout.pool.addresses import MemberAddress, configured_addresses, resolve
 from fanout.pool.convergence import Convergence, Verdict
 from fanout.pool.member_facts import MemberAnswer, MemberFacts, encode_answer
-from fanout.pool.membership import AskFailure, Membership, Peer
+from fanout.pool.membership import AskFailed, AskFailure, Membership, Peer
 from fanout.pool.peer_listener import PeerListener
 from fanout.pool.peer_tls import PeerTls
 from fanout.runtime.system_clock import Clock
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
 
 _OWN_INTERVAL_S: Final = 2.0
-"""Pause between two questions to an address that leads to this process, before the kept connection is closed (5 s)."""
+"""Pause between two questions to an address that leads to this process, before the kept connection is closed (3 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,8 @@ class PoolMembers:
         self._facts: MemberFacts | None = None
         """What this node tells the others, for some time (`_answer`)."""
         self._facts_until_s = float("-inf")
+        self._client: PeerClient | None = None
+        self._begun_s = clock.monotonic()
         self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
         self._told_of_dns = ""
@@ -168,9 +170,33 @@ class PoolMembers:
         """Return the `node.id` of every other member that has answered, in order."""
         return tuple(sorted({peer.facts.node for peer in self.membership.others() if peer.facts is not None}))
 
+    def silent_since(self, peer: Peer) -> float:
+        """Return when a member was heard last, or this node began to ask; monotonic seconds."""
+        return self._begun_s if peer.heard_s is None else peer.heard_s
+
+    async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
+        """Send a request to a member, and return its answer.
+
+        Args:
+            name: The member's `node.id`, or its address.
+            path: Path of the request.
+            body: Its body.
+            timeout_s: Time for the whole answer.
+            answer_bytes_max: Longest answer that is read.
+
+        Raises:
+            AskFailed: It brought nothing.
+        """
+        client = self._client
+        address = next((peer.address for peer in self.membership.others() if name in (peer.name, peer.address)), None)
+        known = next((one for one in self._watches if one.authority == address), None)
+        if client is None or known is None:
+            raise AskFailed(AskFailure.UNREACHABLE)
+        return await client.call(known, path, body, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max)
+
     async def run(self) -> None:
         """Ask the members until cancelled."""
-        client = await asyncio.to_thread(self._make_client)
+        client = self._client = await asyncio.to_thread(self._make_client)
         addresses = configured_addresses(self.config)
         resolve_at_s = self._monotonic()
         self._watch(client, addresses)
@@ -192,6 +218,7 @@ class PoolMembers:
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
+            self._client = None
             await client.close()
 
     def _make_client(self) -> PeerClient:
@@ -242,8 +269,6 @@ class PoolMembers:
             await asyncio.sleep(max(0.0, asked_s + pause_s - self._monotonic()))
 
     async def _ask(self, client: PeerClient, address: MemberAddress) -> None:
-        from fanout.pool.peer_client import AskFailed
-
         self._asked_total += 1
         failure: AskFailure | None
         try:

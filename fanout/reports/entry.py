@@ -195,9 +195,10 @@ def run_report(
     _write_files(report, asked)
     if asked.trend_path is not None and report.summary is not None:
         from fanout.reports.summary.past_reports import past_report
-        from fanout.reports.summary.trend_file import write_trend
+        from fanout.reports.summary.trend_file import trend_text
 
-        write_trend(asked.trend_path, history, added=past_report(report))
+        text = trend_text(history, added=past_report(report))
+        _write(asked.trend_path, text, hint="Give --trend a path that this user may write to")
     return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 
@@ -256,16 +257,17 @@ def _check_places(*paths: Path | None) -> None:
             raise ReportError(f"{path} cannot be written: {problem}", hint="Give a path that this user may write to")
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file aside and rename it, so that a reader never sees half of it."""
+def _write(path: Path, text: str, *, hint: str = "Give a path that this user may write to") -> None:
+    """Write a file aside, to the disk, and rename it, so that neither a reader nor a kill sees half of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
-        raise ReportError(
-            f"{path} cannot be written: {error.strerror}", hint="Give a path that this user may write to"
-        ) from error
+        raise ReportError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _tell_nobody(stage: str) -> None:

@@ -246,6 +246,24 @@ async def test_who_may_stay_after_a_replacement() -> None:
         assert [gate.admits(identity) for identity in everybody] == [False, False, False, False, False, True]
 
 
+async def test_the_owner_of_a_moved_session_is_judged_by_this_gate() -> None:
+    """Its proof is the password that this node has stored; who could not connect here has no rights here either."""
+    alice = Identity(client_id="c", user="alice", means=Means.PASSWORD)
+    nobody = Identity(client_id="c", address="10.0.0.7")
+    edge = Identity(client_id="c", user="edge", means=Means.CERTIFICATE)
+    async with open_gate(passwords=ALICE) as gate:
+        access = gate.authorize_moved(alice)
+        assert access is not None
+        assert access.identity == replace(alice, proof=ALICE.users["alice"])
+        assert gate.admits(access.identity)
+        assert gate.authorize_moved(replace(alice, user="bob")) is None
+        assert gate.authorize_moved(nobody) is None
+        assert gate.authorize_moved(edge) is not None
+    async with open_gate(AccessConfig(anonymous="always")) as gate:
+        assert gate.authorize_moved(alice) is None
+        assert gate.authorize_moved(nobody) is not None
+
+
 async def test_a_password_that_changes_during_its_check_does_not_admit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client is checked again, against the file in force."""
     let_go = threading.Event()

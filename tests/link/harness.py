@@ -72,6 +72,10 @@ class RecordingSink:
         """Remember a batch for local clients."""
         self.steps.append(("dispatch", changes))
 
+    def marker_passed(self, link: str, node: str, marker: str) -> None:
+        """Remember the place of a heartbeat."""
+        self.events.append({"name": "marker", "node": node, "marker": marker, "step": len(self.steps)})
+
     def client_count(self) -> int:
         """Claim to have `clients`."""
         return self.clients

@@ -26,6 +26,8 @@ FACTS = MemberFacts(
     config_digest="ab" * 8,
     state="ready",
     topics=200_000,
+    moved_in=2,
+    moved_out=1,
     sessions=14,
     lag_s=0.25,
 )

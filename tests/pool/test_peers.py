@@ -11,18 +11,20 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fanout.api import embedded
 from fanout.api.http_server import HttpServer
 from fanout.config import Address, PoolConfig
 from fanout.errors import ListenError
-from fanout.pool import peer_client
+from fanout.pool import peer_client, peer_listener
 from fanout.pool.addresses import MemberAddress
-from fanout.pool.member_facts import PROTOCOL_HEADER, MemberAnswer, encode_answer
-from fanout.pool.membership import AskFailure
-from fanout.pool.peer_client import AskFailed, PeerClient
+from fanout.pool.member_facts import ASKER_HEADER, PROTOCOL_HEADER, MemberAnswer, encode_answer
+from fanout.pool.membership import AskFailed, AskFailure
+from fanout.pool.peer_client import PeerClient
 from fanout.pool.peer_listener import MEMBER_PATH, PeerListener
 from fanout.pool.peer_tls import PeerTls, load_peer_tls
 from tests.pool.test_member_facts import ANSWER
 from tests.support.certificates import Authority
+from tests.support.waiting import wait_until
 
 TOKEN = "a-token-of-the-pool"
 ASKER = "edge-7"
@@ -114,7 +116,7 @@ async def test_a_wrong_token_is_refused_and_counted() -> None:
         async with httpx.AsyncClient() as client:
             answer = await client.post(f"http://{address}/none", content=b"x" * 1000)
             assert (answer.status_code, answer.json()["refused"]) == (401, "token")
-        assert listener.refused_total == {"token": 3, "protocol": 0, "request": 0}
+        assert {reason: count for reason, count in listener.refused_total.items() if count} == {"token": 3}
         assert listener.answered_total == 0
 
 
@@ -261,3 +263,207 @@ def test_faulty_files_are_told_by_their_key(tmp_path: Path) -> None:
     config = PoolConfig(certificate_file=certificate, key_file=key, client_ca_file=tmp_path / "none.pem")
     with pytest.raises(ListenError, match="cannot read its client_ca_file"):
         load_peer_tls(config)
+
+
+# Requests with a body.
+
+
+@contextlib.asynccontextmanager
+async def taking(*, token: str | None = None) -> AsyncIterator[tuple[PeerListener, str, list[tuple[str, bytes]]]]:
+    """Give a listener that takes bodies of up to 1,000 bytes at one path and returns them, and what it took."""
+    taken: list[tuple[str, bytes]] = []
+
+    async def take(asker: str, body: bytes) -> bytes:
+        taken.append((asker, body))
+        if body == b"wrong":
+            raise ValueError(body)
+        return body
+
+    async with listening(token=token) as (listener, address):
+        listener.handle("/pool/some", take, body_bytes_max=1000)
+        yield listener, address, taken
+
+
+async def call(address: str, body: bytes, *, token: str | None = None, path: str = "/pool/some") -> bytes | AskFailure:
+    """Send a body to a member; return its answer, or why there is none."""
+    client = PeerClient(node=ASKER, token=token, tls=None, members_max=2)
+    try:
+        return await client.call(MemberAddress(address), path, body, timeout_s=5.0, answer_bytes_max=2000)
+    except AskFailed as error:
+        return error.failure
+    finally:
+        await client.close()
+
+
+async def test_a_body_reaches_its_handler() -> None:
+    """With the name that the member states; only at the path that it is for, and not when it is wrong."""
+    async with taking(token=TOKEN) as (listener, address, taken):
+        assert await call(address, b"hello", token=TOKEN) == b"hello"
+        assert taken == [(ASKER, b"hello")]
+        assert await call(address, b"wrong", token=TOKEN) is AskFailure.ANSWER
+        assert await call(address, b"hello", token=TOKEN, path="/pool/other") is AskFailure.PROTOCOL
+        assert await call(address, b"hello") is AskFailure.REFUSED
+        assert listener.answered_total == 1
+        assert {reason: count for reason, count in listener.refused_total.items() if count} == {
+            "token": 1,
+            "request": 2,
+        }
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_long_body_is_not_read(chunked: bool) -> None:
+    """Neither of a member, nor of a stranger without the token, who is refused for that."""
+    pieces = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal pieces
+        for _ in range(1000):
+            pieces += 1
+            yield b"x" * 100_000
+
+    async with taking(token=TOKEN) as (listener, address, taken):
+        headers = {PROTOCOL_HEADER: "1", ASKER_HEADER: ASKER}
+        for token, status in ((TOKEN, 413), ("wrong", 401)):
+            sent = {**headers, "Authorization": f"Bearer {token}"}
+            if not chunked:
+                sent["Content-Length"] = "100000000"
+            async with httpx.AsyncClient(headers=sent) as client:
+                with contextlib.suppress(httpx.TransportError):
+                    answer = await client.post(f"http://{address}/pool/some", content=body())
+                    assert answer.status_code == status
+        assert taken == []
+        assert pieces < 400
+        assert (listener.refused_total["body"], listener.refused_total["token"]) == (1, 1)
+
+
+async def test_a_member_without_a_legal_name_is_refused() -> None:
+    """Its name goes into logs and documents."""
+    async with taking() as (listener, address, taken), httpx.AsyncClient(headers={PROTOCOL_HEADER: "1"}) as client:
+        for name in ("", "a b", "x" * 65):
+            answer = await client.post(f"http://{address}/pool/some", content=b"", headers={ASKER_HEADER: name})
+            assert answer.status_code == 400
+        assert (taken, listener.refused_total["request"]) == ([], 3)
+
+
+async def test_an_answer_to_a_call_is_bounded() -> None:
+    """In bytes, and in time."""
+
+    async def much(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b" " * 5000)
+
+    async def never(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    async with stranger(much) as address:
+        assert await call(address, b"") is AskFailure.ANSWER
+    async with stranger(never) as address:
+        client = PeerClient(node=ASKER, token=None, tls=None, members_max=2)
+        with pytest.raises(AskFailed, match="timeout"):
+            await client.call(MemberAddress(address), "/pool/some", b"", timeout_s=0.1, answer_bytes_max=10)
+        await client.close()
+
+
+async def test_a_body_that_does_not_come_whole_is_counted() -> None:
+    """Nothing of it reaches the handler."""
+    async with taking() as (listener, address, taken):
+        host, _, port = address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /pool/some HTTP/1.1\r\nHost: a\r\n{PROTOCOL_HEADER}: 1\r\n{ASKER_HEADER}: {ASKER}\r\n"
+        writer.write(f"{head}Content-Length: 10\r\n\r\nhello".encode())
+        await writer.drain()
+        writer.close()
+        await wait_until(lambda: listener.refused_total["incomplete"] == 1)
+        assert taken == []
+
+
+async def test_requests_that_are_handled_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of askers that have left count; afterwards there is room again. A question about the member has no part."""
+    monkeypatch.setattr(peer_listener, "HANDLED_MAX", 2)
+    may_answer = asyncio.Event()
+    begun = 0
+
+    async def wait(_asker: str, _body: bytes) -> bytes:
+        nonlocal begun
+        begun += 1
+        await may_answer.wait()
+        return b"done"
+
+    async with listening() as (listener, address):
+        listener.handle("/pool/some", wait, body_bytes_max=10)
+        askers = [asyncio.create_task(call(address, b"")) for _ in range(2)]
+        await wait_until(lambda: begun == 2)
+        for asker in askers:
+            asker.cancel()
+        await asyncio.wait(askers)
+        assert await call(address, b"") is AskFailure.TIMEOUT
+        assert await ask(address) is None
+        assert (begun, listener.refused_total["busy"]) == (2, 1)
+        may_answer.set()
+        assert await call(address, b"") == b"done"
+
+
+async def test_slow_calls_hold_up_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are kinds of calls may wait for each member; it is asked about itself all the same."""
+    monkeypatch.setattr(peer_client, "ANSWER_S", 5.0)
+    may_answer = asyncio.Event()
+    begun = 0
+
+    async def wait(_asker: str, _body: bytes) -> bytes:
+        nonlocal begun
+        begun += 1
+        await may_answer.wait()
+        return b"done"
+
+    async with listening() as (listener, address):
+        listener.handle("/pool/some", wait, body_bytes_max=10)
+        client = PeerClient(node=ASKER, token=None, tls=None, members_max=1)
+        member = MemberAddress(address)
+        calls = [
+            asyncio.create_task(client.call(member, "/pool/some", b"", timeout_s=30.0, answer_bytes_max=10))
+            for _ in range(5)
+        ]
+        await wait_until(lambda: begun == 5)
+        assert await client.ask(member) == ANSWER
+        may_answer.set()
+        assert await asyncio.gather(*calls) == [b"done"] * 5
+        await client.close()
+
+
+async def test_a_connection_is_not_used_again_when_the_member_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call would fail that the member answers on a new connection."""
+    assert peer_client.KEPT_S < embedded._KEEP_ALIVE_SECONDS
+    monkeypatch.setattr(peer_client, "KEPT_S", 0.0)
+    connections = 0
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+        await asyncio.sleep(60)  # it answers one request on each connection
+
+    async with stranger(answer) as address:
+        client = PeerClient(node=ASKER, token=None, tls=None, members_max=2)
+        for _ in range(2):
+            assert (
+                await client.call(MemberAddress(address), "/pool/some", b"", timeout_s=5.0, answer_bytes_max=10)
+                == b"ok"
+            )
+        await client.close()
+    assert connections == 2
+
+
+async def test_a_handler_at_work_ends_with_the_listener() -> None:
+    """One that waits for less than the two seconds that the listener gives is answered; its asker gets the answer."""
+    begun = asyncio.Event()
+
+    async def wait(_asker: str, _body: bytes) -> bytes:
+        begun.set()
+        await asyncio.sleep(0.5)
+        return b"done"
+
+    async with listening() as (listener, address):
+        listener.handle("/pool/some", wait, body_bytes_max=10)
+        asker = asyncio.create_task(call(address, b""))
+        await begun.wait()
+    assert await asker == b"done"

@@ -17,7 +17,7 @@ from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
 from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
-from fanout.link.model.events import Applied
+from fanout.link.model.events import Applied, MarkerPassed
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks
@@ -37,8 +37,8 @@ class CutTaker(Protocol):
     def topics(self) -> frozenset[bytes]:
         """Topics whose messages are cuts."""
 
-    def capture(self, row: PublishRow, *, now_ns: int) -> None:
-        """Note what the replica holds at the place of a row with one of these topics."""
+    def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
+        """Note what the replica holds at the place of a row with one of these topics, and return the place."""
 
 
 class IngestPipeline:
@@ -152,7 +152,7 @@ class IngestPipeline:
 
     def take(
         self, rows: Sequence[PublishRow], *, phase: Phase | None, now_ns: int, epoch: int, queued: bool = False
-    ) -> tuple[list[Applied], list[PublishRow]]:
+    ) -> tuple[list[Applied | MarkerPassed], list[PublishRow]]:
         """Apply the rows of one run, and return the changes, in order, and the rows outside the selectors.
 
         Args:
@@ -177,7 +177,7 @@ class IngestPipeline:
             self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
-        before: list[Applied] = []
+        before: list[Applied | MarkerPassed] = []
         if converted.others and not queued:
             before, updates = self._take_cuts(converted, phase=phase, now_ns=now_ns, epoch=epoch)
         changes = self._apply(updates, phase=phase, of_pass=not queued)
@@ -188,23 +188,25 @@ class IngestPipeline:
 
     def _take_cuts(
         self, converted: ConvertedRows, *, phase: Phase, now_ns: int, epoch: int
-    ) -> tuple[list[Applied], list[Update]]:
+    ) -> tuple[list[Applied | MarkerPassed], list[Update]]:
         """Take the cuts among converted rows, each once the updates before it are applied.
 
         Returns:
-            What was applied, without acknowledgements, and the updates behind the last cut.
+            What was applied, without acknowledgements, with the places of the cuts; the updates behind the last one.
         """
         cuts, updates, places = self.cuts, converted.updates, converted.others_at
         if cuts is None or places is None or cuts.topics.isdisjoint(map(_TOPIC, converted.others)):
             return [], updates
-        applied: list[Applied] = []
+        applied: list[Applied | MarkerPassed] = []
         done = 0
         for row, place in zip(converted.others, places, strict=True):
             if row[TOPIC] in cuts.topics:
                 if place > done:
                     applied.append(Applied(self._apply(updates[done:place], phase=phase), b"", epoch))
                     done = place
-                cuts.capture(row, now_ns=now_ns)
+                passed = cuts.capture(row, now_ns=now_ns)
+                if passed is not None:
+                    applied.append(passed)
         return applied, updates[done:]
 
     def _check_open(self, rows: Sequence[PublishRow]) -> None:

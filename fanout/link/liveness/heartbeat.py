@@ -50,14 +50,15 @@ class Heartbeat:
             return ""
         # Stopped, suspended, or starved: the primary may have dropped messages that were not read in time.
         stall = reason if live and slept_s else ""
-        if not self.send(now):
+        if self.send(now) is None:
             control.skip_heartbeat(now)
         return stall
 
-    def send(self, now: float) -> bool:
-        """Send a heartbeat now, and return whether that was possible."""
+    def send(self, now: float) -> bytes | None:
+        """Send a heartbeat now, and return its payload; None when that is not possible."""
         control = self._control
         if not (self._sender.free and control.may_send):
-            return False
-        self._sender.publish(OutgoingMessage(control.topic, control.send(now)), now=now)
-        return True
+            return None
+        payload = control.send(now)
+        self._sender.publish(OutgoingMessage(control.topic, payload), now=now)
+        return payload

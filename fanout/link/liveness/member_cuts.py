@@ -15,6 +15,7 @@ from fanout.chain.cut import MARKER_CHARACTERS_MAX, Cut, RetainedSet
 from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused
 from fanout.link.ingest.rows import DUP, FLAGS, PAYLOAD, TOPIC
+from fanout.link.model.events import MarkerPassed
 from fanout.link.protocol.control_channel import link_control_topic
 from fanout.link.protocol.sender import PacketSender
 from fanout.mqtt.decoder import PublishRow
@@ -72,6 +73,8 @@ class MemberCuts:
         """Marker to the cut at an own heartbeat, oldest first."""
         self._newest: dict[str, Cut] = {}
         """Other member to the cut at its newest heartbeat."""
+        self._heard_s: dict[str, float] = {}
+        """Member, this node too, to when its newest heartbeat came, monotonic seconds."""
         self._connection = 0
         """Number of the Network Connection on which the members' topics were subscribed; 0 for none."""
         self._subscribed: set[bytes] = set()
@@ -124,6 +127,8 @@ class MemberCuts:
         self._subscribed = node_of.keys() - {topic.encode() for topic in unfit}
         self._node_of = node_of
         self._newest = {node: cut for node, cut in self._newest.items() if node in node_of.values()}
+        known_nodes = {self._node_id, *node_of.values()}
+        self._heard_s = {node: heard_s for node, heard_s in self._heard_s.items() if node in known_nodes}
         self.topics = frozenset((self._topic_of(self._node_id), *node_of)) if node_of else frozenset()
         return tuple(unfit)
 
@@ -132,29 +137,42 @@ class MemberCuts:
         topic = self._pending.pop(packet.packet_id, None)
         return None if topic is None or packet.reason_codes[0] < 0x80 else topic.decode()
 
-    def capture(self, row: PublishRow, *, now_ns: int) -> None:
+    def heard_s(self, node: str) -> float | None:
+        """Return when the newest heartbeat of a member came through the primary; None for never."""
+        return self._heard_s.get(node)
+
+    def hear(self, topic: bytes, *, now: float) -> None:
+        """Note that a message of a control topic came: its member lives, and so does the primary."""
+        node = self._node_of.get(topic, self._node_id)
+        self._heard_s[node] = now
+
+    def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
         """Note what the replica of a live link holds at the place of a row with one of `topics`.
 
         Args:
             row: The row.
             now_ns: Unix time in nanoseconds.
+
+        Returns:
+            The place; None when the row is no heartbeat, or may have had its place before.
         """
         payload = row[PAYLOAD]
         # A message that is sent again may have had its place before.
         if row[FLAGS] & DUP or len(payload) > MARKER_CHARACTERS_MAX or not _MARKER.fullmatch(payload):
-            return
+            return None
         marker, node = payload.decode(), self._node_of.get(row[TOPIC])
         if marker in self._own or not self._is_live():
-            return
+            return None
         self.captured_total += 1
         compares = self._compares and not self._is_expiring(now_ns)
         cut = Cut(marker, tuple(self._set(index) if compares and one else None for index, one in self._comparable))
         if node is not None:
             self._newest[node] = cut
-            return
+            return MarkerPassed(node, marker)
         self._own[marker] = cut
         if len(self._own) > OWN_CUTS_MAX:
             del self._own[next(iter(self._own))]
+        return MarkerPassed(self._node_id, marker)
 
     def _is_expiring(self, now_ns: int) -> bool:
         """Return whether values expire just now, which some members have removed and others not."""

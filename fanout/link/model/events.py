@@ -29,6 +29,7 @@ __all__ = [
     "Forwarded",
     "HeartbeatReturned",
     "HeartbeatsLost",
+    "MarkerPassed",
     "MemberUnheard",
     "QosLowered",
     "ResumedAtQos0",
@@ -53,6 +54,16 @@ class Applied:
     """Bytes to write, in one write, once the changes are recorded; empty for none."""
     epoch: int
     """Epoch of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerPassed:
+    """A heartbeat of a member of the pool came: its place is between the events before and behind this one."""
+
+    node: str
+    """The member, which may be this node."""
+    marker: str
+    """Payload of the heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +247,7 @@ Event: TypeAlias = (
     | StandingTold
     | HeartbeatReturned
     | HeartbeatsLost
+    | MarkerPassed
     | MemberUnheard
     | QosLowered
     | CountDiffers

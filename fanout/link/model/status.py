@@ -240,6 +240,9 @@ class LinkSink(Protocol):
     def dispatch(self, changes: Changes) -> None:
         """Deliver a batch to local clients; called after it was recorded and acknowledged."""
 
+    def marker_passed(self, link: str, node: str, marker: str) -> None:
+        """Note the place of a member's heartbeat: what came before it was dispatched, what comes behind it not yet."""
+
     def readiness_changed(self) -> None:
         """Note that `not_ready_reason` or `paths_above` of a link's status may have changed."""
 

@@ -300,11 +300,11 @@ class LinkSession:
         refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first)
         return refused or self.lifecycle.take_events()
 
-    def send_heartbeat(self, *, now: float) -> bool:
-        """Send a heartbeat before it is due, if the link is live and its heartbeats come back; return whether."""
+    def send_heartbeat(self, *, now: float) -> bytes | None:
+        """Send a heartbeat before it is due, if the link is live and its heartbeats come back; return its payload."""
         lifecycle = self.lifecycle
         if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not self.control.is_open:
-            return False
+            return None
         return self._heartbeat.send(now)
 
     def cut(self, nodes: Iterable[str], *, now_ns: int, now: float) -> list[Event]:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
 from fanout.api.models import (
@@ -25,6 +25,9 @@ from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure
 from fanout.pool.pool_members import OtherMember, PoolFigures
 from fanout.selection import Selector
+
+if TYPE_CHECKING:
+    from fanout.pool.sessions.session_pool import SessionFigures, SessionPool
 
 __all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
 
@@ -51,7 +54,14 @@ def _keys_of(selector: Selector) -> dict[str, object]:
 
 
 def member_facts(
-    instance: str, readiness: Readiness, links: Iterable[LinkLag], *, topics: int, sessions: int, digest: str
+    instance: str,
+    readiness: Readiness,
+    links: Iterable[LinkLag],
+    *,
+    topics: int,
+    sessions: int,
+    digest: str,
+    moves: SessionFigures | None,
 ) -> MemberFacts:
     """Return what a node tells the other members.
 
@@ -62,6 +72,7 @@ def member_facts(
         topics: Retained topics that its clients can read.
         sessions: Sessions of its clients.
         digest: Digest of what it replicates.
+        moves: Figures of sessions that moved; None for a node without.
     """
     lags = [link.lag_seconds for link in links]
     known = [seconds for seconds in lags if seconds is not None]
@@ -74,6 +85,8 @@ def member_facts(
         topics=topics,
         sessions=sessions,
         lag_s=max(known) if known and len(known) == len(lags) else None,
+        moved_in=0 if moves is None else moves.moved_in_total,
+        moved_out=0 if moves is None else moves.moved_out_total,
     )
 
 
@@ -109,14 +122,18 @@ def pool_document(own: MemberFacts, others: Sequence[OtherMember], *, started_ns
     return PoolDocument(node=own.node, ready=not reasons, reasons=tuple(reasons), members=tuple(members))
 
 
-def pool_status(document: PoolDocument, figures: PoolFigures, listener: HttpStatus) -> PoolStatus:
+def pool_status(
+    document: PoolDocument, figures: PoolFigures, listener: HttpStatus, sessions: SessionPool
+) -> PoolStatus:
     """Return the figures of the pool.
 
     Args:
         document: Its members.
         figures: What members asked each other.
         listener: Connections of the listener for members.
+        sessions: The sessions that move.
     """
+    moves = sessions.figures
     return PoolStatus(
         members=len(document.members),
         members_reachable=sum(member.reachable for member in document.members),
@@ -129,6 +146,13 @@ def pool_status(document: PoolDocument, figures: PoolFigures, listener: HttpStat
         cuts_compared_total=figures.cuts_compared_total,
         cuts_differed_total=figures.cuts_differed_total,
         repairs_total=figures.repairs_total,
+        sessions_moved_in_total=moves.moved_in_total,
+        sessions_moved_out_total=moves.moved_out_total,
+        sessions_inexact_total=moves.inexact_total,
+        sessions_ended_total=moves.ended_total,
+        sessions_lost_total=moves.lost_total,
+        clients_later_total=moves.later_total,
+        session_calls_total=sessions.calls_total,
         connections=listener.connections,
         closed_total=listener.closed_total,
     )
@@ -151,6 +175,8 @@ def _member(
         digest_equal_since=None if now is None or verdict.since_ns is None else utc_from_ns(verdict.since_ns),
         lag=None if now is None else now.lag_s,
         sessions=None if now is None else now.sessions,
+        moved_in=None if now is None else now.moved_in,
+        moved_out=None if now is None else now.moved_out,
         version=None if facts is None else facts.version,
         config_digest=None if facts is None else facts.config_digest,
     )

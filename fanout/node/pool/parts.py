@@ -1,8 +1,9 @@
-"""Parts of a node that make it a member of a pool: what asks the other members, and the listener that answers them."""
+"""Parts of a node that make it a member of a pool: what asks the others, the listener for them, sessions that move."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
@@ -13,8 +14,13 @@ from fanout.pool.member_facts import MemberFacts
 from fanout.pool.peer_tls import load_peer_tls
 from fanout.pool.pool_members import CutsOfLinks, PoolMembers
 from fanout.runtime.system_clock import SystemClock
+from fanout.server.client.server import Server
 
-__all__ = ["make_pool_members"]
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+    from fanout.pool.sessions.session_pool import SessionPool
+
+__all__ = ["make_pool_members", "make_session_pool"]
 
 
 def make_pool_members(
@@ -62,3 +68,49 @@ def make_pool_members(
         tls=None if tls is None else tls.listening,
     )
     return members, listener
+
+
+def make_session_pool(
+    server: Server,
+    *,
+    members: PoolMembers,
+    links: Sequence[Link],
+    has_access: bool,
+    clock: SystemClock,
+    logger: FilteringBoundLogger,
+) -> SessionPool:
+    """Let sessions move between this node and the other members, and return what moves them.
+
+    Args:
+        server: Serves the clients; it asks for sessions that it has not from now on.
+        members: The members of the pool.
+        links: Every link.
+        has_access: Whether the node has access control.
+        clock: Gives the time.
+        logger: Takes log lines.
+    """
+    # Nodes that are in no pool do without these, and nodes without links without the links.
+    from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, ServerSessions
+    from fanout.pool.sessions import move_messages
+    from fanout.pool.sessions.session_pool import SessionPool
+
+    node = members.membership.node
+    sessions = SessionPool(
+        node=node,
+        host=ServerSessions(server, links=links),
+        markers=LinkMarkers(links),
+        others=PoolWitness(members, node=node, links=links, clock=clock),
+        clock=clock,
+        logger=logger,
+        begins_when_unknown=members.config.unknown_sessions == "begin",
+    )
+    for path, handler in (
+        (move_messages.TAKE_PATH, sessions.answer_take),
+        (move_messages.FETCH_PATH, sessions.answer_fetch),
+        (move_messages.COMMIT_PATH, sessions.answer_commit),
+        (move_messages.CLAIM_PATH, sessions.answer_claim),
+        (move_messages.OFFER_PATH, sessions.answer_offer),
+    ):
+        members.listener.handle(path, handler, body_bytes_max=move_messages.REQUEST_BYTES_MAX)
+    server.lifecycles.finder = PoolSessionFinder(sessions, has_access=has_access)
+    return sessions

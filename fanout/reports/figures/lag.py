@@ -28,7 +28,7 @@ from fanout.reports.values.document import (
 )
 from fanout.reports.values.figures import Cumulative, Distribution, LagFigures, Listed, time_of
 
-__all__ = ["describe_cells", "describe_lag"]
+__all__ = ["describe_lag"]
 
 _DISTRIBUTIONS_MAX: Final = 5_000
 """Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
@@ -73,7 +73,7 @@ def describe_lag(
         cells = cells.persist()
     try:
         parquet.write("lag", lag.add_up_cells(cells, key=(*lag.KEY, "window_us", "bucket")))
-        section = describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
+        section = _describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
     finally:
         if parquet.wanted:
             cells.unpersist()
@@ -113,7 +113,7 @@ def _by_place(clocks: Iterable[ClockDifference]) -> _Clocks:
     return {(clock.node, clock.link, clock.stamped_by): clock for clock in clocks}
 
 
-def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:
+def _describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:
     """Return the section of lag that histogram cells say, and the clocks.
 
     Whoever publishes can stamp, so those with the fewest updates are added up where they are very many.
@@ -124,7 +124,6 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
         window_us: The width of the cells' windows.
         from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
     """
-    cells = _complete(cells)
     others = 0
     ranked = collect_rows(_ranked(cells, from_us=from_us).limit(_ROWS_MAX))
     if len(ranked) == _ROWS_MAX or _too_many([row for row in ranked if not row["series"]]):
@@ -151,12 +150,6 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
         hops=find_hops(of_one_clock, heartbeat, survey=survey),
         others=others,
     )
-
-
-def _complete(cells: DataFrame) -> DataFrame:
-    """Return the cells with the columns that kept ones do not have."""
-    missing = {"offset_bucket": sf.col("bucket"), "sum_us": sf.lit(None).cast("long")}
-    return cells.withColumns({name: column for name, column in missing.items() if name not in cells.columns})
 
 
 def _propagation(row: dict[str, Any], figures: LagFigures, *, clocks: _Clocks | None = None) -> Propagation:

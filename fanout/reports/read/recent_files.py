@@ -142,11 +142,10 @@ def _span(paths: Iterable[str]) -> _Span:
     for path in paths:
         with _reading(path):
             metadata = pq.read_metadata(path)
-            names = metadata.schema.names
             found += zip(
                 _row_counts(metadata),
-                _statistics(metadata, names.index("log_pos")),
-                _statistics(metadata, names.index("applied" if "applied" in names else "at")),
+                _statistics(metadata, "log_pos"),
+                _statistics(metadata, "applied" if "applied" in metadata.schema.names else "at"),
                 strict=True,
             )
     if not found:
@@ -164,19 +163,27 @@ def _is_quiet(path: str) -> bool:
     """Return whether all events of a file are heartbeats, by its footer."""
     with _reading(path):
         metadata = pq.read_metadata(path)
-        found = _statistics(metadata, metadata.schema.names.index("event"))
-        return all(each is not None and each.has_min_max and each.min == each.max == _QUIET for each in found)
+        return all(each.min == each.max == _QUIET for each in _statistics(metadata, "event"))
 
 
 def _row_counts(metadata: pq.FileMetaData) -> list[int]:
     return [group.num_rows for group in map(metadata.row_group, range(metadata.num_row_groups)) if group.num_rows]
 
 
-def _statistics(metadata: pq.FileMetaData, column: int) -> Sequence[Any]:
-    """Return the statistics of a column of each row group that has rows."""
-    # Any: the stubs allow for files without statistics, which nodes do not make.
+def _statistics(metadata: pq.FileMetaData, name: str) -> Sequence[Any]:
+    """Return the statistics of a column of each row group that has rows.
+
+    Raises:
+        ValueError: The file has no such column, or says nothing of it.
+    """
+    if name not in metadata.schema.names:
+        raise ValueError(f"it has no column {name!r}")
+    column = metadata.schema.names.index(name)
     groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return [group.column(column).statistics for group in groups if group.num_rows]
+    found: list[Any] = [group.column(column).statistics for group in groups if group.num_rows]
+    if not all(each is not None and each.has_min_max for each in found):
+        raise ValueError(f"its footer does not say which values column {name!r} has")
+    return found
 
 
 def _role(path: str) -> str:
@@ -189,7 +196,8 @@ def _role(path: str) -> str:
 def _reading(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # among the latter some are the former
         raise ReportError(
-            f"{path} cannot be read: {error}", hint="`fanout log verify` tells whether it is damaged"
+            f"{path} cannot be read: {error}",
+            hint="`fanout log verify` tells whether it is damaged; a file that no node wrote does not belong here",
         ) from error

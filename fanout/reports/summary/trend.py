@@ -6,10 +6,12 @@ Pure functions of finished values. A difference counts when it is more than chan
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Final
 
 from fanout.errors import ReportError
@@ -137,12 +139,8 @@ def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> di
 def _median(weighted: Iterable[tuple[int, int]]) -> int:
     """Return the value that half of the weight does not exceed: one bad point of time among many makes no trend."""
     ordered = sorted((value, weight) for weight, value in weighted)
-    half, so_far = sum(weight for _, weight in ordered) / 2, 0
-    for value, weight in ordered:
-        so_far += weight
-        if so_far >= half:
-            return value
-    return 0
+    up_to = list(accumulate(weight for _, weight in ordered))
+    return ordered[bisect_left(up_to, up_to[-1] / 2)][0]
 
 
 def _before(begin: datetime, end: datetime, *, history: Iterable[PastReport]) -> list[PastReport]:

@@ -1,14 +1,12 @@
 """The file of the trend: a line of JSON for each report, which later reports are compared with.
 
-Owns what counts as such a file and what stays in it. The file is written anew with each report, aside and then renamed,
-so that a kill changes nothing. It is somebody's file: nothing in it is trusted, and one that another program wrote is
-refused before anything is written.
+Owns what counts as such a file and what stays in it; the file is written anew with each report. It is somebody's file:
+nothing in it is trusted, and one that another program wrote is refused before anything is written.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,7 +17,7 @@ from fanout.errors import ReportError
 from fanout.reports.summary.trend import KEPT
 from fanout.reports.values.history import FORMAT, VERSION, PastReport
 
-__all__ = ["read_trend", "write_trend"]
+__all__ = ["read_trend", "trend_text"]
 
 _BYTES_MAX: Final = 64 * 1024 * 1024
 _REPORTS_MAX: Final = 10_000
@@ -52,25 +50,10 @@ def read_trend(path: Path) -> tuple[PastReport, ...]:
     return tuple(_parse(line, path=path, number=number) for number, line in enumerate(lines, 1))
 
 
-def write_trend(path: Path, history: Sequence[PastReport], *, added: PastReport) -> None:
-    """Put the reports into a file, this one last, without those that ended more than 30 days before it.
-
-    Raises:
-        ReportError: It cannot be written.
-    """
+def trend_text(history: Sequence[PastReport], *, added: PastReport) -> str:
+    """Return a file of the reports, this one last, without those that ended more than 30 days before it."""
     kept = [one for one in history if one.end >= added.end - KEPT][-(_REPORTS_MAX - 1) :]
-    text = "".join(f"{one.model_dump_json()}\n" for one in (*kept, added))
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        raise ReportError(
-            f"{path} cannot be written: {error.strerror}", hint="Give --trend a path that this user may write to"
-        ) from error
+    return "".join(f"{one.model_dump_json()}\n" for one in (*kept, added))
 
 
 def _parse(line: bytes, *, path: Path, number: int) -> PastReport:

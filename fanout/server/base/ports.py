@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import enum
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -10,7 +12,16 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["Clock", "Ingress", "Logger", "PendingVerdict", "PublishVerdict", "RetainedStore"]
+__all__ = [
+    "Clock",
+    "Ingress",
+    "Logger",
+    "PendingVerdict",
+    "PublishVerdict",
+    "RetainedStore",
+    "SessionFinder",
+    "SessionFound",
+]
 
 
 class PendingVerdict(Protocol):
@@ -84,3 +95,34 @@ class Ingress(Protocol):
             One verdict for each of `rows`. A pending verdict delays the acknowledgements of later messages, which
             must keep their order [MQTT-4.6.0-2]; at QoS 0 it has no effect.
         """
+
+
+class SessionFound(enum.Enum):
+    """Where the session of a client is that has none at this node."""
+
+    HERE = "here"
+    """It has come here."""
+    NONE = "none"
+    """There is none."""
+    OF_ANOTHER_USER = "of another user"
+    """It belongs to another user, and stays where it is."""
+    UNKNOWN = "unknown"
+    """It is not known in time: the client should come again."""
+
+
+class SessionFinder(Protocol):
+    """Finds the sessions of clients at other nodes of a pool."""
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether this node may go on with its own sessions: False while others may take it for dead."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node gives its sessions away, and takes no client any more."""
+
+    def began(self, client_id: str) -> None:
+        """Note that the session of a client begins here, or goes on here: what is older elsewhere ends."""
+
+    def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
+        """Bring the session of a client here that has none here, and tell where it is; bounded in time, never fails."""

@@ -10,7 +10,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from fanout.access.authorization import Access
 from fanout.access.gate import Gate
@@ -27,12 +27,24 @@ from fanout.server.client.connection import ClientConnection
 from fanout.server.session.session import Session
 from fanout.server.session.wills import WillMessage
 
-__all__ = ["AuthorizationFlow", "Claim", "claim_of"]
+__all__ = ["AuthorizationFlow", "Claim", "SessionUser", "claim_of"]
 
 ASKED_MAX: Final = 32
 """Limit of concurrent requests to the HTTP hook for messages of one client, so that it alone cannot fill the queue."""
 
 _Decision: TypeAlias = bool | asyncio.Future[bool]
+
+
+class SessionUser(Protocol):
+    """Whom a session belongs to; an `Identity` is one."""
+
+    @property
+    def user(self) -> str:
+        """The verified user; empty for a client without one."""
+
+    @property
+    def superuser(self) -> bool:
+        """Whether it may read and write every topic."""
 
 
 class Claim(enum.Enum):
@@ -46,11 +58,15 @@ class Claim(enum.Enum):
     """The client is refused: the session belongs to another user."""
 
 
-def claim_of(access: Access | None, session: Session) -> Claim:
-    """Return the right of a client to the existing session with its Client Identifier."""
-    if access is None or session.access is None:
+def claim_of(client: SessionUser | None, owner: SessionUser | None) -> Claim:
+    """Return the right of a client to an existing session with its Client Identifier.
+
+    Args:
+        client: The client; None without access control.
+        owner: The session's client; None without access control.
+    """
+    if client is None or owner is None:
         return Claim.RESUME
-    client, owner = access.identity, session.access.identity
     if (client.user, client.superuser) == (owner.user, owner.superuser):
         return Claim.RESUME
     if client.user == owner.user != "" or not (owner.user or owner.superuser):

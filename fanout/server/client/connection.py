@@ -112,7 +112,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.paused_at_s = 0.0
         """When its socket became full last, monotonic seconds."""
         self._reading = True
-        self._suspended = False  # while True nothing is read, and decoded packets are kept until `resume`
+        self._suspended = 0  # decisions that are pending; meanwhile nothing is read, and decoded packets are kept
         self._kept_items: list[Item] = []
         self._continuing = False  # whether the next turn of the event loop decodes more of the last read
         self._on_end: Callable[[], object] | None = None
@@ -279,13 +279,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         )
 
     def suspend(self, on_end: Callable[[], object] | None = None) -> None:
-        """Stop reading and processing packets until `resume`, because a decision is pending.
+        """Stop reading and processing packets until `resume` was called as often, because a decision is pending.
 
         Args:
             on_end: Called when the connection ends before `resume`.
         """
-        self._suspended = True
-        self._on_end = on_end
+        self._suspended += 1
+        if on_end is not None:
+            self._on_end = on_end
         if self.state is ConnectionState.CONNECTING:  # CONNECT came in time
             self._cancel_deadline()
         if not self._transport.is_closing():
@@ -293,12 +294,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def is_suspended(self) -> bool:
-        """True until `resume` is called."""
-        return self._suspended
+        """True while a decision is pending."""
+        return self._suspended > 0
 
     def resume(self) -> None:
-        """Process the kept packets, then continue to read."""
-        self._suspended = False
+        """Process the kept packets once no other decision is pending, then continue to read."""
+        self._suspended -= 1
+        if self._suspended:
+            return
         self._on_end = None
         if self.is_closing():
             return

@@ -37,6 +37,7 @@ from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
 from fanout.server.client.session_lifecycle import SessionLifecycles
+from fanout.server.client.session_moves import SessionMoves
 from fanout.server.client.slow_clients import LOOK_S, SlowClients
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
@@ -130,6 +131,8 @@ class Server:
             context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
         )
         """Begins and ends sessions."""
+        self.moves = SessionMoves(context, registry=self.registry, lifecycles=self.lifecycles, gate=gate)
+        """Takes sessions out of this node, and puts them into it."""
         self._packet_handlers = PacketHandlers(
             context,
             registry=self.registry,

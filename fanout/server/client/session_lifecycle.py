@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from fanout.access.authorization import Access
@@ -16,14 +17,17 @@ from fanout.access.gate import Gate
 from fanout.mqtt.packets import Unsubscribe
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import DropReason, Limit
+from fanout.server.base.ports import SessionFinder, SessionFound
 from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, claim_of
 from fanout.server.client.client_list import Kicked
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
 from fanout.server.messages.encoding import Message
 from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.routing.subscribers import ShareGroup
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.wills import WillMessage
@@ -61,6 +65,8 @@ class SessionLifecycles:
         """Open connections by session."""
         self.stopping = False
         """True while the server stops: sessions then do not end with their connection, nor publish Will Messages."""
+        self.finder: SessionFinder | None = None
+        """Finds sessions at other nodes; None for a node that is in no pool."""
         self._config = context.config
         self._registry = registry
         self._authorization = authorization
@@ -75,20 +81,53 @@ class SessionLifecycles:
         """Will Messages of overflowed sessions, published after all of these have ended."""
 
     def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
-        """Accept a client: resume or take over its session, or begin one; or refuse it after all."""
-        session = self._registry.get(terms.client_id)
-        claim = claim_of(access, session) if session is not None else Claim.RESUME
+        """Accept a client: resume or take over its session, or begin one; or refuse it after all.
+
+        In a pool, a client that wants a session which is not here waits until the other members have answered.
+        """
+        finder = self.finder
+        if finder is not None and finder.is_leaving:
+            reason_code, properties = self.farewell(ReasonCode.USE_ANOTHER_SERVER)
+            connection.refuse(reason_code, properties=properties)
+        elif finder is None or terms.clean_start:
+            self._attach(connection, terms, access)
+        elif self._registry.get(terms.client_id) is None:
+            user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)
+            found = finder.find(terms.client_id, user=user, superuser=superuser)
+            connection.suspend()
+            found.add_done_callback(partial(self._found, connection, terms, access))
+        elif finder.may_resume:
+            self._attach(connection, terms, access)
+        else:
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="no member and no primary is heard")
+
+    def _found(
+        self, connection: ClientConnection, terms: Terms, access: Access | None, found: asyncio.Future[SessionFound]
+    ) -> None:
+        """Go on with a client once it is known where its session is."""
+        if connection.is_closing():
+            return
+        if access is not None and self._gate is not None and not self._gate.admits(access.identity):
+            self._refuse(connection, terms, ReasonCode.NOT_AUTHORIZED, reason="its rights have changed")
+        elif found.result() is SessionFound.UNKNOWN and self._registry.get(terms.client_id) is None:
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="its session is not here yet")
+        elif found.result() is SessionFound.OF_ANOTHER_USER:
+            self._refuse(connection, terms, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason="another user's session")
+        else:
+            self._attach(connection, terms, access)
+        connection.resume()
+
+    def _refuse(self, connection: ClientConnection, terms: Terms, reason_code: ReasonCode, *, reason: str) -> None:
+        self._logger.info("client_refused", client_id=terms.client_id, reason=reason, address=connection.address)
+        connection.refuse(reason_code)
+
+    def _attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
+        claim = self._claim(terms.client_id, access)
         if claim is Claim.REFUSED:
             self._logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
             connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
-        if session is not None and session in self.connection_of:
-            self._counters.takeovers += 1
-            self.connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
-            session = self._registry.get(terms.client_id)
-        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
-            self._end_session(session)  # [MQTT-3.1.2-4]
-            session = None
+        session = self._session_to_resume(terms, claim)
         session_present = session is not None
         if session is None:
             if self._registry.full:
@@ -97,12 +136,45 @@ class SessionLifecycles:
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED)
                 return
             session = self._registry.create(terms.client_id, wire=terms.wire)
-        self._cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
+        self._open(connection, session, terms, access, session_present=session_present)
+
+    def _claim(self, client_id: str, access: Access | None) -> Claim:
+        """Decide whether a client may have the session with its Client Identifier; nothing has changed then."""
+        session = self._registry.get(client_id)
+        if session is None or access is None or session.access is None:
+            return Claim.RESUME
+        return claim_of(access.identity, session.access.identity)
+
+    def _session_to_resume(self, terms: Terms, claim: Claim) -> Session | None:
+        """Return the session that a client continues, without its former connection; None when it begins one."""
+        session = self._registry.get(terms.client_id)
+        if session is not None and session in self.connection_of:
+            self._counters.takeovers += 1
+            self.connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
+            session = self._registry.get(terms.client_id)
+        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
+            self._end_session(session)  # [MQTT-3.1.2-4]
+            return None
+        return session
+
+    def _open(
+        self,
+        connection: ClientConnection,
+        session: Session,
+        terms: Terms,
+        access: Access | None,
+        *,
+        session_present: bool,
+    ) -> None:
+        """Join a session and its new connection, and tell the client."""
+        self.cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
         self._registry.index.join(session, wire=terms.wire)
         session.access = access
         session.will = terms.will
         session.expiry_s = terms.session_expiry_s
         self.connection_of[session] = connection
+        if self.finder is not None:
+            self.finder.began(session.client_id)
         self._logger.debug(
             "client_connected",
             client_id=session.client_id,
@@ -123,13 +195,41 @@ class SessionLifecycles:
         if session.expiry_s == 0:
             self._end_session(session)
             return
-        session.expiry = self._timer.after(session.expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
-        if session.will is None:
-            return
-        if session.will.delay_s == 0:
+        will_s: int | None = None
+        if session.will is not None and session.will.delay_s < session.expiry_s:
+            will_s = session.will.delay_s  # else the session's end comes first [MQTT-3.1.3-9]
+        self.set_deadlines(session, expiry_s=session.expiry_s, will_s=will_s)
+
+    def set_deadlines(self, session: Session, *, expiry_s: float, will_s: float | None) -> None:
+        """Let a session without a connection expire, and its Will Message be published.
+
+        Args:
+            session: The session.
+            expiry_s: Seconds until it ends.
+            will_s: Seconds until its Will Message, 0 for now; None when it has none, or its end comes first.
+        """
+        session.expiry = self._timer.after(expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
+        if will_s == 0:
             self._publish_will(session)
-        elif session.will.delay_s < session.expiry_s:  # else the session's end comes first [MQTT-3.1.3-9]
-            session.will_deadline = self._timer.after(session.will.delay_s, lambda: self._publish_will(session))
+        elif will_s is not None:
+            session.will_deadline = self._timer.after(will_s, lambda: self._publish_will(session))
+
+    def cancel_deadlines(self, session: Session) -> None:
+        """Let nothing happen to a session by the time."""
+        for deadline in (session.expiry, session.will_deadline):
+            if deadline is not None:
+                deadline.cancel()
+        session.expiry = session.will_deadline = None
+
+    def revoke_lost(self, session: Session) -> int:
+        """Remove subscriptions that the rules do not grant (any more); return the number that was checked."""
+        access = session.access
+        if access is None:
+            return 0
+        filters = session.topic_filters
+        if lost := access.lost(filters):
+            self._revoke(session, access, lost)
+        return len(filters)
 
     def end_overflowed(self) -> None:
         """End the sessions whose queue has overflowed.
@@ -166,10 +266,7 @@ class SessionLifecycles:
             if not gate.admits(access.identity):
                 self._expel(session, access)
             else:
-                filters = session.topic_filters
-                checked += len(filters)
-                if lost := access.lost(filters):
-                    self._revoke(session, access, lost)
+                checked += self.revoke_lost(session)
             checked += 1
             if checked >= _CHECKED_MAX:
                 checked = 0
@@ -245,6 +342,19 @@ class SessionLifecycles:
                 await asyncio.sleep(0)
         return ended
 
+    def end_taken_over(self, client_id: str) -> None:
+        """End the session of a client, and its connection (0x8E), because it began a session elsewhere."""
+        session = self._registry.get(client_id)
+        if session is not None:
+            self._counters.takeovers += session in self.connection_of
+            self._end_client(session, ReasonCode.SESSION_TAKEN_OVER)
+
+    def redeliver(self, messages: list[tuple[ShareGroup, Update]]) -> None:
+        """Deliver messages of shared subscriptions that a session has left, to the other members of its groups."""
+        if messages:
+            self._dispatcher.redeliver(messages, now_ns=self._clock.now_ns())
+            self.end_overflowed()
+
     def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
         """Return Reason Code and properties of a DISCONNECT: with the Server Reference, if one is configured."""
         reference = self._config.server_reference
@@ -303,11 +413,8 @@ class SessionLifecycles:
         self._registry.unsubscribe(session, Unsubscribe(0, tuple(lost)))
 
     def _end_session(self, session: Session) -> None:
-        self._cancel_deadlines(session)
-        left = self._registry.end(session)
-        if left:
-            self._dispatcher.redeliver(left, now_ns=self._clock.now_ns())
-            self.end_overflowed()
+        self.cancel_deadlines(session)
+        self.redeliver(self._registry.end(session))
         self._publish_will(session)
 
     def _publish_will(self, session: Session) -> None:
@@ -324,9 +431,3 @@ class SessionLifecycles:
         (verdict,) = self._authorization.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:
             self._counters.dropped[DropReason.REFUSED] += 1
-
-    def _cancel_deadlines(self, session: Session) -> None:
-        for deadline in (session.expiry, session.will_deadline):
-            if deadline is not None:
-                deadline.cancel()
-        session.expiry = session.will_deadline = None

@@ -209,6 +209,10 @@ class ShareGroup:
             self._turns[session.state][session] = None
         self._members[session] = options
 
+    def options_of(self, session: Subscriber) -> SubscriptionOptions:
+        """Return the options of `session`, a member."""
+        return self._members[session]
+
     def discard(self, session: Subscriber) -> None:
         """Remove `session`, a member."""
         del self._members[session]

@@ -7,7 +7,7 @@ the PUBACKs and PUBRECs in the order of the PUBLISHs, even when a verdict comes 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fanout.errors import ProtocolError
@@ -54,6 +54,21 @@ class SessionReceiver:
     def unanswered(self) -> int:
         """Number of PUBLISH packets at QoS 1 and 2 that are not acknowledged yet."""
         return len(self._unanswered)
+
+    @property
+    def undecided(self) -> int:
+        """Number of PUBLISH packets at QoS 1 and 2 that have no verdict yet."""
+        return sum(one.reason_code() is None for one in self._unanswered)
+
+    @property
+    def unreleased(self) -> frozenset[int]:
+        """Packet Identifiers of QoS 2 messages that were received and not released; without refused ones."""
+        self._free_refused()
+        return self._inbound.unreleased
+
+    def restore(self, unreleased: Iterable[int]) -> None:
+        """Take over `unreleased` of a session at another node."""
+        self._inbound.restore(unreleased)
 
     def new_connection(self, version: int) -> None:
         """Record that the session continues with a new Network Connection.

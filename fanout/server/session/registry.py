@@ -6,7 +6,7 @@ groups. `client.session_lifecycle` decides when a session begins and ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -20,18 +20,22 @@ from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason, Limit, Load
 from fanout.server.base.ports import RetainedStore
-from fanout.server.messages.encoding import SharedMessage, WireVariant
+from fanout.server.messages.encoding import Message, SharedMessage, WireVariant, message_bytes
 from fanout.server.messages.queue import MessageQueue
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.share_groups import SharedSubscriptions
 from fanout.server.routing.subscribers import SessionState, ShareGroup, SubscriptionOptions
+from fanout.server.session.exported_session import ExportedRetained, ExportedSession, ExportedSubscription
 from fanout.server.session.retained_cache import RetainedPieces
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.session import Session
+from fanout.server.session.session_export import RELEASED, batches_of, message_of
 
 __all__ = ["SessionRegistry"]
 
 _NONE_REFUSED: Final[Mapping[int, ReasonCode]] = MappingProxyType({})
+_COLLECTED: Final = WireVariant(5)
+"""Stands for the wire variant of a session that only collects messages, of which nothing is encoded."""
 _SEND_ALWAYS = 0
 _SEND_IF_NEW = 1
 
@@ -96,41 +100,127 @@ class SessionRegistry:
     def create(self, client_id: str, *, wire: WireVariant) -> Session:
         """Create the session of a client that has none."""
         assert client_id not in self._sessions
-        session = Session(
-            client_id,
-            wire=wire,
-            queue=MessageQueue(
-                messages_max=self._config.queue_messages_max,
-                bytes_max=self._config.queue_bytes_max,
-                overflow=self._config.queue_overflow,
-            ),
-            overflowed=self.overflowed,
-            counters=self._counters,
-        )
-        self._sessions[client_id] = session
+        session = self._sessions[client_id] = self._make(client_id, wire=wire, overflowed=self.overflowed)
         return session
 
-    def end(self, session: Session) -> list[tuple[ShareGroup, Update]]:
+    def collect(self, subscriptions: Iterable[ExportedSubscription]) -> Session:
+        """Collect the messages for a session that is still at another node, as a session that nobody can resume.
+
+        Shared subscriptions are left out: other members of their groups get those messages. `stop_collecting` ends it.
+        """
+        session = self._make("", wire=_COLLECTED, overflowed={})
+        added = {one.topic_filter: self._granted(one) for one in subscriptions if not _is_shared(one.topic_filter)}
+        if added:
+            self.index.change(session, added=added)
+        return session
+
+    def stop_collecting(self, session: Session) -> None:
+        """Collect nothing more; what was collected stays in the queue of the session."""
+        self.index.leave(session)
+
+    def end(self, session: Session, *, undelivered: Iterable[Message] | None = None) -> list[tuple[ShareGroup, Update]]:
         """End a session, its subscriptions and its queue.
 
+        Args:
+            session: The session.
+            undelivered: Messages that its client does not get; None for all that are not known to be delivered.
+
         Returns:
-            Its undelivered messages of shared subscriptions, for the remaining members (MQTT 5, section 4.8.2).
+            Those of shared subscriptions, for the remaining members (MQTT 5, section 4.8.2).
         """
         shared: list[tuple[ShareGroup, Update]] = []
         if session.shared:
             groups = session.shared
             shared = [
                 (groups[message.share], message[0])
-                for message in session.sender.undelivered()
+                for message in (session.sender.undelivered() if undelivered is None else undelivered)
                 if isinstance(message, SharedMessage) and message.share in groups
             ]
+        self._remove(session)
+        left = [(group, update) for group, update in shared if len(group)]
+        if undelivered is None:
+            self._counters.dropped[DropReason.SESSION_ENDED] += session.sender.unsent - len(left)
+        return left
+
+    def _remove(self, session: Session) -> None:
+        """Remove a session and its subscriptions; its queue stays as it is, and gets nothing any more."""
         del self._sessions[session.client_id]
         self.overflowed.pop(session, None)
         self.index.leave(session)
         self._shared.leave(session)
-        left = [(group, update) for group, update in shared if len(group)]
-        self._counters.dropped[DropReason.SESSION_ENDED] += session.sender.unsent - len(left)
-        return left
+
+    def has_room_for(self, exported: ExportedSession) -> bool:
+        """Return whether a session of another node is within the limits of this one."""
+        config = self._config
+        filters = [one.topic_filter for one in exported.subscriptions]
+        waiting = [message_of(message, now_ns=0) for message in exported.queue]
+        return (
+            not self.full
+            and len(filters) <= config.subscriptions_max
+            and sum(map(len, filters)) <= config.filter_bytes_max
+            and all(_levels(topic_filter) <= config.filter_levels_max for topic_filter in filters)
+            and len(waiting) <= config.queue_messages_max
+            and sum(map(message_bytes, waiting)) <= config.queue_bytes_max
+        )
+
+    def restore(self, exported: ExportedSession, *, now_ns: int, retained_anew: bool = False) -> Session:
+        """Make the session of an exported one; `has_room_for` was true, and there is none of this client.
+
+        Its subscriptions get from now on what comes; retained messages are due only as far as they were before.
+
+        Args:
+            exported: The session.
+            now_ns: Unix time in nanoseconds.
+            retained_anew: Whether all retained messages are due again.
+        """
+        session = self.create(exported.client_id, wire=exported.wire)
+        added: dict[bytes, SubscriptionOptions] = {}
+        for subscription in exported.subscriptions:
+            options, shared = self._granted(subscription), parse_shared(subscription.topic_filter)
+            if shared is None:
+                added[subscription.topic_filter] = options
+            else:
+                self._shared.subscribe(session, shared, options)
+        if added:
+            self.index.change(session, added=added)
+        session.receiver.restore(exported.unreleased)
+        outbound = session.sender.inflight.outbound
+        for one in exported.in_flight:
+            message = RELEASED if one.message is None else message_of(one.message, now_ns=now_ns)
+            outbound.adopt(one.packet_id, message, one.state, size=message_bytes(message))
+        outbound.continue_behind(exported.last_packet_id)
+        messages = [message_of(message, now_ns=now_ns) for message in exported.queue]
+        session.sender.restore(batches_of(messages, session=session), replacing=self._replacing(exported))
+        everything = [ExportedRetained(topic_filter, None) for topic_filter in added]
+        for left in everything if retained_anew else exported.retained:
+            if (granted := added.get(left.topic_filter)) is not None:
+                delivery = RetainedDelivery(left.topic_filter, options=granted, store=self._store, pieces=self._pieces)
+                if left.topics is not None:
+                    delivery.continue_with(left.topics)
+                session.add_retained(delivery)
+        return session
+
+    def _make(self, client_id: str, *, wire: WireVariant, overflowed: dict[Session, None]) -> Session:
+        queue = MessageQueue(
+            messages_max=self._config.queue_messages_max,
+            bytes_max=self._config.queue_bytes_max,
+            overflow=self._config.queue_overflow,
+        )
+        return Session(client_id, wire=wire, queue=queue, overflowed=overflowed, counters=self._counters)
+
+    def _granted(self, subscription: ExportedSubscription) -> SubscriptionOptions:
+        """Return the options of another node's subscription, as far as this one grants them."""
+        options = subscription.options
+        return options._replace(qos=min(options.qos, self._config.qos_max))
+
+    def _replacing(self, exported: ExportedSession) -> dict[bytes, Update]:
+        """Return the retained values, by topic, that the client gets by a queued message of the session."""
+        queued = {message.topic: message for message in exported.queue if message.replaces_retained}
+        return {
+            value[0]: value
+            for value in (self._store.get_many(list(queued)) if queued else ())
+            if (value[1], value[4]) == (queued[value[0]].payload, queued[value[0]].properties)
+        }
 
     def subscribe(
         self,
@@ -234,6 +324,16 @@ class SessionRegistry:
             for topic_filter in removed:
                 session.cancel_retained(topic_filter)  # [MQTT-3.10.4-2]
         return Unsuback(packet.packet_id, tuple(codes))
+
+
+def _is_shared(topic_filter: bytes) -> bool:
+    return parse_shared(topic_filter) is not None
+
+
+def _levels(topic_filter: bytes) -> int:
+    """Return the number of levels of a Topic Filter; of a shared one without `$share` and the ShareName."""
+    shared = parse_shared(topic_filter)
+    return (topic_filter if shared is None else shared[1]).count(b"/") + 1
 
 
 def _wants_retained(subscription: Subscription, new: bool) -> bool:

@@ -7,6 +7,7 @@ slow client holds no values. `sender` leaves out values that a live message repl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from fanout.chain.manifest import MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.mqtt.publish import encode_publish
@@ -17,7 +18,10 @@ from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.retained_cache import RetainedPieces
 
-__all__ = ["RetainedDelivery"]
+__all__ = ["EMPTY_PIECE_COST", "RetainedDelivery"]
+
+EMPTY_PIECE_COST: Final = 64
+"""Cost of a search step that found nothing, in messages."""
 
 
 class RetainedDelivery:
@@ -100,6 +104,35 @@ class RetainedDelivery:
     def put_back(self, values: Sequence[Update]) -> None:
         """Put back the last of the taken values, which were not sent; the next `take` starts with their topics."""
         self._left = [value[0] for value in values] + self._left[self._left_from :]
+        self._left_from = 0
+
+    @property
+    def has_manifest(self) -> bool:
+        """True when a manifest follows the retained messages."""
+        return self._sum is not None
+
+    def topics_left(self, limit: int) -> tuple[bytes, ...] | None:
+        """Return the topics that are left, up to a limit; the delivery cannot be continued afterwards.
+
+        Returns:
+            The topics; None when nothing was taken yet, or when there are more than `limit`. Search steps that find
+            nothing count towards it too.
+        """
+        if self._values is None:
+            return None
+        topics = self._left[self._left_from :]
+        left = limit - len(topics)
+        for values in self._values:
+            topics += [value[0] for value in values]
+            left -= len(values) or EMPTY_PIECE_COST
+            if left < 0:
+                return None
+        return tuple(topics)
+
+    def continue_with(self, topics: Sequence[bytes]) -> None:
+        """Deliver the values of these topics only: what `topics_left` of another delivery returned."""
+        self._values = iter(())
+        self._left = list(topics)
         self._left_from = 0
 
     def begin_manifest(self) -> bytes:

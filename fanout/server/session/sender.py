@@ -10,8 +10,7 @@ retained value. Messages that are queued later follow the retained ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
@@ -20,16 +19,13 @@ from fanout.server.messages.encoding import Message, WireVariant
 from fanout.server.messages.queue import MessageBatch, MessageQueue
 from fanout.server.session.inflight import Inflight, Piece
 from fanout.server.session.newest_values import NewestValues
-from fanout.server.session.retained_delivery import RetainedDelivery
+from fanout.server.session.retained_delivery import EMPTY_PIECE_COST, RetainedDelivery
 
 __all__ = ["CONFLATED_BYTES", "PINGRESP", "SessionSender"]
 
 PINGRESP = b"\xd0\x00"
 CONFLATED_BYTES = 128
 """Bytes that the newest value of a topic counts towards the bound of a queue: its entry; the store holds the value."""
-
-_SEARCH_MESSAGES: Final = 64
-"""Cost of a search step that found nothing, in messages."""
 
 
 class SessionSender:
@@ -101,6 +97,27 @@ class SessionSender:
         self._pings.clear()
         for delivery in self._deliveries.values():
             delivery.pings = 0
+
+    @property
+    def deliveries(self) -> Collection[RetainedDelivery]:
+        """The retained deliveries that are not complete, in order."""
+        return self._deliveries.values()
+
+    def replaces_retained(self, message: Message) -> bool:
+        """Return whether a queued message takes the place of the retained message of its topic."""
+        return self._queued_values.get(message[0][0]) is message[0]
+
+    def restore(self, batches: Iterable[MessageBatch], *, replacing: Mapping[bytes, Update]) -> None:
+        """Take over the queue of a session at another node; this one is empty, and without a Network Connection.
+
+        Args:
+            batches: The messages, in order.
+            replacing: Retained values of this node, by topic, that queued messages take the place of.
+        """
+        for batch in batches:
+            self._append(batch)
+        self._queued_values.update(replacing)
+        self._live_from = self.queue.appended_total
 
     @property
     def unsent(self) -> int:
@@ -287,7 +304,7 @@ class SessionSender:
                     self._queued_values.clear()
                 continue
             if not values:
-                piece.spend(_SEARCH_MESSAGES, 0)
+                piece.spend(EMPTY_PIECE_COST, 0)
                 continue
             batch = delivery.batch(values, wire=self.inflight.wire)
             if batch is None:

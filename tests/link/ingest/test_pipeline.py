@@ -10,6 +10,7 @@ from fanout.chain.stamp import StampCount, encode_stamp
 from fanout.errors import ProtocolError
 from fanout.link.ingest.convert import ConvertedRows
 from fanout.link.ingest.pipeline import IngestPipeline, encode_acknowledgement
+from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -33,14 +34,20 @@ def row(topic: bytes, payload: bytes = b"1", *, flags: int = 1, packet_id: int =
     return (topic, payload, flags, packet_id, encode_stamp(STAMP) if stamp else b"", None, 0)
 
 
+def take(one: IngestPipeline, rows: list[PublishRow], *, phase: Phase | None = Phase.LIVE) -> list[Applied]:
+    """Let a pipeline take rows among which is no marker; return what was applied."""
+    applied, _ = one.take(rows, phase=phase, now_ns=NOW, epoch=9)
+    return [each for each in applied if isinstance(each, Applied)]
+
+
 def test_rows_change_the_replica_and_are_acknowledged() -> None:
     """In one piece; what is outside the selectors is returned, and acknowledged with the others."""
     one, replica = pipeline()
     rows = [row(b"plant/1", flags=3, packet_id=1), row(b"other", flags=2, packet_id=2)]
     applied, others = one.take(rows, phase=Phase.LIVE, now_ns=NOW, epoch=9)
-    assert [(each.changes.phase, each.acknowledgement, each.epoch) for each in applied] == [
-        (Phase.LIVE, bytes.fromhex("40020001 40020002"), 9)
-    ]
+    assert [
+        (each.changes.phase, each.acknowledgement, each.epoch) for each in applied if isinstance(each, Applied)
+    ] == [(Phase.LIVE, bytes.fromhex("40020001 40020002"), 9)]
     assert others == rows[1:]
     assert list(replica.values) == [b"plant/1"]
 
@@ -58,7 +65,7 @@ def test_the_replica_tells_copies_from_live_updates() -> None:
     one.take([row(b"plant/1", b"a"), row(b"plant/2", b"a")], phase=Phase.SNAPSHOT, now_ns=NOW, epoch=9)
     replica.begin_pass(0)
     rows = [row(b"plant/1", b"a"), row(b"plant/2", b"a"), row(b"plant/1", b"b")]
-    applied, _ = one.take(rows, phase=None, now_ns=NOW, epoch=9)
+    applied = take(one, rows, phase=None)
     assert [each.changes.phase for each in applied] == [Phase.AUDIT, Phase.LIVE]
     assert replica.values[b"plant/1"][1] == b"b"
 
@@ -85,7 +92,7 @@ def test_what_is_refused_was_not_received() -> None:
     with pytest.raises(ProtocolError):
         one.take(rows, phase=Phase.LIVE, now_ns=NOW, epoch=9)
     one.begin_connection(stamped=False, resumed=True)
-    (applied,), _ = one.take(rows, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    (applied,) = take(one, rows)
     assert [update[0] for update in applied.changes.updates] == [b"plant/2", b"plant/3"]
     assert list(replica.values) == [b"plant/1", b"plant/2", b"plant/3"]
 
@@ -95,7 +102,7 @@ def test_a_resumed_session_may_bring_more_than_the_receive_maximum() -> None:
     one, replica = pipeline(receive_maximum=1)
     two = [row(b"plant/2", flags=3, packet_id=2), row(b"plant/3", flags=3, packet_id=3)]
     one.begin_connection(stamped=False, resumed=True)
-    (applied,), _ = one.take(two, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    (applied,) = take(one, two)
     assert applied.acknowledgement == b"\x40\x02\x00\x02\x40\x02\x00\x03"
     assert list(replica.values) == [b"plant/2", b"plant/3"]
     one.begin_connection(stamped=False)
@@ -186,7 +193,7 @@ def test_what_does_not_fit_a_selector_is_left_out() -> None:
     """It is counted, and acknowledged like any other."""
     one, replica = pipeline(Selector("plant/#", max_payload=3))
     assert one.content is not None
-    applied, _ = one.take([row(b"plant/1", b"long", flags=3, packet_id=1)], phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    applied = take(one, [row(b"plant/1", b"long", flags=3, packet_id=1)])
     assert [each.acknowledgement for each in applied] == [bytes.fromhex("40020001")]
     assert one.content.rejected == [{"payload_too_large": 1}]
     assert len(replica) == 0

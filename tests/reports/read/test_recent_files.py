@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import ReportError
@@ -51,6 +52,19 @@ def recent(*logs: Path, since: int = 17, reference: str | None = None) -> tuple[
 def begins(*logs: Path, reference: str | None = None) -> dict[str, int]:
     """Return where what is read of each node begins."""
     return {cut.node: cut.at_us for cut in recent(*logs, reference=reference)[1]}
+
+
+@pytest.mark.parametrize("problem", ["no column 'log_pos'", "does not say which values column 'log_pos' has"])
+def test_a_file_that_no_node_wrote_is_told(tmp_path: Path, problem: str) -> None:
+    """As one of another program in the place of a sealed one, or one that was written again without its statistics."""
+    fill(tmp_path, NodeLog("hub", "primary"), range(3))
+    path = next(tmp_path.rglob("updates/**/*.parquet"))
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.drop_columns(["log_pos"]) if "no column" in problem else table, path, write_statistics=False)
+    with pytest.raises(ReportError, match=problem) as caught:
+        recent(tmp_path, since=-20)
+    assert str(path) in str(caught.value)
+    assert "log verify" in (caught.value.hint or "")
 
 
 def test_only_the_files_of_the_window_and_of_a_margin_are_taken(tmp_path: Path) -> None:

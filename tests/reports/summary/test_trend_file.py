@@ -11,7 +11,7 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports.summary import trend_file
-from fanout.reports.summary.trend_file import read_trend, write_trend
+from fanout.reports.summary.trend_file import read_trend, trend_text
 from fanout.reports.values.history import PastLag, PastNode, PastReport
 
 DAY = timedelta(days=1)
@@ -49,7 +49,7 @@ def test_each_report_is_a_line_behind_those_of_30_days(tmp_path: Path) -> None:
     assert read_trend(path) == ()
     reports = [past(END - 31 * DAY), past(END - 30 * DAY), past(END - DAY, node='x\n{"format": 1}\x1b'), past()]
     for number, added in enumerate(reports):
-        write_trend(path, read_trend(path), added=added)
+        path.write_text(trend_text(read_trend(path), added=added))
         assert read_trend(path) == tuple(reports[number // 3 : number + 1])
     assert path.read_text().count("\n") == 3
     assert [each.name for each in tmp_path.iterdir()] == ["trend.jsonl"]
@@ -61,7 +61,7 @@ def test_the_number_of_lines_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "trend.jsonl"
     reports = [past(END + timedelta(seconds=number)) for number in range(5)]
     for added in reports:
-        write_trend(path, read_trend(path), added=added)
+        path.write_text(trend_text(read_trend(path), added=added))
     assert read_trend(path) == tuple(reports[2:])
 
 
@@ -132,8 +132,6 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "file").touch()
     with pytest.raises(ReportError, match="cannot be read: Not a directory"):
         read_trend(tmp_path / "file" / "trend.jsonl")
-    with pytest.raises(ReportError, match="cannot be written: No such file"):
-        write_trend(tmp_path / "nowhere" / "trend.jsonl", (), added=past())
     monkeypatch.setattr(trend_file, "_BYTES_MAX", 1024 * 1024)
     (tmp_path / "large").write_bytes(b" " * (1024 * 1024 + 1))
     with pytest.raises(ReportError, match="is larger than 1 MiB"):

@@ -1,0 +1,166 @@
+"""One run: servers, clients and faults of a seed, until everything has come to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.report import percentile
+from bench.roaming.client import Figures, RoamingClient
+from bench.roaming.faults import inject_faults
+from bench.roaming.records import Verdict, judge
+from bench.roaming.servers import pool_behind_haproxy
+
+__all__ = ["Outcome", "Plan", "run_seed"]
+
+_SUBSCRIBED_S = 60.0
+_REST_S = 6.0
+"""How long nothing may have come when everything is taken to have come."""
+_SETTLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The size of a run, and what happens in it."""
+
+    seed: int
+    clients: int
+    messages: int
+    """Of all clients together."""
+    seconds: float
+    """For which they are published, and faults injected."""
+    members: int
+    faults: tuple[str, ...]
+    steps_max: int
+    """Steps of handshakes that one connection lives for at most."""
+
+    @property
+    def kills(self) -> bool:
+        """Whether members are killed."""
+        return "kill" in self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one seed showed."""
+
+    seed: int
+    verdict: Verdict
+    faults: dict[str, int]
+    counts: dict[str, int]
+    """Events of the clients, by name."""
+    move_p50_ms: float
+    """From CONNECT to a CONNACK with Session Present 1."""
+    move_p99_ms: float
+    seconds: float
+    """That the run took, without its start."""
+
+
+async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
+    """Run one seed; its processes have ended when it returns.
+
+    Args:
+        plan: What to do.
+        keep: Where files of the servers stay; None removes them.
+
+    Raises:
+        TimeoutError: Servers or first subscriptions do not come up.
+    """
+    with contextlib.ExitStack() as stack:
+        if keep is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fanout-roaming-")))
+        else:
+            directory = keep / f"seed-{plan.seed}"
+            directory.mkdir(parents=True, exist_ok=True)
+        pool = pool_behind_haproxy(directory, size=plan.members)
+        members, balancer = await asyncio.to_thread(pool.__enter__)
+        stack.push(pool.__exit__)
+        draw = random.Random(f"{plan.seed} clients")
+        figures = Figures()
+        clients = _clients(plan, balancer.port, draw, figures)
+        faults: Counter[str] = Counter()
+        began = time.monotonic()
+        try:
+            for client in clients:
+                client.start()
+            async with asyncio.timeout(_SUBSCRIBED_S):
+                await asyncio.gather(*(client.subscribed.wait() for client in clients))
+            ended = asyncio.Event()
+            fault_draw = random.Random(f"{plan.seed} faults")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(
+                    inject_faults(members, plan.faults, draw=fault_draw, ended=ended, counts=faults)
+                    if plan.faults
+                    else ended.wait()
+                )
+                await _publish(plan, clients, draw)
+                ended.set()
+            await _rest(clients)
+        finally:
+            await asyncio.gather(*(client.finish() for client in clients))
+        if failures := [client.failure for client in clients if client.failure is not None]:
+            raise failures[0]
+        moves = [each * 1000 for each in figures.moves_s] or [0.0]
+        return Outcome(
+            seed=plan.seed,
+            verdict=judge(
+                (message for client in clients for message in client.sent),
+                {client.client_id: client.subscriber for client in clients},
+                kills=plan.kills,
+            ),
+            faults=dict(sorted(faults.items())),
+            counts=dict(sorted(figures.counts.items())),
+            move_p50_ms=percentile(moves, 0.5),
+            move_p99_ms=percentile(moves, 0.99),
+            seconds=time.monotonic() - began,
+        )
+
+
+def _clients(plan: Plan, port: int, draw: random.Random, figures: Figures) -> list[RoamingClient]:
+    """Return clients of both versions in turn; each subscribes to one or two others."""
+    names = [f"client-{number}" for number in range(plan.clients)]
+    return [
+        RoamingClient(
+            name,
+            port=port,
+            version=4 + number % 2,
+            publishers={other: draw.choice((1, 2, 2)) for other in draw.sample(names, min(2, len(names)))},
+            draw=random.Random(f"{plan.seed} {name}"),
+            figures=figures,
+            kills=plan.kills,
+            steps_max=plan.steps_max,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+async def _publish(plan: Plan, clients: Sequence[RoamingClient], draw: random.Random) -> None:
+    """Let clients publish at an even pace, at QoS 1 and 2, while their connections are cut."""
+    for client in clients:
+        client.cutting = True
+    began = time.monotonic()
+    for number in range(plan.messages):
+        await asyncio.sleep(max(0.0, began + plan.seconds * number / plan.messages - time.monotonic()))
+        draw.choice(clients).publish(draw.choice((1, 2)), number)
+    for client in clients:
+        client.cutting = False
+
+
+async def _rest(clients: Sequence[RoamingClient]) -> None:
+    """Wait until every client has told everything, and nothing has come for a while; not for ever."""
+    end = time.monotonic() + _SETTLE_S
+    newest, since = -1, time.monotonic()
+    while time.monotonic() < end:
+        count = sum(len(client.subscriber.received) for client in clients)
+        if count != newest or not all(client.is_done for client in clients):
+            newest, since = count, time.monotonic()
+        if time.monotonic() > since + _REST_S:
+            return
+        await asyncio.sleep(0.1)

@@ -1,0 +1,372 @@
+"""Sessions of this node for the pool: joins `fanout.pool.sessions`, the server of clients and the links.
+
+Owns the places of markers in the queues of sessions that go and come. A topic belongs to one link, so a message is in
+front of a cut when it came before the marker of its own link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple
+
+from fanout.errors import SessionFormInvalid, SessionMoveRefused
+from fanout.link.link import Link
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.pool.pool_members import PoolMembers
+from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
+from fanout.pool.sessions.ownership import Choice, Reply
+from fanout.pool.sessions.ports import OtherMemberState
+from fanout.pool.sessions.session_pool import SessionPool
+from fanout.runtime.system_clock import Clock
+from fanout.server.base.ports import SessionFound
+from fanout.server.client.server import Server
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
+from fanout.server.session.session import Session
+from fanout.server.session.session_export import queued
+from fanout.server.session.session_format import decode_session, encode_session
+
+__all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions"]
+
+_PLACES_MAX: Final = 16
+"""Markers of one link whose places in a queue are remembered."""
+_FOUND: Final = {
+    Choice.FETCH: SessionFound.HERE,
+    Choice.BEGIN: SessionFound.NONE,
+    Choice.REFUSE: SessionFound.OF_ANOTHER_USER,
+    Choice.LATER: SessionFound.UNKNOWN,
+}
+
+
+class _Client(NamedTuple):
+    """Client of another member."""
+
+    user: str
+    superuser: bool
+
+
+@dataclass(slots=True)
+class _Going:
+    """A session that is promised to another member."""
+
+    places: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Link and marker to the position in the queue at which the next message came, oldest first."""
+    exported: ExportedSession | None = None
+    """Its value, once it was exported."""
+    keep: Callable[[int, bytes], bool] | None = None
+    """Which queued messages are part of the value; None for all."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A session that comes."""
+
+    collector: Session
+    """Collects its messages."""
+    places: dict[str, int] = field(default_factory=dict)
+    """Link to the position in the queue at which its marker came."""
+
+
+class ServerSessions:
+    """The sessions of a server, as `fanout.pool.sessions.ports.SessionHost`."""
+
+    def __init__(self, server: Server, *, links: Sequence[Link]) -> None:
+        """Prepare.
+
+        Args:
+            server: Serves the clients.
+            links: Every link of the node.
+        """
+        self._server = server
+        self._moves = server.moves
+        self._selectors = [(link.config.name, selector) for link in links for selector in link.config.selectors]
+        self._only_link = links[0].config.name if len(links) == 1 else None
+        self._going: dict[str, _Going] = {}
+        self._coming: dict[str, _Coming] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of sessions."""
+        return self._server.session_count
+
+    def has(self, client_id: str) -> bool:
+        """Return whether a client has a session here."""
+        return self._server.registry.get(client_id) is not None
+
+    # Sessions that go.
+
+    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+        """End the connection of a session and keep it ready; return its subscriptions, or why another one begins."""
+        client = None if question.anyone else _Client(question.user, question.superuser)
+        try:
+            subscriptions = self._moves.promise(question.client_id, claimant=client)
+        except SessionMoveRefused as refused:
+            return Reply.REFUSED if refused.reason == MoveRefusal.ANOTHER_USER else Reply.NONE
+        self._going[question.client_id] = _Going()
+        return tuple(
+            Subscription(
+                one.topic_filter.decode(),
+                one.options.qos,
+                one.options.no_local,
+                one.options.retain_as_published,
+                one.options.identifier,
+            )
+            for one in subscriptions
+        )
+
+    def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
+        """Note the place in the queues of promised sessions that a marker has in the stream of a link."""
+        for client_id in client_ids:
+            going, position = self._going.get(client_id), self._moves.position(client_id)
+            if going is None or going.exported is not None or position is None:
+                continue
+            going.places[link, marker] = position
+            if len(going.places) > _PLACES_MAX:
+                del going.places[next(iter(going.places))]
+
+    def export(self, client_id: str, markers: Mapping[str, str]) -> Fetched:
+        """Return the value of a promised session, with the messages before the markers, which are by link."""
+        going = self._going.get(client_id)
+        if going is None or self._moves.is_undecided(client_id):
+            return Fetched("later")
+        places = {
+            link: going.places[link, marker] for link, marker in markers.items() if (link, marker) in going.places
+        }
+        exact = bool(markers) and len(places) == len(markers)
+        keep = self._before(places) if exact else None
+        try:
+            exported = self._moves.export(client_id, keep=keep)
+        except SessionMoveRefused:
+            return Fetched("later")
+        going.exported, going.keep = exported, keep
+        return Fetched("exact" if exact else "inexact", encode_session(exported))
+
+    def take_back(self, client_id: str) -> None:
+        """Let a session that was promised or exported go on here."""
+        going = self._going.pop(client_id, None)
+        if going is not None and going.exported is not None:
+            self._moves.take_back(going.exported)
+
+    def release(self, client_id: str) -> None:
+        """Remove an exported session, which another member has now."""
+        going = self._going.pop(client_id, None)
+        self._moves.release(client_id, keep=None if going is None else going.keep)
+
+    def end(self, client_id: str) -> None:
+        """End a session that is older than one elsewhere, and its connection."""
+        self._going.pop(client_id, None)
+        self._moves.end(client_id)
+
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection that may go: Client Identifier, user, and whether a superuser's."""
+        connections = self._server.lifecycles.connection_of
+        found = []
+        for session in self._server.registry:
+            if session.expiry_s and session not in connections:
+                access = session.access
+                superuser = access is not None and access.identity.superuser
+                found.append((session.client_id, session.user, superuser))
+        return found
+
+    def send_away(self, count: int) -> int:
+        """Disconnect so many clients, which are to use another server; return how many are left."""
+        connections = self._server.lifecycles.connection_of
+        reason_code, properties = self._server.lifecycles.farewell(ReasonCode.USE_ANOTHER_SERVER)
+        for connection in list(islice(connections.values(), count)):
+            connection.disconnect(reason_code, properties=properties)
+        return len(connections)
+
+    # Sessions that come.
+
+    def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+        """Collect the messages for a session that comes."""
+        self.stop_collecting(client_id)
+        wanted = [
+            ExportedSubscription(
+                one.topic_filter.encode(),
+                SubscriptionOptions(
+                    qos=one.qos,
+                    no_local=one.no_local,
+                    retain_as_published=one.retain_as_published,
+                    identifier=one.identifier,
+                ),
+            )
+            for one in subscriptions
+        ]
+        self._coming[client_id] = _Coming(self._moves.collect(wanted))
+
+    def note_collected(self, client_ids: Sequence[str], link: str) -> None:
+        """Note the place of an own marker in what is collected."""
+        for client_id in client_ids:
+            coming = self._coming.get(client_id)
+            if coming is not None:
+                coming.places[link] = coming.collector.sender.queue.appended_total
+
+    def may_adopt(self, client_id: str, value: bytes, question: TakeQuestion) -> bool:
+        """Return whether `adopt` would succeed now."""
+        exported = _decoded(client_id, value)
+        client = None if question.anyone else _Client(question.user, question.superuser)
+        return exported is not None and self._moves.why_refused(exported, claimant=client) is None
+
+    def adopt(self, client_id: str, value: bytes, *, exact: bool) -> bool:
+        """Make the session of a value, with what was collected behind the markers; without any, with all of it."""
+        exported, coming = _decoded(client_id, value), self._coming.get(client_id)
+        if exported is None or coming is None:
+            return False
+        before = self._before(coming.places) if exact else lambda position, topic: False
+        behind = [message for message, _ in queued(coming.collector, lambda *place: not before(*place))]
+        try:
+            self._moves.import_session(exported, behind=behind, retained_anew=not exact)
+        except SessionMoveRefused:
+            return False
+        return True
+
+    def stop_collecting(self, client_id: str) -> None:
+        """Forget what was collected."""
+        coming = self._coming.pop(client_id, None)
+        if coming is not None:
+            self._moves.stop_collecting(coming.collector)
+
+    def _before(self, places: Mapping[str, int]) -> Callable[[int, bytes], bool]:
+        """Return what tells whether a message is in front of the marker of its link; others are in front."""
+
+        def is_before(position: int, topic: bytes) -> bool:
+            place = places.get(self._link_of(topic))
+            return place is None or position < place
+
+        return is_before
+
+    def _link_of(self, topic: bytes) -> str:
+        if self._only_link is not None:
+            return self._only_link
+        return next((link for link, selector in self._selectors if selector.covers_local(topic)), "")
+
+
+class LinkMarkers:
+    """Markers of all links of a node, as `fanout.pool.sessions.ports.Markers`."""
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        """Prepare.
+
+        Args:
+            links: Every link.
+        """
+        self._links = tuple(links)
+
+    def send(self) -> Mapping[str, str]:
+        """Publish one on each link, and return them by link; empty when one of the links cannot."""
+        markers: dict[str, str] = {}
+        for link in self._links:
+            marker = link.send_marker()
+            if marker is None:
+                return {}
+            markers[link.config.name] = marker
+        return markers
+
+
+class PoolWitness:
+    """The other members, as `fanout.pool.sessions.ports.Others`: who lives, by what they say and their heartbeats."""
+
+    def __init__(self, members: PoolMembers, *, node: str, links: Iterable[Link], clock: Clock) -> None:
+        """Prepare.
+
+        Args:
+            members: The members.
+            node: This node's `node.id`.
+            links: Every link.
+            clock: Gives the time.
+        """
+        self._members = members
+        self._node = node
+        self._links = tuple(links)
+        self._clock = clock
+        self._dead_after_s = members.config.dead_after_s
+
+    def states(self) -> Sequence[OtherMemberState]:
+        """Return every other member as it is now."""
+        now_s = self._clock.monotonic()
+        states = []
+        for other in self._members.others():
+            silent_s = now_s - max(self._members.silent_since(other.peer), self._heard_s(other.peer.name))
+            said = "" if other.peer.facts is None else other.peer.facts.state
+            states.append(
+                OtherMemberState(
+                    other.peer.name,
+                    is_silent=not other.reachable,
+                    is_dead=not other.reachable and silent_s > self._dead_after_s,
+                    is_ready=other.reachable and said == "ready",
+                    is_leaving=said == "stopping",
+                )
+            )
+        return states
+
+    @property
+    def is_isolated(self) -> bool:
+        """True while this node hears neither another member nor itself at a primary."""
+        others = self._members.membership.others()
+        heard = [peer.heard_s for peer in others if peer.heard_s is not None]
+        if not heard:
+            return False
+        return self._clock.monotonic() - max(*heard, self._heard_s(self._node)) > self._dead_after_s / 2
+
+    async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
+        """Send a request to a member.
+
+        Raises:
+            AskFailed: It brought nothing.
+        """
+        return await self._members.call(name, path, body, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max)
+
+    def _heard_s(self, node: str) -> float:
+        """Return when the newest heartbeat of a member came through a primary; long ago for never."""
+        return max((link.heard_s(node) or float("-inf") for link in self._links), default=float("-inf"))
+
+
+class PoolSessionFinder:
+    """Finds the sessions of clients for the server, as `fanout.server.base.ports.SessionFinder`."""
+
+    def __init__(self, pool: SessionPool, *, has_access: bool) -> None:
+        """Prepare.
+
+        Args:
+            pool: The sessions of the pool.
+            has_access: Whether this node has access control.
+        """
+        self._pool = pool
+        self._anyone = not has_access
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether this node may go on with its own sessions."""
+        return self._pool.may_resume
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node gives its sessions away, and takes no client any more."""
+        return self._pool.is_leaving
+
+    def began(self, client_id: str) -> None:
+        """Note that the session of a client begins here, or goes on here."""
+        self._pool.began(client_id)
+
+    def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
+        """Bring the session of a client here that has none here, and tell where it is."""
+        found: asyncio.Future[SessionFound] = asyncio.get_running_loop().create_future()
+
+        def told(choice: asyncio.Future[Choice]) -> None:
+            if not found.done():
+                found.set_result(_FOUND[choice.result()])
+
+        self._pool.find(client_id, user=user, superuser=superuser, anyone=self._anyone).add_done_callback(told)
+        return found
+
+
+def _decoded(client_id: str, value: bytes) -> ExportedSession | None:
+    try:
+        exported = decode_session(value, bytes_max=ANSWER_BYTES_MAX)
+    except SessionFormInvalid:
+        return None
+    return exported if exported.client_id == client_id else None

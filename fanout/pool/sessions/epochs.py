@@ -1,0 +1,45 @@
+"""Epochs: which of two sessions with one Client Identifier began later, at whatever members (core).
+
+A hybrid logical clock: Unix time in milliseconds while clocks agree, and never behind an epoch that was seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["NO_EPOCH", "Epoch", "EpochClock"]
+
+
+class Epoch(NamedTuple):
+    """When a session began, or was asked for; epochs of a pool are totally ordered."""
+
+    counter: int
+    """Milliseconds of Unix time, or one more than the newest epoch that was seen."""
+    node: str
+    """`node.id` of the member that gave it."""
+
+
+NO_EPOCH = Epoch(0, "")
+"""Before every other epoch."""
+
+
+class EpochClock:
+    """Gives the epochs of one member."""
+
+    def __init__(self, node: str) -> None:
+        """Begin.
+
+        Args:
+            node: This member.
+        """
+        self._node = node
+        self._newest = 0
+
+    def next(self, *, now_ns: int) -> Epoch:
+        """Return an epoch that is later than all that were given or seen here."""
+        self._newest = max(self._newest + 1, now_ns // 1_000_000)
+        return Epoch(self._newest, self._node)
+
+    def see(self, epoch: Epoch) -> None:
+        """Give only later epochs than this one from now on."""
+        self._newest = max(self._newest, epoch.counter)

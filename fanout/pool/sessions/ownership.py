@@ -1,0 +1,272 @@
+"""Ownership of one client's session at one member of a pool: the rules by which it moves (core).
+
+Every function takes what a member knows of one Client Identifier and returns what it knows then; None for nothing.
+A member pulls a session: TAKE promises it, FETCH freezes its value, and the holder's answer to COMMIT is the one
+place where the owner changes. Until then the holder may take the session back at any time, because the other one has
+not served it. CLAIM ends what is older. `tests/pool/sessions/test_ownership_model.py` searches these rules
+exhaustively.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
+
+__all__ = [
+    "Answer",
+    "Choice",
+    "Decision",
+    "Ownership",
+    "Reply",
+    "Stage",
+    "abandon",
+    "arrive",
+    "ask",
+    "begin",
+    "choose",
+    "claim",
+    "commit",
+    "fetch",
+    "finish",
+    "give_up",
+    "refuse",
+    "take",
+    "take_back",
+]
+
+
+class Stage(enum.Enum):
+    """Where the session of a client stands at a member."""
+
+    OWNED = "owned"
+    """It is here."""
+    PROMISED = "promised"
+    """It is here, and another member asks for it; its messages are still queued."""
+    FROZEN = "frozen"
+    """Its value is kept for another member, and nothing reaches it."""
+    ASKING = "asking"
+    """It is not here; this member asks the others for it."""
+    ARRIVING = "arriving"
+    """Its value is here, and its holder has not said yet that it is this member's."""
+    CEDED = "ceded"
+    """It is not here, and was at another member at `epoch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What a member knows of the session of one client."""
+
+    stage: Stage
+    """Where it stands."""
+    epoch: Epoch
+    """Since when: the epoch of the session; that of the own request in ASKING and ARRIVING."""
+    promised: Epoch = NO_EPOCH
+    """Epoch of the newest request for it, for which it is PROMISED or FROZEN; it is late once the session is OWNED."""
+    before: Epoch = NO_EPOCH
+    """Newest epoch that was known when this member began to ask, while it is ASKING or ARRIVING."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether messages reach it at this member."""
+        return self.stage in (Stage.OWNED, Stage.PROMISED)
+
+    @property
+    def newest(self) -> Epoch:
+        """The newest epoch that this member knows of."""
+        return max(self.epoch, self.promised)
+
+
+class Reply(enum.StrEnum):
+    """Reply of a member to TAKE."""
+
+    NONE = "none"
+    """It has no such session; the epoch is the newest that it knows of."""
+    HELD = "held"
+    """It has the session, and keeps it ready."""
+    REFUSED = "refused"
+    """It has the session, and that is another user's."""
+    LATE = "late"
+    """A later request than this one is known; ask with a later epoch."""
+    BUSY = "busy"
+    """The session is arriving there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of a member to TAKE."""
+
+    reply: Reply
+    """The reply."""
+    epoch: Epoch = NO_EPOCH
+    """Epoch of the session, or the newest that is known."""
+
+
+class Choice(enum.Enum):
+    """What a member does with all answers to its TAKE."""
+
+    FETCH = "fetch"
+    """Fetch the session from a member."""
+    BEGIN = "begin"
+    """Begin a session: no member has one."""
+    REFUSE = "refuse"
+    """Refuse the client: the session is another user's."""
+    LATER = "later"
+    """Let the client come again: a member that may have the session does not answer, or not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A choice."""
+
+    choice: Choice
+    """The choice."""
+    holder: str = ""
+    """Member that has the session, with FETCH."""
+
+
+# The holder's side.
+
+
+def take(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, Answer]:
+    """Take a member's TAKE; a session that was FROZEN is to be thawed when it is PROMISED then.
+
+    Args:
+        own: What is known here.
+        epoch: Epoch of the request.
+    """
+    if own is None:
+        return None, Answer(Reply.NONE)
+    if epoch <= own.newest:
+        return own, Answer(Reply.LATE, own.newest)
+    match own.stage:
+        case Stage.OWNED | Stage.PROMISED | Stage.FROZEN:
+            return Ownership(Stage.PROMISED, own.epoch, epoch), Answer(Reply.HELD, own.epoch)
+        case Stage.ASKING:  # the client has gone on to the other member
+            return abandon(own), Answer(Reply.NONE, own.before)
+        case Stage.ARRIVING:
+            return own, Answer(Reply.BUSY, own.epoch)
+        case Stage.CEDED:
+            return own, Answer(Reply.NONE, own.epoch)
+
+
+def fetch(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, bool]:
+    """Take a member's FETCH; return whether it gets the value, which is made once the stage is FROZEN."""
+    if own is None or own.promised != epoch or own.stage not in (Stage.PROMISED, Stage.FROZEN):
+        return own, False
+    return Ownership(Stage.FROZEN, own.epoch, epoch), True
+
+
+def commit(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, bool]:
+    """Take a member's COMMIT; return whether the session is that member's from now on."""
+    if own is None:
+        return None, False
+    if own.stage is Stage.FROZEN and own.promised == epoch:
+        return Ownership(Stage.CEDED, epoch), True
+    ceded = own.epoch if own.stage is Stage.CEDED else own.before
+    return own, ceded == epoch
+
+
+def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]:
+    """Take a member's CLAIM that it has a session since an epoch; what is older here ends.
+
+    Returns:
+        What is known then; and the epoch of the session here when it is the newer one, so that the other's ends.
+    """
+    if own is None or own.epoch < epoch:
+        return Ownership(Stage.CEDED, epoch), None
+    has_session = own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
+    return own, own.epoch if has_session and own.epoch > epoch else None
+
+
+def take_back(own: Ownership | None) -> Ownership | None:
+    """Take back a session that is promised or frozen, because nobody has fetched it in time.
+
+    The request that it was promised to is late from then on. A session that was FROZEN is to be thawed.
+    """
+    if own is None or own.stage not in (Stage.PROMISED, Stage.FROZEN):
+        return own
+    return Ownership(Stage.OWNED, own.epoch, own.promised)
+
+
+# The side of the member that the client is at.
+
+
+def begin(epoch: Epoch) -> Ownership:
+    """Begin a session, or go on with the one that is here, with an epoch that is later than all that are known.
+
+    Claims end what the other members have. A session that was FROZEN is to be thawed, or to be ended.
+    """
+    return Ownership(Stage.OWNED, epoch)
+
+
+def ask(own: Ownership | None, epoch: Epoch) -> Ownership | None:
+    """Begin to ask the others for a session, once more if its client came once more.
+
+    Returns:
+        What is known then; None when the session is here, or has all but arrived.
+    """
+    if own is None or own.stage is Stage.CEDED:
+        return Ownership(Stage.ASKING, epoch, before=NO_EPOCH if own is None else own.epoch)
+    return Ownership(Stage.ASKING, epoch, before=own.before) if own.stage is Stage.ASKING else None
+
+
+def choose(own: Ownership | None, answers: Iterable[tuple[str, Answer | None]]) -> Decision:
+    """Decide what follows from the answers to TAKE.
+
+    Args:
+        own: What is known here.
+        answers: Each member that is not dead, with its answer; None when none came.
+    """
+    if own is None or own.stage is not Stage.ASKING:  # the client went on to another member meanwhile
+        return Decision(Choice.LATER)
+    given = list(answers)
+    came = [(answer, member) for member, answer in given if answer is not None]
+    if any(answer.reply in (Reply.LATE, Reply.BUSY) for answer, _ in came):
+        return Decision(Choice.LATER)
+    newest = max([own.before, *(answer.epoch for answer, _ in came)])
+    for answer, member in came:
+        if answer.reply is Reply.HELD and answer.epoch == newest:
+            return Decision(Choice.FETCH, member)
+        if answer.reply is Reply.REFUSED and answer.epoch == newest:
+            return Decision(Choice.REFUSE)
+    return Decision(Choice.BEGIN if len(came) == len(given) else Choice.LATER)
+
+
+def refuse(own: Ownership, epoch: Epoch) -> Answer:
+    """Return the answer to TAKE of a client that may not have the session; nothing changes by it."""
+    return Answer(Reply.LATE, own.newest) if epoch <= own.newest else Answer(Reply.REFUSED, own.epoch)
+
+
+def arrive(own: Ownership | None, epoch: Epoch, *, found: bool) -> tuple[Ownership | None, bool]:
+    """Take the answer to FETCH, and return whether COMMIT follows.
+
+    Args:
+        own: What is known here.
+        epoch: Epoch of the request.
+        found: Whether the value came.
+    """
+    if own is None or own.stage is not Stage.ASKING or own.epoch != epoch:
+        return own, False
+    return (Ownership(Stage.ARRIVING, epoch, before=own.before), True) if found else (abandon(own), False)
+
+
+def finish(own: Ownership | None, epoch: Epoch, *, committed: bool) -> tuple[Ownership | None, bool]:
+    """Take the holder's answer to COMMIT; return whether the session is here from now on."""
+    if own is None or own.stage is not Stage.ARRIVING or own.epoch != epoch:
+        return own, False
+    return (Ownership(Stage.OWNED, epoch), True) if committed else (abandon(own), False)
+
+
+def give_up(own: Ownership | None, epoch: Epoch) -> Ownership | None:
+    """End a request that brought nothing; a value that has arrived is thrown away."""
+    return abandon(own) if own is not None and own.epoch == epoch else own
+
+
+def abandon(own: Ownership | None) -> Ownership | None:
+    """Forget a request, whatever it is at."""
+    if own is None or own.stage not in (Stage.ASKING, Stage.ARRIVING):
+        return own
+    return Ownership(Stage.CEDED, own.before) if own.before != NO_EPOCH else None

@@ -1,0 +1,151 @@
+"""Export of a session's state to a value, and the messages of a value as a session sends them (core).
+
+Owns what of a session travels. Messages that have expired do not, unless they are in flight: their Packet Identifier
+is in use at the client. Nor does the place in the retained set, which is another node's own order: the topics that are
+left are named, up to `RETAINED_TOPICS_MAX`; a longer delivery begins anew at the other node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from fanout.mqtt.delivery import SendState
+from fanout.server.messages.encoding import Message, SharedMessage
+from fanout.server.messages.queue import MessageBatch
+from fanout.server.session.exported_session import (
+    ExportedInFlight,
+    ExportedMessage,
+    ExportedRetained,
+    ExportedSession,
+    ExportedSubscription,
+)
+from fanout.server.session.session import Session
+
+__all__ = ["RELEASED", "RETAINED_TOPICS_MAX", "batches_of", "export_state", "message_of", "queued", "subscriptions_of"]
+
+RETAINED_TOPICS_MAX: Final = 10_000
+"""Limit of topics that are named for one subscription; listing them stops the event loop for some milliseconds."""
+RELEASED: Final[Message] = ((b"", b"", 2, False, b"", 0, 0, 0, None), 2, False, ())
+"""Stands for a message that waits for PUBCOMP, of which only the Packet Identifier matters."""
+
+_BATCH_MESSAGES: Final = 256
+"""Messages of a restored batch; each batch is encoded in one turn of the event loop."""
+
+
+def export_state(
+    session: Session,
+    *,
+    expiry_left_ms: int,
+    will_left_ms: int | None,
+    now_ns: int,
+    keep: Callable[[int, bytes], bool] | None = None,
+) -> tuple[ExportedSession, int]:
+    """Return the value of a session without a Network Connection, which is not changed.
+
+    Args:
+        session: The session; no message of its client waits for a verdict.
+        expiry_left_ms: Time until it ends, in milliseconds.
+        will_left_ms: Time until its Will Message is published; None when that is at its end.
+        now_ns: Unix time in nanoseconds.
+        keep: Returns whether a queued message goes along, given its position in the queue and its topic; None for all.
+
+    Returns:
+        The value, and the number of queued messages that were left out because they have expired.
+    """
+    sender = session.sender
+    in_flight = [
+        ExportedInFlight(
+            packet_id, state, None if state is SendState.AWAIT_PUBCOMP else _exported(message, now_ns=now_ns)
+        )
+        for packet_id, message, state in sender.inflight.outbound.in_flight()
+    ]
+    waiting = [message for message, _ in queued(session, keep)]
+    left = [
+        replace(_exported(message, now_ns=now_ns), replaces_retained=sender.replaces_retained(message))
+        for message in waiting
+        if not 0 < message[0][6] <= now_ns  # [MQTT-3.3.2-5]
+    ]
+    value = ExportedSession(
+        client_id=session.client_id,
+        owner=None if session.access is None else replace(session.access.identity, proof=""),
+        wire=session.wire,
+        expiry_left_ms=expiry_left_ms,
+        subscriptions=subscriptions_of(session),
+        in_flight=tuple(in_flight),
+        last_packet_id=sender.inflight.outbound.last_packet_id,
+        queue=tuple(left),
+        retained=tuple(
+            ExportedRetained(delivery.topic_filter, delivery.topics_left(RETAINED_TOPICS_MAX))
+            for delivery in sender.deliveries
+        ),
+        unreleased=session.receiver.unreleased,
+        will=session.will,
+        will_left_ms=will_left_ms,
+    )
+    return value, len(waiting) - len(left)
+
+
+def subscriptions_of(session: Session) -> tuple[ExportedSubscription, ...]:
+    """Return the subscriptions of a session, shared ones last."""
+    own = [ExportedSubscription(*one) for one in session.subscriptions.items()]
+    shared = [
+        ExportedSubscription(b"$share/%b/%b" % (name, topic_filter), group.options_of(session))
+        for (name, topic_filter), group in session.shared.items()
+    ]
+    return (*own, *shared)
+
+
+def queued(session: Session, keep: Callable[[int, bytes], bool] | None = None) -> list[tuple[Message, int]]:
+    """Return the queued messages of a session with their positions, in order: those that `keep` wants, or all."""
+    queue = session.sender.queue
+    numbered = zip(queue.waiting(), range(queue.appended_total - queue.messages, queue.appended_total), strict=True)
+    return [(message, position) for message, position in numbered if keep is None or keep(position, message[0][0])]
+
+
+def message_of(exported: ExportedMessage, *, now_ns: int) -> Message:
+    """Return an exported message as a session of this node sends it; it counts as received now."""
+    left_ns = exported.expiry_left_ns
+    update = (
+        exported.topic,
+        exported.payload,
+        exported.update_qos,
+        exported.retained,
+        exported.properties,
+        now_ns,
+        now_ns + left_ns if left_ns is not None else 0,
+        exported.digest,
+        None,
+    )
+    message = (update, exported.qos, exported.retain, exported.identifiers)
+    if exported.share is None:
+        return message
+    shared = SharedMessage(message)
+    shared.share = exported.share
+    return shared
+
+
+def batches_of(messages: list[Message], *, session: Session) -> Iterator[MessageBatch]:
+    """Yield messages as batches for the queue of a session, each of a size that can be encoded at once."""
+    left = iter(messages)
+    while part := list(islice(left, _BATCH_MESSAGES)):
+        yield MessageBatch(part, wire=session.wire, expiring=any(message[0][6] for message in part))
+
+
+def _exported(message: Message, *, now_ns: int) -> ExportedMessage:
+    (topic, payload, update_qos, retained, properties, _, expires_ns, digest, _), qos, retain, identifiers = message
+    return ExportedMessage(
+        topic=topic,
+        payload=payload,
+        properties=properties,
+        update_qos=update_qos,
+        retained=retained,
+        expiry_left_ns=max(0, expires_ns - now_ns) if expires_ns else None,
+        digest=digest,
+        qos=qos,
+        retain=retain,
+        identifiers=identifiers,
+        share=message.share if isinstance(message, SharedMessage) else None,
+    )

@@ -1,0 +1,376 @@
+"""Bytes of an exported session (core): a versioned form that another member of a pool reads.
+
+The form begins with `MAGIC` and one byte for the version; fields follow in a fixed order, integers in network byte
+order, strings behind their length. A member reads its own version and the one before, so that members can be replaced
+one by one: whoever changes the form raises `VERSION` and keeps the reader of the former one.
+
+The bytes come from another process, so `decode_session` believes nothing: every length is checked against what is
+there, every value against its rules, and only the exact form that `encode_session` writes is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from fanout.access.identity import Identity, Means
+from fanout.errors import ProtocolError, SessionFormInvalid
+from fanout.mqtt.delivery import SendState
+from fanout.mqtt.properties import split_publish_properties
+from fanout.mqtt.topics import check_topic_filter, check_topic_name, parse_shared
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.exported_session import (
+    ExportedInFlight,
+    ExportedMessage,
+    ExportedRetained,
+    ExportedSession,
+    ExportedSubscription,
+)
+from fanout.server.session.wills import WillMessage
+
+__all__ = ["MAGIC", "VERSION", "decode_session", "encode_session"]
+
+MAGIC: Final = b"fanout session\0"
+VERSION: Final = 1
+"""The version that is written."""
+
+_READABLE: Final = frozenset({VERSION})
+_HINT: Final = "Another member of the pool sent it: compare the versions of the members"
+_STATES: Final = (SendState.AWAIT_PUBACK, SendState.AWAIT_PUBREC, SendState.AWAIT_PUBCOMP)
+_MEANS: Final = tuple(Means)
+_IDENTIFIER_MAX: Final = 268_435_455
+
+T = TypeVar("T")
+
+
+def encode_session(session: ExportedSession) -> bytes:
+    """Return the bytes of a session."""
+    form = _Writer()
+    form.parts.append(MAGIC)
+    form.number(VERSION, 1)
+    form.string(session.client_id.encode())
+    owner = session.owner
+    form.number(owner is not None, 1)
+    if owner is not None:
+        form.string(owner.user.encode())
+        form.string(owner.address.encode())
+        form.number(_MEANS.index(owner.means), 1)
+        form.number(owner.local | owner.superuser << 1, 1)
+    form.number(session.wire.version, 1)
+    form.number(session.wire.stamped, 1)
+    form.number(session.wire.packet_bytes_max, 4)
+    form.number(session.expiry_left_ms, 8)
+    form.number(len(session.subscriptions), 4)
+    for topic_filter, options in ((one.topic_filter, one.options) for one in session.subscriptions):
+        form.string(topic_filter)
+        form.number(options.qos | options.no_local << 2 | options.retain_as_published << 3, 1)
+        form.number(options.identifier, 4)
+    form.number(len(session.in_flight), 4)
+    for one in session.in_flight:
+        form.number(one.packet_id, 2)
+        form.number(_STATES.index(one.state), 1)
+        if one.message is not None:
+            _write_message(form, one.message)
+    form.number(session.last_packet_id, 2)
+    form.number(len(session.queue), 4)
+    for message in session.queue:
+        _write_message(form, message)
+    form.number(len(session.retained), 4)
+    for delivery in session.retained:
+        form.string(delivery.topic_filter)
+        form.number(delivery.topics is not None, 1)
+        if delivery.topics is not None:
+            form.number(len(delivery.topics), 4)
+            for topic in delivery.topics:
+                form.string(topic)
+    form.number(len(session.unreleased), 4)
+    for packet_id in sorted(session.unreleased):
+        form.number(packet_id, 2)
+    form.number(session.will is not None, 1)
+    if session.will is not None:
+        _write_will(form, session.will)
+    form.optional(session.will_left_ms)
+    return b"".join(form.parts)
+
+
+def decode_session(data: bytes, *, bytes_max: int) -> ExportedSession:
+    """Return the session of some bytes.
+
+    Args:
+        data: What another member sent.
+        bytes_max: Limit of bytes.
+
+    Raises:
+        SessionFormInvalid: They are no session, of a version that is not read, or more than `bytes_max`.
+    """
+    if len(data) > bytes_max:
+        raise _invalid(f"it has {len(data):,} bytes, and the limit is {bytes_max:,}")
+    form = _Reader(data)
+    if form.take(len(MAGIC)) != MAGIC:
+        raise _invalid("it does not begin like one")
+    version = form.number(1)
+    if version not in _READABLE:
+        raise _invalid(f"it has version {version} of the form, and this node reads {', '.join(map(str, _READABLE))}")
+    try:
+        return _read_session(form)
+    except UnicodeDecodeError as error:
+        raise _invalid("a text is not well-formed UTF-8") from error
+    except ProtocolError as error:
+        raise _invalid(error.detail) from error
+
+
+def _read_session(form: _Reader) -> ExportedSession:
+    client_id = form.string().decode()
+    form.require(bool(client_id) and "\0" not in client_id, "the Client Identifier is not legal")
+    session = ExportedSession(
+        client_id=client_id,
+        owner=_read_owner(form, client_id) if form.flag() else None,
+        wire=_read_wire(form),
+        expiry_left_ms=form.number(8),
+        subscriptions=form.items(_read_subscription),
+        in_flight=form.items(_read_in_flight),
+        last_packet_id=form.number(2),
+        queue=form.items(_read_message),
+        retained=form.items(_read_retained),
+        unreleased=frozenset(unreleased := form.items(_read_packet_id)),
+        will=_read_will(form) if form.flag() else None,
+        will_left_ms=form.optional(),
+    )
+    form.require(form.is_at_end, "bytes follow its end")
+    form.require(session.expiry_left_ms > 0, "its Session Expiry Interval has passed")
+    form.require(session.will is not None or session.will_left_ms is None, "it has a Will Delay Interval and no Will")
+    form.require(list(unreleased) == sorted(session.unreleased), "a Packet Identifier is there twice")
+    filters = [one.topic_filter for one in session.subscriptions]
+    form.require(len(set(filters)) == len(filters), "a subscription is there twice")
+    in_flight = [one.packet_id for one in session.in_flight]
+    form.require(len(set(in_flight)) == len(in_flight), "a Packet Identifier is there twice")
+    form.require(all(message.qos for message in session.queue), "a message at QoS 0 is queued")
+    pending = [one.topic_filter for one in session.retained]
+    form.require(
+        len(set(pending)) == len(pending) and set(pending) <= set(filters),
+        "retained messages are due without a subscription",
+    )
+    return session
+
+
+def _read_owner(form: _Reader, client_id: str) -> Identity:
+    user, address = form.string().decode(), form.string().decode()
+    means = _MEANS[form.below(len(_MEANS))]
+    flags = form.below(4)
+    return Identity(
+        client_id=client_id,
+        user=user,
+        address=address,
+        means=means,
+        local=bool(flags & 1),
+        superuser=bool(flags & 2),
+    )
+
+
+def _read_wire(form: _Reader) -> WireVariant:
+    version = form.number(1)
+    form.require(version in (4, 5), "the version of MQTT is neither 4 nor 5")
+    return WireVariant(version, form.flag(), form.number(4))
+
+
+def _read_subscription(form: _Reader) -> ExportedSubscription:
+    topic_filter = form.string()
+    shared = parse_shared(topic_filter)
+    check_topic_filter(topic_filter if shared is None else shared[1])
+    check_topic_filter(topic_filter)
+    flags = form.below(16)
+    form.require(flags & 3 < 3, "a QoS is 3")
+    identifier = form.number(4)
+    form.require(identifier <= _IDENTIFIER_MAX, "a Subscription Identifier is too large")
+    return ExportedSubscription(
+        topic_filter, SubscriptionOptions(flags & 3, bool(flags & 4), bool(flags & 8), identifier)
+    )
+
+
+def _read_in_flight(form: _Reader) -> ExportedInFlight:
+    packet_id = _read_packet_id(form)
+    state = _STATES[form.below(len(_STATES))]
+    if state is SendState.AWAIT_PUBCOMP:
+        return ExportedInFlight(packet_id, state, None)
+    message = _read_message(form)
+    form.require(message.qos == (1 if state is SendState.AWAIT_PUBACK else 2), "a message waits for another QoS")
+    return ExportedInFlight(packet_id, state, message)
+
+
+def _read_retained(form: _Reader) -> ExportedRetained:
+    topic_filter = form.string()
+    return ExportedRetained(topic_filter, form.items(_read_topic) if form.flag() else None)
+
+
+def _read_topic(form: _Reader) -> bytes:
+    topic = form.string()
+    check_topic_name(topic)
+    return topic
+
+
+def _read_packet_id(form: _Reader) -> int:
+    packet_id = form.number(2)
+    form.require(packet_id > 0, "a Packet Identifier is 0")
+    return packet_id
+
+
+def _write_message(form: _Writer, message: ExportedMessage) -> None:
+    form.string(message.topic)
+    form.blob(message.payload)
+    form.blob(message.properties)
+    form.number(message.update_qos | message.qos << 2, 1)
+    form.number(message.retained | message.retain << 1 | message.replaces_retained << 2, 1)
+    form.optional(message.expiry_left_ns)
+    form.number(message.digest, 8)
+    form.number(len(message.identifiers), 4)
+    for identifier in message.identifiers:
+        form.number(identifier, 4)
+    form.number(message.share is not None, 1)
+    if message.share is not None:
+        form.string(message.share[0])
+        form.string(message.share[1])
+
+
+def _read_message(form: _Reader) -> ExportedMessage:
+    topic = _read_topic(form)
+    payload = form.blob()
+    properties = form.blob()
+    _check_properties(form, properties)
+    levels = form.below(16)
+    form.require(levels & 3 < 3 and levels >> 2 <= levels & 3, "a QoS is not legal")
+    flags = form.below(8)
+    return ExportedMessage(
+        topic=topic,
+        payload=payload,
+        properties=properties,
+        update_qos=levels & 3,
+        qos=levels >> 2,
+        retained=bool(flags & 1),
+        retain=bool(flags & 2),
+        replaces_retained=bool(flags & 4),
+        expiry_left_ns=form.optional(),
+        digest=form.number(8),
+        identifiers=form.items(_read_identifier),
+        share=(form.string(), form.string()) if form.flag() else None,
+    )
+
+
+def _read_identifier(form: _Reader) -> int:
+    identifier = form.number(4)
+    form.require(0 < identifier <= _IDENTIFIER_MAX, "a Subscription Identifier is not legal")
+    return identifier
+
+
+def _write_will(form: _Writer, will: WillMessage) -> None:
+    topic, payload, flags, _, properties, expiry_s, _ = will.row
+    form.string(topic)
+    form.blob(payload)
+    form.number(flags, 1)
+    form.blob(properties)
+    form.optional(expiry_s)
+    form.number(will.delay_s, 4)
+
+
+def _read_will(form: _Reader) -> WillMessage:
+    topic, payload = _read_topic(form), form.blob()
+    flags = form.below(6)
+    properties = form.blob()
+    user_at = _check_properties(form, properties)
+    expiry_s = form.optional()
+    form.require(expiry_s is None or expiry_s < 1 << 32, "a Message Expiry Interval is too large")
+    return WillMessage((topic, payload, flags, 0, properties, expiry_s, user_at), delay_s=form.number(4))
+
+
+def _check_properties(form: _Reader, properties: bytes) -> int:
+    """Check encoded properties of a message, and return the place of the last User Property as in a `PublishRow`."""
+    split = split_publish_properties(properties)
+    form.require(split.kept == properties, "a property does not belong to a message")
+    return split.user_at
+
+
+class _Writer:
+    """Collects fields."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def number(self, value: int, size: int) -> None:
+        """Write an integer of `size` bytes."""
+        self.parts.append(value.to_bytes(size, "big"))
+
+    def optional(self, value: int | None) -> None:
+        """Write an integer of eight bytes, or None."""
+        self.number(value is not None, 1)
+        if value is not None:
+            self.number(value, 8)
+
+    def string(self, value: bytes) -> None:
+        """Write bytes as long as an MQTT string."""
+        self.number(len(value), 2)
+        self.parts.append(value)
+
+    def blob(self, value: bytes) -> None:
+        """Write bytes as long as an MQTT packet."""
+        self.number(len(value), 4)
+        self.parts.append(value)
+
+
+class _Reader:
+    """Takes fields, none of them beyond the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """True when nothing is left."""
+        return self._at == len(self._data)
+
+    def require(self, condition: bool, problem: str) -> None:
+        """Raise with `problem` unless the condition holds."""
+        if not condition:
+            raise _invalid(problem)
+
+    def take(self, size: int) -> bytes:
+        """Take `size` bytes."""
+        end = self._at + size
+        if end > len(self._data):
+            raise _invalid("it is cut off")
+        taken, self._at = self._data[self._at : end], end
+        return taken
+
+    def number(self, size: int) -> int:
+        """Take an integer of `size` bytes."""
+        return int.from_bytes(self.take(size), "big")
+
+    def below(self, limit: int) -> int:
+        """Take an integer of one byte that is below `limit`."""
+        value = self.number(1)
+        self.require(value < limit, "a field has a value that it cannot have")
+        return value
+
+    def flag(self) -> bool:
+        """Take a flag."""
+        return bool(self.below(2))
+
+    def optional(self) -> int | None:
+        """Take an integer of eight bytes, or None."""
+        return self.number(8) if self.flag() else None
+
+    def string(self) -> bytes:
+        """Take bytes as long as an MQTT string."""
+        return self.take(self.number(2))
+
+    def blob(self) -> bytes:
+        """Take bytes as long as an MQTT packet."""
+        return self.take(self.number(4))
+
+    def items(self, read: Callable[[_Reader], T]) -> tuple[T, ...]:
+        """Take several items; each has a byte at least, so a false count ends with the bytes."""
+        return tuple([read(self) for _ in range(self.number(4))])
+
+
+def _invalid(problem: str) -> SessionFormInvalid:
+    return SessionFormInvalid(f"The bytes are not a session: {problem}", hint=_HINT)

@@ -1,0 +1,342 @@
+"""Exhaustive search of the rules by which a session moves between three members.
+
+The model has one Client Identifier with a session at member A, a client that connects a few more times at any member,
+and calls between members that are delivered at any time, in any order, twice, or whose answer is lost. A member may
+crash, and a holder may take back what it has promised at any time. The rules are those of the product
+(`fanout.pool.sessions.ownership`); the model only carries their messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ownership import (
+    Answer,
+    Choice,
+    Ownership,
+    Stage,
+    arrive,
+    ask,
+    begin,
+    choose,
+    claim,
+    commit,
+    fetch,
+    finish,
+    give_up,
+    take,
+    take_back,
+)
+
+MEMBERS = ("a", "b", "c")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A session, as one member has it."""
+
+    lineage: int
+    """Which session it is: a new one for every Session Present 0."""
+    version: int
+    """How often it was used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member."""
+
+    own: Ownership | None = None
+    copy: Copy | None = None
+    """The session itself, or the value that is frozen or has arrived."""
+    answers: tuple[tuple[str, Answer | None], ...] = ()
+    """Answers to its TAKE."""
+    holder: str = ""
+    """Whom it fetches from."""
+    waits: int = 0
+    """Number of the CONNECT that waits here; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, or its answer, on the way."""
+
+    kind: str
+    source: str
+    target: str
+    epoch: Epoch
+    number: int = 0
+    """Number of the CONNECT for which it was sent."""
+    answer: object = None
+    """None for a request."""
+    copy: Copy | None = None
+    """Value in the answer to FETCH."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A state of everything."""
+
+    members: tuple[Member, Member, Member]
+    calls: frozenset[Call]
+    truth: Copy
+    """The session as its client knows it."""
+    connects: int
+    """CONNECTs that came so far; the client is at the newest one only."""
+    connects_left: int
+    losses_left: int
+    crashes_left: int
+    crashed: bool
+    served: int = 0
+    """Newest CONNECT that was answered with success."""
+
+    def at(self, name: str) -> Member:
+        return self.members[MEMBERS.index(name)]
+
+    def with_member(self, name: str, member: Member) -> World:
+        members = list(self.members)
+        members[MEMBERS.index(name)] = member
+        first, second, third = members
+        return replace(self, members=(first, second, third))
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+def others(name: str) -> tuple[str, ...]:
+    """Return the other members."""
+    return tuple(other for other in MEMBERS if other != name)
+
+
+def epoch_of(number: int, name: str) -> Epoch:
+    """Return the epoch of a CONNECT."""
+    return Epoch(number, name)
+
+
+def accept(world: World, name: str, *, present: bool, number: int) -> World:
+    """Answer a CONNECT; the client uses its session if it is still there."""
+    member = world.at(name)
+    if number != world.connects:  # the client has gone: nobody reads the answer
+        return world.with_member(name, replace(member, waits=0))
+    if present:
+        copy = member.copy
+        on_the_way = any(call.kind == "claim" and call.epoch.counter >= world.served for call in world.calls)
+        if copy != world.truth and not on_the_way:
+            raise Broken(f"Session Present 1 with {copy}, and the client knows {world.truth}")
+        assert copy is not None
+        used = Copy(copy.lineage, copy.version + 1)
+    else:
+        used = Copy(number, 1)
+    world = world.with_member(name, replace(member, copy=used, waits=0))
+    return replace(world, truth=used, served=number)
+
+
+def connect(world: World, name: str, *, clean: bool) -> World:
+    """The client connects to a member, as a new one for all the others."""
+    number = world.connects + 1
+    world = replace(world, connects=number, connects_left=world.connects_left - 1)
+    member = world.at(name)
+    epoch = epoch_of(number, name)
+    if clean:
+        return began(world, name, epoch, number)
+    if member.own is not None and member.own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN):
+        world = claimed(world.with_member(name, replace(member, own=begin(epoch))), name, epoch)
+        return accept(world, name, present=True, number=number)
+    asking = ask(member.own, epoch)
+    if asking is None:  # it has all but arrived: the client is refused, and comes again
+        return world
+    world = world.with_member(name, Member(asking, waits=number))
+    calls = {Call("take", name, other, epoch, number) for other in others(name)}
+    return replace(world, calls=world.calls | calls)
+
+
+def began(world: World, name: str, epoch: Epoch, number: int) -> World:
+    """A session begins at a member, and its client is told so."""
+    world = world.with_member(name, Member(begin(epoch)))
+    return accept(claimed(world, name, epoch), name, present=False, number=number)
+
+
+def claimed(world: World, name: str, epoch: Epoch) -> World:
+    """A member tells the others that a session is there."""
+    return replace(world, calls=world.calls | {Call("claim", name, other, epoch) for other in others(name)})
+
+
+def deliver(world: World, call: Call) -> World:
+    """Deliver a request, and put its answer on the way."""
+    member = world.at(call.target)
+    answer: object
+    copy: Copy | None = None
+    if call.kind == "take":
+        own, answer = take(member.own, call.epoch)
+        member = replace(member, own=own, copy=member.copy if own is not None else None)
+        if own is None or own.stage is Stage.CEDED:
+            member = Member(own)
+    elif call.kind == "fetch":
+        own, answer = fetch(member.own, call.epoch)
+        member = replace(member, own=own)
+        copy = member.copy if answer else None
+    elif call.kind == "commit":
+        own, answer = commit(member.own, call.epoch)
+        member = Member(own) if own is not None and own.stage is Stage.CEDED else replace(member, own=own)
+    else:
+        own, newer = claim(member.own, call.epoch)
+        world = world.with_member(call.target, member if own is member.own else Member(own))
+        on_the_way = {replace(call, answer=newer)} if newer is not None else set()
+        return replace(world, calls=world.calls - {call} | on_the_way)
+    world = world.with_member(call.target, member)
+    return replace(world, calls=world.calls - {call} | {replace(call, answer=answer, copy=copy)})
+
+
+def answered(world: World, call: Call, answer: object) -> World:
+    """Take the answer to a call, or None when none came."""
+    member = world.at(call.source)
+    own, epoch, name = member.own, call.epoch, call.source
+    if call.kind == "take":
+        if own is None or own.stage is not Stage.ASKING or own.epoch != epoch:
+            return world
+        assert answer is None or isinstance(answer, Answer)
+        answers = (*(one for one in member.answers if one[0] != call.target), (call.target, answer))
+        world = world.with_member(name, replace(member, answers=answers))
+        if len(answers) < len(MEMBERS) - 1:
+            return world
+        decision = choose(own, answers)
+        if decision.choice is Choice.FETCH:
+            fetching = Call("fetch", name, decision.holder, epoch, call.number)
+            world = world.with_member(name, replace(member, answers=(), holder=decision.holder))
+            return replace(world, calls=world.calls | {fetching})
+        if decision.choice is Choice.BEGIN:
+            return began(world, name, epoch, member.waits)
+        return world.with_member(name, Member(give_up(own, epoch)))
+    if call.kind == "fetch":
+        own, arrived = arrive(own, epoch, found=call.copy is not None)
+        if arrived:
+            world = world.with_member(name, replace(member, own=own, copy=call.copy))
+            return replace(world, calls=world.calls | {replace(call, kind="commit", answer=None, copy=None)})
+        return world if own is member.own else world.with_member(name, Member(own))
+    if call.kind == "commit":
+        own, finished = finish(own, epoch, committed=answer is True)
+        if finished:
+            world = world.with_member(name, replace(member, own=own))
+            return accept(claimed(world, name, epoch), name, present=True, number=member.waits)
+        if own is not member.own:
+            return world.with_member(name, Member(own))
+        return world
+    assert isinstance(answer, Epoch)  # a later session is elsewhere
+    ceded, _ = claim(own, answer)
+    return world if ceded is own else world.with_member(name, Member(ceded))
+
+
+def steps(world: World) -> Iterator[World]:
+    """Yield every state that may follow."""
+    if world.connects_left:
+        for name in MEMBERS:
+            for clean in (False, True):
+                yield connect(world, name, clean=clean)
+    for call in world.calls:
+        if call.answer is None:
+            yield deliver(world, call)
+            if world.losses_left:
+                fewer = replace(world, losses_left=world.losses_left - 1)
+                if call.kind in ("take", "fetch"):
+                    yield answered(fewer, call, None)  # it took too long, and is still on the way
+                if call.kind != "claim":
+                    yield replace(deliver(fewer, call), calls=deliver(fewer, call).calls | {call})  # twice
+        else:
+            without = replace(world, calls=world.calls - {call})
+            yield answered(without, call, call.answer)
+            if world.losses_left and call.kind in ("take", "fetch", "commit"):
+                fewer = replace(without, losses_left=world.losses_left - 1)
+                lost = replace(call, answer=None, copy=None)
+                # An answer to COMMIT that is lost is asked for again.
+                yield (
+                    replace(fewer, calls=fewer.calls | {lost}) if call.kind == "commit" else answered(fewer, lost, None)
+                )
+    for name, member in zip(MEMBERS, world.members, strict=True):
+        if member.own is not None and member.own.stage in (Stage.PROMISED, Stage.FROZEN):
+            yield world.with_member(name, replace(member, own=take_back(member.own)))
+        if world.crashes_left:
+            yield crash(world, name)
+
+
+def crash(world: World, name: str) -> World:
+    """A member loses everything, and starts again; calls to it bring nothing, its own answers are read by nobody."""
+    gone = replace(world.with_member(name, Member()), crashes_left=world.crashes_left - 1, crashed=True)
+    for call in world.calls:
+        if call.source == name:
+            gone = replace(gone, calls=gone.calls - {call})
+        elif call.target == name:
+            gone = replace(gone, calls=gone.calls - {call})
+            if call.kind == "commit":  # the value that arrived may be old by now
+                member = gone.at(call.source)
+                given_up = give_up(member.own, call.epoch)
+                if given_up is not member.own:
+                    gone = gone.with_member(call.source, Member(given_up))
+            elif call.kind != "claim":
+                gone = answered(gone, replace(call, answer=None, copy=None), None)
+    return gone
+
+
+def check(world: World) -> None:
+    """What holds in every state."""
+    serving = [
+        member.copy
+        for member in world.members
+        if member.own is not None and member.own.is_here and member.copy is not None
+    ]
+    lineages = [copy.lineage for copy in serving]
+    if len(lineages) != len(set(lineages)):
+        raise Broken("two members serve one session")
+    if not world.calls:
+        asking = [member.own for member in world.members if member.own is not None and member.own.stage in WAITING]
+        if asking:
+            raise Broken(f"a client waits for ever: {asking}")
+        if not world.crashed and len(serving) > 1:
+            raise Broken("two sessions are left, and nothing ends one of them")
+        newest = [member for member in world.members if member.copy is not None and member.copy == world.truth]
+        if not world.crashed and not newest:
+            raise Broken("nobody has the session of the client")
+
+
+WAITING = (Stage.ASKING, Stage.ARRIVING)
+
+
+def search(start: World, *, states_max: int = 3_000_000) -> int:
+    """Visit every state, and return their number."""
+    seen = {start}
+    before: dict[World, World] = {}
+    queue = deque([start])
+    while queue:
+        world = queue.popleft()
+        try:
+            check(world)
+            following = list(steps(world))
+        except Broken as broken:
+            way = [world]
+            while way[-1] in before:
+                way.append(before[way[-1]])
+            raise AssertionError(f"{broken}\n" + "\n".join(map(str, reversed(way)))) from broken
+        for one in following:
+            if one not in seen:
+                seen.add(one)
+                before[one] = world
+                queue.append(one)
+        assert len(seen) <= states_max, "the model is larger than this test may search"
+    return len(seen)
+
+
+def start(*, connects: int, losses: int, crashes: int) -> World:
+    """A session at A, which its client has used once."""
+    copy = Copy(0, 1)
+    first = Member(begin(epoch_of(0, "a")), copy)
+    return World((first, Member(), Member()), frozenset(), copy, 0, connects, losses, crashes, crashed=False)
+
+
+@pytest.mark.parametrize(("connects", "losses", "crashes"), [(2, 0, 0), (2, 1, 0), (1, 2, 1), (2, 0, 1)])
+def test_every_order(connects: int, losses: int, crashes: int) -> None:
+    """Whatever the order: one owner, never an old session as if it were the newest, and nobody waits for ever."""
+    assert search(start(connects=connects, losses=losses, crashes=crashes)) > 500

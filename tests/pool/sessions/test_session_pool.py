@@ -1,0 +1,394 @@
+"""Sessions that move between members in one process: calls, time and memory do not depend on single clients."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+
+from fanout.pool.call_batches import ITEMS_MAX
+from fanout.pool.membership import AskFailed, AskFailure
+from fanout.pool.sessions import session_pool
+from fanout.pool.sessions.move_messages import (
+    CLAIM_PATH,
+    COMMIT_PATH,
+    FETCH_PATH,
+    OFFER_PATH,
+    TAKE_PATH,
+    Fetched,
+    Subscription,
+    TakeQuestion,
+)
+from fanout.pool.sessions.ownership import Choice, Reply
+from fanout.pool.sessions.ports import OtherMemberState
+from fanout.pool.sessions.session_pool import ANSWER_S, SessionPool
+from fanout.runtime.system_clock import SystemClock
+from tests.support.waiting import wait_until
+
+
+class Member:
+    """A member whose sessions are texts, and whose links are a list of markers."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        self.name = name
+        self.sessions: dict[str, bytes] = {}
+        self.undecided: set[str] = set()
+        self.connected: set[str] = set()
+        self.collecting: set[str] = set()
+        self.refuses: set[str] = set()
+        self.is_isolated = False
+        self.network = network
+        self.markers = 0
+        self.pool = SessionPool(
+            node=name,
+            host=self,
+            markers=self,
+            others=self,
+            clock=SystemClock(),
+            logger=structlog.get_logger(),
+        )
+
+    # SessionHost.
+
+    @property
+    def count(self) -> int:
+        """Number of sessions."""
+        return len(self.sessions)
+
+    def has(self, client_id: str) -> bool:
+        """Return whether a session is here."""
+        return client_id in self.sessions
+
+    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+        """Promise every session but those of user `other`."""
+        return Reply.REFUSED if question.user == "other" else (Subscription("t/#", 1, False, False, 0),)
+
+    def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
+        """Do without places."""
+
+    def export(self, client_id: str, markers: Mapping[str, str]) -> Fetched:
+        """Return the text."""
+        if client_id in self.undecided:
+            return Fetched("later")
+        return Fetched("exact" if markers else "inexact", self.sessions[client_id])
+
+    def take_back(self, client_id: str) -> None:
+        """Do nothing: sessions are never away."""
+
+    def release(self, client_id: str) -> None:
+        """Remove a session."""
+        del self.sessions[client_id]
+
+    def end(self, client_id: str) -> None:
+        """Remove a session."""
+        del self.sessions[client_id]
+
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection."""
+        return [(client_id, "", False) for client_id in self.sessions if client_id not in self.connected]
+
+    def send_away(self, count: int) -> int:
+        """Disconnect some clients."""
+        for client_id in list(self.connected)[:count]:
+            self.connected.discard(client_id)
+        return len(self.connected)
+
+    def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+        """Note that messages are collected."""
+        assert subscriptions
+        self.collecting.add(client_id)
+
+    def note_collected(self, client_ids: Sequence[str], link: str) -> None:
+        """Do without places."""
+
+    def may_adopt(self, client_id: str, value: bytes, question: TakeQuestion) -> bool:
+        """Take every session but some."""
+        return client_id not in self.refuses
+
+    def adopt(self, client_id: str, value: bytes, *, exact: bool) -> bool:
+        """Take a session."""
+        assert client_id in self.collecting
+        self.sessions[client_id] = value
+        return True
+
+    def stop_collecting(self, client_id: str) -> None:
+        """Note that nothing more is collected."""
+        self.collecting.discard(client_id)
+
+    # Markers.
+
+    def send(self) -> Mapping[str, str]:
+        """Send a marker, which passes at all members at once."""
+        self.markers += 1
+        marker = f"{self.name} {self.markers}"
+        for member in self.network.members.values():
+            asyncio.get_running_loop().call_soon(member.pool.marker_passed, "plant", self.name, marker)
+        return {"plant": marker}
+
+    # Others.
+
+    def states(self) -> Sequence[OtherMemberState]:
+        """Return the others."""
+        return [
+            OtherMemberState(
+                name,
+                is_silent=name in self.network.silent,
+                is_dead=name in self.network.dead,
+                is_ready=name not in self.network.silent | self.network.dead,
+                is_leaving=name in self.network.leaving,
+            )
+            for name in self.network.members
+            if name != self.name
+        ]
+
+    async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
+        """Call another member of the process."""
+        return await self.network.call(self.name, name, path, body)
+
+    def find(self, client_id: str, user: str = "") -> asyncio.Future[Choice]:
+        """Find the session of a client."""
+        return self.pool.find(client_id, user=user, superuser=False, anyone=False)
+
+
+class Network:
+    """Members that call each other, and what is wrong with the calls."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.silent: set[str] = set()
+        self.dead: set[str] = set()
+        self.leaving: set[str] = set()
+        self.calls: list[tuple[str, int]] = []
+        self.broken: Callable[[str, str], bool] = lambda name, path: False
+        """Whether a call to a member brings nothing."""
+        self.lost: Callable[[str, str], bool] = lambda name, path: False
+        """Whether the answer of a member is lost."""
+        self.hangs: set[str] = set()
+
+    async def call(self, source: str, target: str, path: str, body: bytes) -> bytes:
+        """Carry a call."""
+        self.calls.append((path, len(body)))
+        if target in self.hangs:
+            await asyncio.sleep(60)
+        await asyncio.sleep(0)
+        if self.broken(target, path):
+            raise AskFailed(AskFailure.UNREACHABLE)
+        pool = self.members[target].pool
+        handler = {
+            TAKE_PATH: pool.answer_take,
+            FETCH_PATH: pool.answer_fetch,
+            COMMIT_PATH: pool.answer_commit,
+            CLAIM_PATH: pool.answer_claim,
+            OFFER_PATH: pool.answer_offer,
+        }[path]
+        answer = await handler(source, body)
+        if self.lost(target, path):
+            raise AskFailed(AskFailure.TIMEOUT)
+        return answer
+
+
+@asynccontextmanager
+async def members(*names: str) -> AsyncIterator[tuple[Network, list[Member]]]:
+    """Give members that know each other."""
+    network = Network()
+    network.members = {name: Member(name, network) for name in names}
+    running = [asyncio.create_task(member.pool.run()) for member in network.members.values()]
+    try:
+        yield network, list(network.members.values())
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def come_until_served(member: Member, client_id: str) -> None:
+    """Let a client connect, some seconds after each refusal, until it gets its session."""
+    while client_id not in member.sessions and await member.find(client_id) is not Choice.FETCH:
+        await asyncio.sleep(3)
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
+async def test_many_sessions_move_in_few_calls(count: int) -> None:
+    """All at once: calls depend on their sizes, nobody waits long, and each session is at one place."""
+    async with members("a", "b", "c") as (_, (a, b, c)):
+        a.sessions = {f"client-{number}": b"value" for number in range(count)}
+        async with asyncio.timeout(200):
+            await asyncio.gather(*[come_until_served(b, client_id) for client_id in list(a.sessions)])
+        assert (len(a.sessions), len(b.sessions), len(c.sessions)) == (0, count, 0)
+        assert b.pool.figures.moved_in_total == count
+        assert (b.pool.figures.inexact_total, b.pool.figures.lost_total) == (0, 0)
+        kinds = b.pool.calls_total
+        assert kinds["take"] <= 6 * (count // ITEMS_MAX + 10)
+        assert kinds["fetch"] <= 4 * (count // ITEMS_MAX + 10)
+        assert kinds["commit"] <= 4 * (count // ITEMS_MAX + 10)
+
+
+async def test_a_client_that_nobody_knows_begins() -> None:
+    """At once, when all members that live have answered."""
+    async with members("a", "b", "c") as (network, (a, _, _)):
+        assert await a.find("new") is Choice.BEGIN
+        network.silent.add("b")
+        assert await a.find("new2") is Choice.LATER
+        network.dead.add("b")
+        assert await a.find("new3") is Choice.BEGIN
+
+
+async def test_nobody_waits_for_a_member_that_has_left() -> None:
+    """It has given its sessions away; one that is only slow may have some still."""
+    async with members("a", "b") as (network, (a, _)):
+        network.leaving.add("b")
+        network.broken = lambda name, _: name == "b"
+        assert await a.find("x") is Choice.BEGIN
+        network.broken = lambda name, _: False
+        network.lost = lambda name, _: name == "b"
+        assert await a.find("y") is Choice.LATER
+
+
+async def test_a_session_is_taken_though_another_member_is_silent() -> None:
+    """Who has it says so."""
+    async with members("a", "b", "c") as (network, (a, b, _)):
+        b.sessions["x"] = b"1"
+        network.silent.add("c")
+        assert await a.find("x") is Choice.FETCH
+        assert (a.sessions, b.sessions) == ({"x": b"1"}, {})
+        assert a.collecting == set()
+
+
+async def test_another_users_session_stays() -> None:
+    """And the client is told so."""
+    async with members("a", "b") as (_, (a, b)):
+        b.sessions["x"] = b"1"
+        assert await a.find("x", user="other") is Choice.REFUSE
+        assert b.sessions == {"x": b"1"}
+        assert await a.find("x") is Choice.FETCH
+
+
+async def test_nobody_waits_longer_than_that() -> None:
+    """Whatever a member does that is not known to be silent: a client waits 300 ms."""
+    async with members("a", "b") as (network, (a, _)):
+        network.hangs.add("b")
+        begun_s = time.monotonic()
+        assert await a.find("x") is Choice.LATER
+        assert ANSWER_S - 0.05 < time.monotonic() - begun_s < ANSWER_S + 1.0
+        assert a.pool.figures.later_total == 1
+
+
+async def test_a_session_with_messages_under_way_comes_later() -> None:
+    """The client is refused in time, and finds its session when the primary has answered them."""
+    async with members("a", "b") as (_, (a, b)):
+        b.sessions["x"] = b"1"
+        b.undecided.add("x")
+        assert await a.find("x") is Choice.LATER
+        b.undecided.clear()
+        await wait_until(lambda: a.sessions == {"x": b"1"}, 10)
+        assert b.sessions == {}
+
+
+async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
+    """The session is nowhere else by then."""
+    async with members("a", "b") as (network, (a, b)):
+        b.sessions["x"] = b"1"
+        lost = 2
+
+        def is_lost(_: str, path: str) -> bool:
+            nonlocal lost
+            lost -= path == COMMIT_PATH
+            return path == COMMIT_PATH and lost >= 0
+
+        network.lost = is_lost
+        a.find("x")
+        await wait_until(lambda: a.sessions == {"x": b"1"}, 10)
+        assert b.sessions == {}
+        assert a.pool.figures.lost_total == 0
+
+
+async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that fetched and fell silent does not keep it; the holder's own client need not even wait for that."""
+    monkeypatch.setattr(session_pool, "_PROMISE_S", 0.5)
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        b.sessions["x"] = b"1"
+        network.broken = lambda _, path: path == COMMIT_PATH
+        assert await a.find("x") is Choice.LATER
+        b.pool.began("x")  # its client is back
+        network.broken = lambda _, path: False
+        await wait_until(lambda: not a.collecting, 10)
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
+        assert await c.find("x") is Choice.FETCH
+        assert (b.sessions, c.sessions) == ({}, {"x": b"1"})
+
+
+async def test_a_session_that_may_not_come_stays() -> None:
+    """As one over the limits of the member; the holder takes it back, or gives it to another one."""
+    async with members("a", "b", "c") as (_, (a, b, c)):
+        b.sessions["x"] = b"1"
+        a.refuses.add("x")
+        assert await a.find("x") is Choice.LATER
+        assert b.sessions == {"x": b"1"}
+        assert await c.find("x") is Choice.FETCH
+
+
+async def test_a_claim_ends_older_sessions() -> None:
+    """Once the member is heard that was away; a session that is newer ends the claimant's instead."""
+    async with members("a", "b") as (network, (a, b)):
+        b.sessions["x"] = b"old"
+        network.broken = lambda name, _: name == "b"
+        a.sessions["x"] = b"new"
+        a.pool.began("x")
+        await asyncio.sleep(0.1)
+        assert b.sessions == {"x": b"old"}
+        network.broken = lambda name, _: False
+        await wait_until(lambda: b.sessions == {}, 10)
+        assert b.pool.figures.ended_total == 1
+        assert a.sessions == {"x": b"new"}
+
+
+async def test_a_member_that_leaves_gives_its_sessions_away() -> None:
+    """To the ready ones in turn, at the pace at which its clients go; it takes nobody any more."""
+    async with members("a", "b", "c", "d") as (network, (a, b, c, d)):
+        network.silent.add("d")
+        a.sessions = {f"client-{number}": b"value" for number in range(300)}
+        a.connected = {f"client-{number}" for number in range(100)}
+        leaving = asyncio.create_task(a.pool.hand_over(clients_per_s=50))
+        await wait_until(lambda: len(a.sessions) <= 100, 10)
+        assert a.pool.is_leaving
+        assert len(a.connected) > 20
+        await leaving
+        assert (a.sessions, a.connected, d.sessions) == ({}, set(), {})
+        assert len(b.sessions) + len(c.sessions) == 300
+        assert min(len(b.sessions), len(c.sessions)) > 100
+
+
+async def test_a_member_that_leaves_alone_does_not_wait() -> None:
+    """There is nobody who could take anything."""
+    async with members("a", "b") as (network, (a, _)):
+        network.dead.add("b")
+        a.sessions["x"] = b"1"
+        async with asyncio.timeout(1):
+            await a.pool.hand_over(clients_per_s=100)
+        assert a.sessions == {"x": b"1"}
+
+
+async def test_an_isolated_member_does_not_resume() -> None:
+    """The others may take it for dead."""
+    async with members("a", "b") as (_, (a, _b)):
+        assert a.pool.may_resume
+        a.is_isolated = True
+        assert not a.pool.may_resume
+
+
+@pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, COMMIT_PATH, CLAIM_PATH])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[1]", b'[["x"]]', b'[["",1,"a"]]', b'[["x",-1,"a"]]', b'[["x",1,"a b"]]', b'[["\\ud800",1,"a"]]'],
+)
+async def test_garbage_is_refused(path: str, body: bytes) -> None:
+    """Before anything is done."""
+    async with members("a", "b") as (network, (a, _)):
+        a.sessions["x"] = b"1"
+        with pytest.raises(ValueError):  # noqa: PT011  # whatever it says goes nowhere
+            await network.call("b", "a", path, body)
+        assert a.sessions == {"x": b"1"}
