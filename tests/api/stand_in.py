@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+from fastapi import FastAPI
+
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
@@ -533,6 +535,15 @@ def syncing_node() -> StandInNode:
     return node
 
 
+_MAKING = threading.Lock()
+"""FastAPI hides warnings while it makes an app, for the whole process: beside another thread some would come out."""
+
+
+def _make_app(node: StandInNode, access: OperatorAccess) -> FastAPI:
+    with _MAKING:
+        return create_app(node, access=access)
+
+
 @contextlib.contextmanager
 def serving(node: StandInNode, *, access: OperatorAccess = LOOPBACK) -> Iterator[str]:
     """Serve `node` from a thread of its own, for commands that block; yield the URL."""
@@ -541,7 +552,7 @@ def serving(node: StandInNode, *, access: OperatorAccess = LOOPBACK) -> Iterator
     stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
-        server = HttpServer(lambda: create_app(node, access=access), host="127.0.0.1", port=0)
+        server = HttpServer(lambda: _make_app(node, access), host="127.0.0.1", port=0)
         stop = asyncio.Event()
         await server.start()
         urls.append(server.url)
