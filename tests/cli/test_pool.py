@@ -39,6 +39,8 @@ def waiting_node() -> StandInNode:
         digest_equal=None,
         lag=None,
         sessions=None,
+        moved_in=None,
+        moved_out=None,
         version=None,
         config_digest=None,
     )
