@@ -69,6 +69,7 @@ _LABELS = {
     "hook_failures_total": "reason",
     "closed_total": "reason",
     "ask_failures_total": "reason",
+    "session_calls_total": "kind",
 }
 """The label of each field that has several figures, with a name for each."""
 _NOT_FIGURES = frozenset({"epoch", "number"})

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from pydantic import ConfigDict
 
 from fanout.config.address import Address
-from fanout.config.values import HttpAddress, MemberCount, PathText, PeerAddress, PeerAddresses, Seconds
+from fanout.config.values import Count, HttpAddress, MemberCount, PathText, PeerAddress, PeerAddresses, Seconds
 from fanout.errors import ConfigFault
 
 __all__ = ["PoolConfig", "find_pool_faults"]
@@ -53,6 +53,8 @@ class PoolConfig:
     """Silence, to this node and at the primary, after which the sessions of a member are taken for lost."""
     unknown_sessions: Literal["refuse", "begin"] = "refuse"
     """What a client gets whose session may be at a silent member: refused (0x88) until that is known, or a new one."""
+    drain_clients_per_s: Count = 500
+    """Clients that a member sends away in a second when it leaves, after its other sessions were given to members."""
     dns_interval_s: Seconds = 5.0
     """Pause between two look-ups of `dns`."""
     members_max: MemberCount = 16

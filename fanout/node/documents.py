@@ -54,7 +54,6 @@ from fanout.node.pool.documents import config_digest, member_facts, pool_documen
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
-from fanout.pool.sessions.session_pool import SessionPool
 from fanout.replica.store import Replica
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.client_list import ClientQuery
@@ -63,6 +62,7 @@ from fanout.storage.store import DiskStore
 
 if TYPE_CHECKING:
     from fanout.link.link import Link
+    from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.write.writer import LogWriter
     from fanout.workers.pool import WorkerPool
 

@@ -42,7 +42,6 @@ from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
-from fanout.pool.sessions.session_pool import SessionPool
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
 
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
+    from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.files.columns import LogSource
     from fanout.workers.pool import WorkerPool
 
@@ -300,6 +300,8 @@ class Node:
         self.keep_clients()
         if self._sending_away is not None:
             await asyncio.gather(self._sending_away, return_exceptions=True)
+        if self.sessions is not None and self.members is not None and not self.opening:
+            await self.sessions.hand_over(clients_per_s=self.members.config.drain_clients_per_s)
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
         try:

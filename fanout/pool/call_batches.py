@@ -1,7 +1,7 @@
 """Questions that go to a member together: the first at once, later ones in the next call.
 
-While a call is under way, or its window is not over, questions collect; a full call waits for no window. So the number
-of calls depends on windows and sizes, not on how many clients cause questions.
+While a call is under way, or its window is not over, questions collect; what did not fit in a call waits for no window.
+So the number of calls depends on windows and sizes, not on how many clients cause questions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WINDOW_S: Final = 0.03
 ITEMS_MAX: Final = 1000
 """Most questions of one call."""
 BYTES_MAX: Final = 256 * 1024
-"""Bytes of questions above which a call gets no further one."""
+"""Most bytes of the questions of one call; a longer question goes alone."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -58,28 +58,38 @@ class CallBatches(Generic[Q, A]):
         self._bytes_of = bytes_of
         self._waiting_max = waiting_max
         self._window_s = window_s
-        self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._waiting: deque[tuple[Q, int, asyncio.Future[A]]] = deque()
+        """Each question, its bytes, and the future for its answer."""
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def ask(self, question: Q) -> asyncio.Future[A]:
-        """Ask a question, and return the future for its answer; it fails with `AskFailed`."""
+        """Ask a question, and return the future for its answer.
+
+        It fails with `AskFailed`, or with another error of `send`, which is a bug; it is cancelled by `close`, and when
+        that was called before.
+        """
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            answer.cancel()
+            return answer
         self.questions_total += 1
         if len(self._waiting) >= self._waiting_max:
             self.refused_total += 1
             answer.set_exception(AskFailed(AskFailure.TIMEOUT))
             return answer
-        self._waiting.append((question, answer))
+        self._waiting.append((question, self._bytes_of(question), answer))
         if self._task is None:
             self._task = asyncio.create_task(self._work())
         return answer
 
     def close(self) -> None:
-        """Cancel the call under way, and all that waits."""
+        """Cancel the call under way, all that waits, and what is asked from now on."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
         while self._waiting:
-            self._waiting.popleft()[1].cancel()
+            self._waiting.popleft()[2].cancel()
 
     async def _work(self) -> None:
         """Make calls until no question waits; the window of the last call is over then."""
@@ -87,10 +97,11 @@ class CallBatches(Generic[Q, A]):
         while True:
             begun_s = loop.time()
             asked = self._next()
+            is_cut = bool(self._waiting)  # the others did not fit
             if asked:
                 self.calls_total += 1
                 await self._call(asked)
-            if len(self._waiting) < ITEMS_MAX:
+            if not is_cut:
                 await asyncio.sleep(max(0.0, begun_s + self._window_s - loop.time()))
             if not self._waiting:
                 self._task = None
@@ -99,12 +110,15 @@ class CallBatches(Generic[Q, A]):
     def _next(self) -> list[tuple[Q, asyncio.Future[A]]]:
         """Take the questions of the next call, without those that nobody waits for any more."""
         taken: list[tuple[Q, asyncio.Future[A]]] = []
-        size = 0
-        while self._waiting and len(taken) < ITEMS_MAX and size < BYTES_MAX:
-            question, answer = self._waiting.popleft()
+        bytes_left = BYTES_MAX
+        while self._waiting and len(taken) < ITEMS_MAX:
+            question, size, answer = self._waiting[0]
             if not answer.done():
+                if taken and size > bytes_left:
+                    break
                 taken.append((question, answer))
-                size += self._bytes_of(question)
+                bytes_left -= size
+            self._waiting.popleft()
         return taken
 
     async def _call(self, asked: list[tuple[Q, asyncio.Future[A]]]) -> None:
@@ -116,7 +130,11 @@ class CallBatches(Generic[Q, A]):
             for _, future in asked:
                 if not future.done():
                     future.set_exception(AskFailed(failure.failure))
-        except BaseException:
+        except Exception as error:  # a bug: whoever asked gets it, and later questions go on
+            for _, future in asked:
+                if not future.done():
+                    future.set_exception(error)
+        except asyncio.CancelledError:
             for _, future in asked:
                 future.cancel()
             raise

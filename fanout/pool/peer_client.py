@@ -27,9 +27,17 @@ __all__ = ["PeerClient"]
 
 ANSWER_S: Final = 2.0
 """Time for a whole answer. It is longer than the silence after which a member is suspect: nobody waits for it."""
-_FAILURES: Final = {401: AskFailure.REFUSED, 404: AskFailure.PROTOCOL, 426: AskFailure.PROTOCOL}
-_CALLS_MAX: Final = 5
-"""Calls to one member at a time: a question about itself, and one of each kind about sessions."""
+KEPT_S: Final = 3.0
+"""Time for which an idle connection is used again. A member closes it after 5 s; a call in that moment would fail."""
+_FAILURES: Final = {
+    401: AskFailure.REFUSED,
+    404: AskFailure.PROTOCOL,
+    426: AskFailure.PROTOCOL,
+    503: AskFailure.TIMEOUT,
+}
+_CALLS_MAX: Final = 6
+"""Calls to one member at a time: a question about itself, and one of each kind about sessions. A call of one kind never
+waits for one of another."""
 
 
 class PeerClient:
@@ -55,7 +63,9 @@ class PeerClient:
         connections_max = members_max * _CALLS_MAX
         self._http = httpx.AsyncClient(
             timeout=None,  # the whole question has one time limit
-            limits=httpx.Limits(max_connections=connections_max, max_keepalive_connections=connections_max),
+            limits=httpx.Limits(
+                max_connections=connections_max, max_keepalive_connections=connections_max, keepalive_expiry=KEPT_S
+            ),
             trust_env=False,  # a proxy of the environment has no business with the token
             follow_redirects=False,
             verify=False if tls is None else tls,

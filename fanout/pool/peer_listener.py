@@ -2,7 +2,8 @@
 
 Who asks is checked before anything else of a request is looked at: by TLS during the handshake where certificates are
 configured, then by the token. Only then a body is read, up to the limit of its path; `fanout.api.http_connection`
-bounds time and connections.
+bounds time and connections. It closes no connection while a handler works, and a handler works on when its connection
+has ended, so their number has a bound of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ __all__ = ["MEMBER_PATH", "REFUSALS", "Handler", "PeerListener"]
 
 MEMBER_PATH: Final = "/pool/member"
 """Path that answers GET with the facts of the member."""
-REFUSALS: Final = ("token", "protocol", "request", "body")
+REFUSALS: Final = ("token", "protocol", "request", "body", "incomplete", "busy")
 """Reasons for a refusal: the token is missing or wrong; another version of the protocol; nothing that members ask; a
-body that is too long."""
+body that is too long, or that did not come whole; too many requests are being handled."""
+HANDLED_MAX: Final = 256
+"""Requests that are handled at a time; members of a pool make a handful each."""
 
 Handler: TypeAlias = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request, given the `node.id` that the member states, and the body; raises `ValueError` for a wrong one."""
@@ -50,6 +53,7 @@ class PeerListener:
         """Requests that were refused, by reason."""
         self._answer = answer
         self._handlers: dict[str, tuple[Handler, int]] = {}
+        self._handled = 0
         self._expected = None if token is None else f"Bearer {token}".encode()
 
     def handle(self, path: str, handler: Handler, *, body_bytes_max: int) -> None:
@@ -86,15 +90,22 @@ class PeerListener:
         try:
             body = await _read_body(headers, receive, bytes_max=bytes_max)
         except _Gone:
+            self.refused_total["incomplete"] += 1
             return
         if body is None:
             await self._refuse(send, "body", 413)
             return
+        if self._handled >= HANDLED_MAX:
+            await self._refuse(send, "busy", 503)
+            return
+        self._handled += 1
         try:
             answer = await handler(asker, body)
         except ValueError:
             await self._refuse(send, "request", 400)
             return
+        finally:
+            self._handled -= 1
         self.answered_total += 1
         await _respond(send, 200, answer)
 

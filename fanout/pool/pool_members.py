@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
 
 _OWN_INTERVAL_S: Final = 2.0
-"""Pause between two questions to an address that leads to this process, before the kept connection is closed (5 s)."""
+"""Pause between two questions to an address that leads to this process, before the kept connection is closed (3 s)."""
 
 
 @dataclass(frozen=True, slots=True)

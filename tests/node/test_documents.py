@@ -175,6 +175,7 @@ class PartsOfNode(SimpleNamespace):
             http=None,
             members=None,
             peer_listener=None,
+            sessions=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
         )
 

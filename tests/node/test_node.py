@@ -92,6 +92,10 @@ class LinkStandIn:
             self.ended = True
         raise self.fault or AssertionError
 
+    def heard_s(self, node: str) -> float | None:
+        """Hear nobody through the primary."""
+        return None
+
     def fail(self, fault: Exception) -> None:
         self.fault = fault
         self._failed.set()

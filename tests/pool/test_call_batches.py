@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fanout.pool.call_batches import ITEMS_MAX, CallBatches
+from fanout.pool.call_batches import BYTES_MAX, ITEMS_MAX, CallBatches
 from fanout.pool.membership import AskFailed, AskFailure
 
 
@@ -56,7 +56,34 @@ async def test_calls_are_bounded() -> None:
     assert [len(one) for one in member.calls] == [ITEMS_MAX, ITEMS_MAX, 1]
     member.calls.clear()
     await asyncio.gather(*[member.batches.ask(100_000) for _ in range(4)])
-    assert [len(one) for one in member.calls] == [3, 1]
+    assert [len(one) for one in member.calls] == [2, 2]
+    member.calls.clear()
+    await asyncio.gather(*[member.batches.ask(number) for number in (1, 2 * BYTES_MAX, 2)])
+    assert member.calls == [[1], [2 * BYTES_MAX], [2]]
+
+
+async def test_what_did_not_fit_waits_for_no_window() -> None:
+    """A window collects questions; it is no pause between two calls for questions that wait already."""
+    member = Member(waiting_max=3 * ITEMS_MAX, window_s=3600.0)
+    async with asyncio.timeout(10.0):
+        await asyncio.gather(*[member.batches.ask(1) for _ in range(2 * ITEMS_MAX + 1)])
+    later = member.batches.ask(7)
+    await asyncio.sleep(0)
+    assert len(member.calls) == 3
+    member.batches.close()
+    assert later.cancelled()
+
+
+async def test_100_000_questions_to_three_members_take_as_many_calls_as_they_fill() -> None:
+    """Each answer belongs to its question, and the order is kept."""
+    members = [Member(waiting_max=100_000) for _ in range(3)]
+    asked = [members[number % 3].batches.ask(number % 200) for number in range(100_000)]
+    assert await asyncio.gather(*asked) == [(number % 200) ** 2 for number in range(100_000)]
+    for index, member in enumerate(members):
+        sent = [question for call in member.calls for question in call]
+        assert sent == [number % 200 for number in range(index, 100_000, 3)]
+        assert member.batches.calls_total == len(member.calls) == -(-len(sent) // ITEMS_MAX)
+        assert (member.batches.questions_total, member.batches.refused_total) == (len(sent), 0)
 
 
 async def test_a_call_that_fails_fails_for_each_question() -> None:
@@ -74,6 +101,23 @@ async def test_a_call_that_fails_fails_for_each_question() -> None:
     assert await member.batches.ask(3) == 9
 
 
+async def test_a_bug_reaches_whoever_asked() -> None:
+    """Those of the next call get their answers."""
+    member = Member()
+    member.may_answer.clear()
+    member.failure = KeyError("a bug")
+    first = member.batches.ask(1)
+    await asyncio.sleep(0)
+    later = member.batches.ask(2)
+    member.may_answer.set()
+    with pytest.raises(KeyError, match="a bug"):
+        await first
+    member.failure = None
+    async with asyncio.timeout(10.0):
+        assert await later == 4
+        assert await member.batches.ask(3) == 9
+
+
 async def test_too_many_questions_are_refused() -> None:
     """And those that nobody waits for any more are not sent."""
     member = Member(waiting_max=2)
@@ -86,7 +130,7 @@ async def test_too_many_questions_are_refused() -> None:
     assert member.batches.refused_total == 1
     given_up.cancel()
     member.may_answer.set()
-    assert await asyncio.gather(first, waiting) == [1, 4]
+    assert list(await asyncio.gather(first, waiting)) == [1, 4]
     assert member.calls == [[1], [2]]
 
 
@@ -94,10 +138,22 @@ async def test_closing_ends_everything() -> None:
     """Questions under way and waiting are cancelled."""
     member = Member()
     member.may_answer.clear()
-    asked = [member.batches.ask(1)]
+    under_way = member.batches.ask(1)
     await asyncio.sleep(0)
-    asked.append(member.batches.ask(2))
+    asked = (under_way, member.batches.ask(2))
     member.batches.close()
     for future in asked:
         with pytest.raises(asyncio.CancelledError):
             await future
+
+
+async def test_a_question_after_the_end_is_cancelled() -> None:
+    """Nobody would answer it; no task stays."""
+    member = Member()
+    tasks = asyncio.all_tasks()
+    await member.batches.ask(1)
+    member.batches.close()
+    assert member.batches.ask(2).cancelled()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
+    assert member.calls == [[1]]

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
 from fanout.api.models import (
@@ -24,8 +24,10 @@ from fanout.pool.convergence import Verdict
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure
 from fanout.pool.pool_members import OtherMember, PoolFigures
-from fanout.pool.sessions.session_pool import SessionFigures, SessionPool
 from fanout.selection import Selector
+
+if TYPE_CHECKING:
+    from fanout.pool.sessions.session_pool import SessionFigures, SessionPool
 
 __all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
 

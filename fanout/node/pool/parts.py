@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.api.http_server import HttpServer
 from fanout.config import NodeConfig, read_token
-from fanout.link.link import Link
 from fanout.node.pool.documents import config_digest
-from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, ServerSessions
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.peer_tls import load_peer_tls
 from fanout.pool.pool_members import CutsOfLinks, PoolMembers
-from fanout.pool.sessions.move_messages import CLAIM_PATH, COMMIT_PATH, FETCH_PATH, REQUEST_BYTES_MAX, TAKE_PATH
-from fanout.pool.sessions.session_pool import SessionPool
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
+
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+    from fanout.pool.sessions.session_pool import SessionPool
 
 __all__ = ["make_pool_members", "make_session_pool"]
 
@@ -88,6 +89,11 @@ def make_session_pool(
         clock: Gives the time.
         logger: Takes log lines.
     """
+    # Nodes that are in no pool do without these, and nodes without links without the links.
+    from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, ServerSessions
+    from fanout.pool.sessions import move_messages
+    from fanout.pool.sessions.session_pool import SessionPool
+
     node = members.membership.node
     sessions = SessionPool(
         node=node,
@@ -99,11 +105,12 @@ def make_session_pool(
         begins_when_unknown=members.config.unknown_sessions == "begin",
     )
     for path, handler in (
-        (TAKE_PATH, sessions.answer_take),
-        (FETCH_PATH, sessions.answer_fetch),
-        (COMMIT_PATH, sessions.answer_commit),
-        (CLAIM_PATH, sessions.answer_claim),
+        (move_messages.TAKE_PATH, sessions.answer_take),
+        (move_messages.FETCH_PATH, sessions.answer_fetch),
+        (move_messages.COMMIT_PATH, sessions.answer_commit),
+        (move_messages.CLAIM_PATH, sessions.answer_claim),
+        (move_messages.OFFER_PATH, sessions.answer_offer),
     ):
-        members.listener.handle(path, handler, body_bytes_max=REQUEST_BYTES_MAX)
+        members.listener.handle(path, handler, body_bytes_max=move_messages.REQUEST_BYTES_MAX)
     server.lifecycles.finder = PoolSessionFinder(sessions, has_access=has_access)
     return sessions

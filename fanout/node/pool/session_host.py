@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.link.link import Link
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
 from fanout.pool.sessions.ownership import Choice, Reply
@@ -158,6 +160,25 @@ class ServerSessions:
         self._going.pop(client_id, None)
         self._moves.end(client_id)
 
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection that may go: Client Identifier, user, and whether a superuser's."""
+        connections = self._server.lifecycles.connection_of
+        found = []
+        for session in self._server.registry:
+            if session.expiry_s and session not in connections:
+                access = session.access
+                superuser = access is not None and access.identity.superuser
+                found.append((session.client_id, session.user, superuser))
+        return found
+
+    def send_away(self, count: int) -> int:
+        """Disconnect so many clients, which are to use another server; return how many are left."""
+        connections = self._server.lifecycles.connection_of
+        reason_code, properties = self._server.lifecycles.farewell(ReasonCode.USE_ANOTHER_SERVER)
+        for connection in list(islice(connections.values(), count)):
+            connection.disconnect(reason_code, properties=properties)
+        return len(connections)
+
     # Sessions that come.
 
     def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
@@ -270,8 +291,16 @@ class PoolWitness:
         states = []
         for other in self._members.others():
             silent_s = now_s - max(self._members.silent_since(other.peer), self._heard_s(other.peer.name))
-            is_dead = not other.reachable and silent_s > self._dead_after_s
-            states.append(OtherMemberState(other.peer.name, is_silent=not other.reachable, is_dead=is_dead))
+            said = "" if other.peer.facts is None else other.peer.facts.state
+            states.append(
+                OtherMemberState(
+                    other.peer.name,
+                    is_silent=not other.reachable,
+                    is_dead=not other.reachable and silent_s > self._dead_after_s,
+                    is_ready=other.reachable and said == "ready",
+                    is_leaving=said == "stopping",
+                )
+            )
         return states
 
     @property
@@ -313,6 +342,11 @@ class PoolSessionFinder:
     def may_resume(self) -> bool:
         """Whether this node may go on with its own sessions."""
         return self._pool.may_resume
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node gives its sessions away, and takes no client any more."""
+        return self._pool.is_leaving
 
     def began(self, client_id: str) -> None:
         """Note that the session of a client begins here, or goes on here."""

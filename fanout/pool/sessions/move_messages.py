@@ -20,6 +20,7 @@ __all__ = [
     "CLAIM_PATH",
     "COMMIT_PATH",
     "FETCH_PATH",
+    "OFFER_PATH",
     "REQUEST_BYTES_MAX",
     "TAKE_PATH",
     "Fetched",
@@ -47,6 +48,7 @@ TAKE_PATH: Final = "/pool/take"
 FETCH_PATH: Final = "/pool/fetch"
 COMMIT_PATH: Final = "/pool/commit"
 CLAIM_PATH: Final = "/pool/claim"
+OFFER_PATH: Final = "/pool/offer"
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Longest request: a chunk of questions has at most half of it."""
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -65,7 +67,7 @@ class SessionQuestion(NamedTuple):
 
 
 class TakeQuestion(NamedTuple):
-    """TAKE of one session."""
+    """TAKE of one session; or OFFER, which asks another member to take it."""
 
     client_id: str
     """Client Identifier."""
@@ -127,16 +129,16 @@ def decode_request(document: bytes) -> list[SessionQuestion]:
 
 
 def encode_take_request(questions: Sequence[TakeQuestion]) -> bytes:
-    """Return TAKE."""
+    """Return TAKE or OFFER."""
     rows = [[one.client_id, *one.epoch, one.user, one.superuser, one.anyone] for one in questions]
     return json.dumps(rows).encode()
 
 
 def decode_take_request(document: bytes) -> list[TakeQuestion]:
-    """Return the questions of TAKE.
+    """Return the questions of TAKE or OFFER.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is neither.
     """
     questions = []
     for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
@@ -215,12 +217,12 @@ def decode_fetch_answers(document: bytes) -> list[Fetched]:
 
 
 def encode_commit_answers(answers: Sequence[bool]) -> bytes:
-    """Return the answers to COMMIT."""
+    """Return the answers to COMMIT or OFFER."""
     return json.dumps(list(answers)).encode()
 
 
 def decode_commit_answers(document: bytes) -> list[bool]:
-    """Return the answers to COMMIT.
+    """Return the answers to COMMIT or OFFER.
 
     Raises:
         ValueError: It has none.

@@ -42,6 +42,12 @@ class SessionHost(Protocol):
     def end(self, client_id: str) -> None:
         """End a session that is older than one elsewhere, and its connection."""
 
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection that may go: Client Identifier, user, and whether a superuser's."""
+
+    def send_away(self, count: int) -> int:
+        """Disconnect so many clients, which are to use another server; return how many are left."""
+
     # Sessions that come.
 
     def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
@@ -77,6 +83,10 @@ class OtherMemberState:
     """Whether nobody waits for it."""
     is_dead: bool
     """Whether it has been silent everywhere for so long that its sessions are taken for lost."""
+    is_ready: bool = True
+    """Whether it serves clients, and will go on to do so."""
+    is_leaving: bool = False
+    """Whether it has said that it stops: it has given its sessions away when it cannot be reached any more."""
 
 
 class Others(Protocol):

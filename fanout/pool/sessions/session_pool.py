@@ -25,6 +25,7 @@ from fanout.pool.sessions.move_messages import (
     CLAIM_PATH,
     COMMIT_PATH,
     FETCH_PATH,
+    OFFER_PATH,
     TAKE_PATH,
     Fetched,
     Holding,
@@ -87,6 +88,14 @@ _PROMISE_S: Final = 10.0
 """Time after which a session that was promised, and not fetched or committed, goes on where it is."""
 _PAUSE_S: Final = 0.05
 _SWEEP_S: Final = 1.0
+_OFFER_S: Final = 0.1
+"""Pause between two rounds of a hand-over."""
+_OFFERED_S: Final = 2.0
+"""Time in which a session that was offered is fetched; then it is offered again."""
+_GOODBYE_S: Final = 1.0
+"""Time that a member which leaves is still there, so that all have heard that it does."""
+_STUCK_S: Final = 8.0
+"""Time without any progress after which a hand-over is given up."""
 _VALUES_BYTES_MAX: Final = 32 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
 _MOVES_MAX: Final = 3_000
@@ -139,10 +148,11 @@ class _Batches:
         self.fetch: CallBatches[SessionQuestion, tuple[Fetched, Mapping[str, str]]] = batches(sends.fetch)
         self.commit: CallBatches[SessionQuestion, bool] = batches(sends.commit)
         self.claim: CallBatches[SessionQuestion, Epoch | None] = batches(sends.claim)
+        self.offer: CallBatches[TakeQuestion, bool] = batches(sends.offer)
 
     def all(self) -> tuple[CallBatches[Any, Any], ...]:
         """Return the batches of every kind."""
-        return self.take, self.fetch, self.commit, self.claim
+        return self.take, self.fetch, self.commit, self.claim, self.offer
 
 
 class _Sends:
@@ -165,6 +175,11 @@ class _Sends:
     async def commit(self, questions: Sequence[SessionQuestion]) -> list[bool]:
         return _read(
             decode_commit_answers, await self._call(COMMIT_PATH, encode_request(questions), timeout_s=_COMMIT_S)
+        )
+
+    async def offer(self, questions: Sequence[TakeQuestion]) -> list[bool]:
+        return _read(
+            decode_commit_answers, await self._call(OFFER_PATH, encode_take_request(questions), timeout_s=_COMMIT_S)
         )
 
     async def claim(self, questions: Sequence[SessionQuestion]) -> list[Epoch | None]:
@@ -209,6 +224,10 @@ class SessionPool:
         self._logger = logger
         self._begins_when_unknown = begins_when_unknown
         self._epochs = EpochClock(node)
+        self.is_leaving = False
+        """Whether this node gives its sessions away, and takes no client any more."""
+        self._offered: dict[str, float] = {}
+        """Client Identifier of a session that was offered, to when it is offered again."""
         self._known: dict[str, Ownership] = {}
         self._promises: dict[str, _Promise] = {}
         """Client Identifier to the promise, oldest first."""
@@ -244,24 +263,16 @@ class SessionPool:
         Returns:
             FETCH: it is here now; BEGIN: there is none; REFUSE: it is another user's; LATER: not known in time.
         """
-        found: asyncio.Future[Choice] = asyncio.get_running_loop().create_future()
-        epoch = self._next_epoch()
-        own = ask(self._get(client_id), epoch) if len(self._moves) < _MOVES_MAX else None
-        if own is None:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Choice] = loop.create_future()
+        move = self._start(client_id, user=user, superuser=superuser, anyone=anyone)
+        if move is None:
             self._give_later(found)
             return found
-        self._known[client_id] = own
-        former = self._moves.pop(client_id, None)
-        if former is not None:
-            former.cancel()
-        question = TakeQuestion(client_id, epoch, user, superuser, anyone)
-        move = self._moves[client_id] = asyncio.create_task(self._move(question), name="session-move")
-        timer = asyncio.get_running_loop().call_later(ANSWER_S, self._give_later, found)
+        timer = loop.call_later(ANSWER_S, self._give_later, found)
 
         def ended(task: asyncio.Task[Choice]) -> None:
             timer.cancel()
-            if self._moves.get(client_id) is task:
-                del self._moves[client_id]
             if found.done():
                 return
             choice = Choice.LATER if task.cancelled() or task.exception() is not None else task.result()
@@ -272,6 +283,26 @@ class SessionPool:
 
         move.add_done_callback(ended)
         return found
+
+    def _start(self, client_id: str, *, user: str, superuser: bool, anyone: bool) -> asyncio.Task[Choice] | None:
+        """Begin to bring a session here; return None when it is here, has all but arrived, or too many are coming."""
+        epoch = self._next_epoch()
+        own = ask(self._get(client_id), epoch) if len(self._moves) < _MOVES_MAX else None
+        if own is None:
+            return None
+        self._known[client_id] = own
+        former = self._moves.pop(client_id, None)
+        if former is not None:
+            former.cancel()
+        question = TakeQuestion(client_id, epoch, user, superuser, anyone)
+        move = self._moves[client_id] = asyncio.create_task(self._move(question), name="session-move")
+
+        def ended(task: asyncio.Task[Choice]) -> None:
+            if self._moves.get(client_id) is task:
+                del self._moves[client_id]
+
+        move.add_done_callback(ended)
+        return move
 
     # For the links.
 
@@ -288,6 +319,48 @@ class SessionPool:
             waiter.set_result(None)
 
     # For the node.
+
+    async def hand_over(self, *, clients_per_s: float) -> None:
+        """Give all sessions to other members, and take no client any more; ends when nothing moves any more.
+
+        Sessions without a connection go at once. Clients are sent away at a pace, and bring their sessions to the
+        members at which they connect; those of clients that do not come are offered too.
+
+        Args:
+            clients_per_s: Clients that are sent away in a second.
+        """
+        self.is_leaving = True
+        begun = self.figures.moved_out_total
+        left, moved_at_s = 1, self._clock.monotonic()
+        while any(other.is_ready for other in self._others.states()):
+            before = (self.figures.moved_out_total, left)
+            self._offer_absent()
+            left = self._host.send_away(max(1, round(clients_per_s * _OFFER_S)))
+            await asyncio.sleep(_OFFER_S)
+            now_s = self._clock.monotonic()
+            if (self.figures.moved_out_total, left) != before:
+                moved_at_s = now_s
+            is_done = not left and not self._host.absent()
+            if now_s - moved_at_s >= (_GOODBYE_S if is_done else _STUCK_S):
+                break
+        self._logger.info(
+            "sessions handed over", moved=self.figures.moved_out_total - begun, left=len(self._host.absent())
+        )
+
+    def _offer_absent(self) -> None:
+        """Offer the sessions without a connection to the ready members in turn, each again until it has gone."""
+        ready = [other.name for other in self._others.states() if other.is_ready]
+        now_s = self._clock.monotonic()
+        for turn, (client_id, user, superuser) in enumerate(self._host.absent()):
+            if client_id in self._promises or not ready or self._offered.get(client_id, 0.0) > now_s:
+                continue
+            if len(self._offered) >= _MOVES_MAX:
+                self._offered = {each: until_s for each, until_s in self._offered.items() if until_s > now_s}
+                if len(self._offered) >= _MOVES_MAX:
+                    break
+            self._offered[client_id] = now_s + _OFFERED_S
+            question = TakeQuestion(client_id, self._next_epoch(), user, superuser, anyone=False)
+            self._batches_to(ready[turn % len(ready)]).offer.ask(question).add_done_callback(_ignore)
 
     async def run(self) -> None:
         """Take back what nobody fetched in time, and forget what is too old, until cancelled."""
@@ -307,7 +380,7 @@ class SessionPool:
     @property
     def calls_total(self) -> dict[str, int]:
         """Calls to other members, by kind."""
-        kinds = ("take", "fetch", "commit", "claim")
+        kinds = ("take", "fetch", "commit", "claim", "offer")
         totals = dict.fromkeys(kinds, 0)
         for batches in self._batches.values():
             for kind, each in zip(kinds, batches.all(), strict=True):
@@ -347,6 +420,15 @@ class SessionPool:
                 self._host.release(client_id)
                 self.figures.moved_out_total += 1
             answers.append(committed)
+        return encode_commit_answers(answers)
+
+    async def answer_offer(self, asker: str, body: bytes) -> bytes:
+        """Answer OFFER: begin to take the sessions, as far as there is room."""
+        answers = []
+        for client_id, _, user, superuser, anyone in decode_take_request(body):
+            is_free = not self.is_leaving and client_id not in self._moves
+            move = self._start(client_id, user=user, superuser=superuser, anyone=anyone) if is_free else None
+            answers.append(move is not None)
         return encode_commit_answers(answers)
 
     async def answer_claim(self, asker: str, body: bytes) -> bytes:
@@ -445,6 +527,8 @@ class SessionPool:
                 self._epochs.see(holding.answer.epoch)
                 subscriptions[other.name] = holding.subscriptions
                 answers.append((other.name, holding.answer))
+                continue
+            if other.is_leaving and (future is None or _is_gone(future)):
                 continue
             if future is not None:
                 future.cancel()
@@ -609,8 +693,21 @@ class SessionPool:
                 del self._known[client_id]
 
 
+def _is_gone(answer: asyncio.Future[Holding]) -> bool:
+    """Return whether a question failed because nothing listens at the member."""
+    error = answer.exception() if answer.done() and not answer.cancelled() else None
+    return isinstance(error, AskFailed) and error.failure is AskFailure.UNREACHABLE
+
+
+def _ignore(answer: asyncio.Future[bool]) -> None:
+    """Take the answer to OFFER: whether the session goes is seen when it does."""
+    if not answer.cancelled():
+        answer.exception()
+
+
 def _bytes_of(question: TakeQuestion | SessionQuestion) -> int:
-    return 100 + 6 * len(question.client_id)
+    user = question.user if isinstance(question, TakeQuestion) else ""
+    return 100 + 6 * (len(question.client_id) + len(user))
 
 
 def _read(decode: Callable[..., list[T]], answer: bytes) -> list[T]:

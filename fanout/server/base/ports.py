@@ -117,6 +117,10 @@ class SessionFinder(Protocol):
     def may_resume(self) -> bool:
         """Whether this node may go on with its own sessions: False while others may take it for dead."""
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node gives its sessions away, and takes no client any more."""
+
     def began(self, client_id: str) -> None:
         """Note that the session of a client begins here, or goes on here: what is older elsewhere ends."""
 

@@ -86,7 +86,10 @@ class SessionLifecycles:
         In a pool, a client that wants a session which is not here waits until the other members have answered.
         """
         finder = self.finder
-        if finder is None or terms.clean_start:
+        if finder is not None and finder.is_leaving:
+            reason_code, properties = self.farewell(ReasonCode.USE_ANOTHER_SERVER)
+            connection.refuse(reason_code, properties=properties)
+        elif finder is None or terms.clean_start:
             self._attach(connection, terms, access)
         elif self._registry.get(terms.client_id) is None:
             user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)

@@ -17,6 +17,7 @@ from fanout.pool.sessions.move_messages import (
     CLAIM_PATH,
     COMMIT_PATH,
     FETCH_PATH,
+    OFFER_PATH,
     TAKE_PATH,
     Fetched,
     Subscription,
@@ -36,6 +37,7 @@ class Member:
         self.name = name
         self.sessions: dict[str, bytes] = {}
         self.undecided: set[str] = set()
+        self.connected: set[str] = set()
         self.collecting: set[str] = set()
         self.refuses: set[str] = set()
         self.is_isolated = False
@@ -85,6 +87,16 @@ class Member:
         """Remove a session."""
         del self.sessions[client_id]
 
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection."""
+        return [(client_id, "", False) for client_id in self.sessions if client_id not in self.connected]
+
+    def send_away(self, count: int) -> int:
+        """Disconnect some clients."""
+        for client_id in list(self.connected)[:count]:
+            self.connected.discard(client_id)
+        return len(self.connected)
+
     def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
         """Note that messages are collected."""
         assert subscriptions
@@ -122,7 +134,13 @@ class Member:
     def states(self) -> Sequence[OtherMemberState]:
         """Return the others."""
         return [
-            OtherMemberState(name, is_silent=name in self.network.silent, is_dead=name in self.network.dead)
+            OtherMemberState(
+                name,
+                is_silent=name in self.network.silent,
+                is_dead=name in self.network.dead,
+                is_ready=name not in self.network.silent | self.network.dead,
+                is_leaving=name in self.network.leaving,
+            )
             for name in self.network.members
             if name != self.name
         ]
@@ -143,6 +161,7 @@ class Network:
         self.members: dict[str, Member] = {}
         self.silent: set[str] = set()
         self.dead: set[str] = set()
+        self.leaving: set[str] = set()
         self.calls: list[tuple[str, int]] = []
         self.broken: Callable[[str, str], bool] = lambda name, path: False
         """Whether a call to a member brings nothing."""
@@ -164,6 +183,7 @@ class Network:
             FETCH_PATH: pool.answer_fetch,
             COMMIT_PATH: pool.answer_commit,
             CLAIM_PATH: pool.answer_claim,
+            OFFER_PATH: pool.answer_offer,
         }[path]
         answer = await handler(source, body)
         if self.lost(target, path):
@@ -215,6 +235,17 @@ async def test_a_client_that_nobody_knows_begins() -> None:
         assert await a.find("new2") is Choice.LATER
         network.dead.add("b")
         assert await a.find("new3") is Choice.BEGIN
+
+
+async def test_nobody_waits_for_a_member_that_has_left() -> None:
+    """It has given its sessions away; one that is only slow may have some still."""
+    async with members("a", "b") as (network, (a, _)):
+        network.leaving.add("b")
+        network.broken = lambda name, _: name == "b"
+        assert await a.find("x") is Choice.BEGIN
+        network.broken = lambda name, _: False
+        network.lost = lambda name, _: name == "b"
+        assert await a.find("y") is Choice.LATER
 
 
 async def test_a_session_is_taken_though_another_member_is_silent() -> None:
@@ -313,6 +344,32 @@ async def test_a_claim_ends_older_sessions() -> None:
         await wait_until(lambda: b.sessions == {}, 10)
         assert b.pool.figures.ended_total == 1
         assert a.sessions == {"x": b"new"}
+
+
+async def test_a_member_that_leaves_gives_its_sessions_away() -> None:
+    """To the ready ones in turn, at the pace at which its clients go; it takes nobody any more."""
+    async with members("a", "b", "c", "d") as (network, (a, b, c, d)):
+        network.silent.add("d")
+        a.sessions = {f"client-{number}": b"value" for number in range(300)}
+        a.connected = {f"client-{number}" for number in range(100)}
+        leaving = asyncio.create_task(a.pool.hand_over(clients_per_s=50))
+        await wait_until(lambda: len(a.sessions) <= 100, 10)
+        assert a.pool.is_leaving
+        assert len(a.connected) > 20
+        await leaving
+        assert (a.sessions, a.connected, d.sessions) == ({}, set(), {})
+        assert len(b.sessions) + len(c.sessions) == 300
+        assert min(len(b.sessions), len(c.sessions)) > 100
+
+
+async def test_a_member_that_leaves_alone_does_not_wait() -> None:
+    """There is nobody who could take anything."""
+    async with members("a", "b") as (network, (a, _)):
+        network.dead.add("b")
+        a.sessions["x"] = b"1"
+        async with asyncio.timeout(1):
+            await a.pool.hand_over(clients_per_s=100)
+        assert a.sessions == {"x": b"1"}
 
 
 async def test_an_isolated_member_does_not_resume() -> None:
