@@ -224,6 +224,7 @@ class RoamingClient:
             self._figures.moves_s.append(took_s)
             if self._is_uncertain:
                 # A former CONNECT may have begun the session, and its answer was lost.
+                self._figures.counts["session present, perhaps a new one"] += 1
                 self._has_subscriptions = self._told = False
                 self._incoming.clear()
                 for each in self._outgoing.values():

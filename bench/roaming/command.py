@@ -75,6 +75,7 @@ class RoamingReport:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be chosen."""
     parser.add_argument("--clients", type=int, default=200, help="clients of MQTT 3.1.1 and 5 in turn (200)")
+    parser.add_argument("--paho", type=int, default=10, help="how many of the clients are paho's (10)")
     parser.add_argument("--messages", type=int, default=10_000, help="numbered messages of all clients (10000)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they publish, for each seed (60)")
     parser.add_argument("--members", type=int, default=3, help="members of the pool (3)")
@@ -106,6 +107,7 @@ def run(arguments: argparse.Namespace) -> RoamingReport:
             members=arguments.members,
             faults=faults,
             steps_max=arguments.steps,
+            paho=arguments.paho,
         )
         outcomes.append(asyncio.run(run_seed(plan, keep=arguments.keep)))
         console.print(_verdict(outcomes[-1]))

@@ -15,10 +15,13 @@ from pathlib import Path
 from bench.report import percentile
 from bench.roaming.client import Figures, RoamingClient
 from bench.roaming.faults import inject_faults
+from bench.roaming.paho_client import PahoClient
 from bench.roaming.records import Verdict, judge
 from bench.roaming.servers import pool_behind_haproxy
 
 __all__ = ["Outcome", "Plan", "run_seed"]
+
+Client = RoamingClient | PahoClient
 
 _SUBSCRIBED_S = 60.0
 _REST_S = 6.0
@@ -40,6 +43,8 @@ class Plan:
     faults: tuple[str, ...]
     steps_max: int
     """Steps of handshakes that one connection lives for at most."""
+    paho: int
+    """How many of the clients are paho's."""
 
     @property
     def kills(self) -> bool:
@@ -123,25 +128,35 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
         )
 
 
-def _clients(plan: Plan, port: int, draw: random.Random, figures: Figures) -> list[RoamingClient]:
-    """Return clients of both versions in turn; each subscribes to one or two others."""
+def _clients(plan: Plan, port: int, draw: random.Random, figures: Figures) -> list[Client]:
+    """Return clients of both versions in turn, paho's first; each subscribes to one or two."""
     names = [f"client-{number}" for number in range(plan.clients)]
-    return [
-        RoamingClient(
-            name,
-            port=port,
-            version=4 + number % 2,
-            publishers={other: draw.choice((1, 2, 2)) for other in draw.sample(names, min(2, len(names)))},
-            draw=random.Random(f"{plan.seed} {name}"),
-            figures=figures,
-            kills=plan.kills,
-            steps_max=plan.steps_max,
-        )
-        for number, name in enumerate(names)
-    ]
+    clients: list[Client] = []
+    for number, name in enumerate(names):
+        version = 4 + number % 2
+        publishers = {other: draw.choice((1, 2, 2)) for other in draw.sample(names, min(2, len(names)))}
+        own = random.Random(f"{plan.seed} {name}")
+        if number < plan.paho:
+            clients.append(
+                PahoClient(name, port=port, version=version, publishers=publishers, draw=own, figures=figures)
+            )
+        else:
+            clients.append(
+                RoamingClient(
+                    name,
+                    port=port,
+                    version=version,
+                    publishers=publishers,
+                    draw=own,
+                    figures=figures,
+                    kills=plan.kills,
+                    steps_max=plan.steps_max,
+                )
+            )
+    return clients
 
 
-async def _publish(plan: Plan, clients: Sequence[RoamingClient], draw: random.Random) -> None:
+async def _publish(plan: Plan, clients: Sequence[Client], draw: random.Random) -> None:
     """Let clients publish at an even pace, at QoS 1 and 2, while their connections are cut."""
     for client in clients:
         client.cutting = True
@@ -153,7 +168,7 @@ async def _publish(plan: Plan, clients: Sequence[RoamingClient], draw: random.Ra
         client.cutting = False
 
 
-async def _rest(clients: Sequence[RoamingClient]) -> None:
+async def _rest(clients: Sequence[Client]) -> None:
     """Wait until every client has told everything, and nothing has come for a while; not for ever."""
     end = time.monotonic() + _SETTLE_S
     newest, since = -1, time.monotonic()

@@ -1,0 +1,303 @@
+"""What a roaming run checks with: the verdict on literal records, and the bytes and the Session State of its client."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import pytest_asyncio
+
+from bench.roaming import packets
+from bench.roaming.client import Figures, RoamingClient
+from bench.roaming.records import FINDINGS_MAX, Lapse, Received, Sent, Subscriber, Verdict, judge
+from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, Suback, Subscribe, Subscription, encode
+from fanout.mqtt.packets import Packet as AnyPacket
+from fanout.mqtt.properties import Properties
+
+
+def sent(number: int, *, qos: int = 2, at: float = 0.0, acknowledged: bool = True, at_risk: bool = False) -> Sent:
+    """Return a message of the publisher `p`."""
+    return Sent("p", qos, number, at or float(number), acknowledged, at_risk)
+
+
+def verdict(
+    messages: Sequence[Sent],
+    came: Sequence[int],
+    *,
+    granted: int = 2,
+    lapses: Sequence[Lapse] = (),
+    kills: bool = False,
+) -> Verdict:
+    """Judge one subscriber that got the messages with these numbers, each a tenth of a second after it was sent."""
+    by_number = {each.number: each for each in messages}
+    received = [Received("p", by_number[one].qos, one, by_number[one].at + 0.1) for one in came]
+    return judge(messages, {"s": Subscriber({"p": granted}, received, list(lapses))}, kills=kills)
+
+
+# --- the verdict ---
+
+
+def test_every_message_once_is_as_promised() -> None:
+    """Whether it was published at QoS 1 or 2."""
+    found = verdict([sent(1), sent(2, qos=1), sent(3)], [1, 2, 3])
+    assert found.passed
+    assert (found.published, found.acknowledged, found.expected, found.delivered) == (3, 3, 3, 3)
+    assert (found.lost, found.doubled, found.repeated) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_lost_message_is_found(qos: int, kills: bool) -> None:
+    """At each QoS; that another member was killed explains nothing to a client whose session went on."""
+    found = verdict([sent(1, qos=qos), sent(2, qos=qos)], [2], kills=kills)
+    assert (found.lost, found.findings) == (1, (f"s never got message 1 of p at QoS {qos}",))
+    assert not found.passed
+
+
+@pytest.mark.parametrize(
+    ("qos", "granted", "doubled", "repeated"), [(2, 2, 2, 0), (2, 1, 0, 2), (1, 2, 0, 2), (1, 1, 0, 2)]
+)
+def test_a_message_that_comes_twice(qos: int, granted: int, doubled: int, repeated: int) -> None:
+    """It is a finding where both sides are at QoS 2, and counted elsewhere."""
+    found = verdict([sent(1, qos=qos)], [1, 1, 1], granted=granted)
+    assert (found.doubled, found.repeated, found.passed) == (doubled, repeated, not doubled)
+
+
+def test_doubles_are_counted_where_members_were_killed() -> None:
+    """With those that a publisher had to send anew."""
+    found = verdict([sent(1), sent(2, at_risk=True)], [1, 1, 2, 2, 2], kills=True)
+    assert (found.doubled, found.doubled_at_risk, found.passed) == (3, 2, True)
+
+
+def test_a_session_that_is_lost_without_a_kill_is_found() -> None:
+    """Also when nothing is missing, and it explains nothing."""
+    lapse = Lapse(begin=1.5, end=2.5)
+    assert verdict([sent(1)], [1], lapses=[lapse]).findings == ("s lost its session, though nothing was killed",)
+    found = verdict([sent(1), sent(2)], [1], lapses=[lapse])
+    assert (found.lost_in_lapses, found.findings_total) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("missing", "is_explained"),
+    [
+        pytest.param(1, False, id="a later one came before the session was lost"),
+        pytest.param(3, True, id="on its way when the session was lost"),
+        pytest.param(4, True, id="sent while there was none"),
+        pytest.param(6, False, id="sent after the new subscription"),
+    ],
+)
+def test_a_lapse_explains_only_what_it_may_have_swallowed(missing: int, is_explained: bool) -> None:
+    """With kills; message N is sent at second N, and the session is away from 3.5 to 5.5."""
+    came = [number for number in range(1, 8) if number != missing]
+    found = verdict([sent(number) for number in range(1, 8)], came, lapses=[Lapse(3.5, 5.5)], kills=True)
+    assert (found.lost_in_lapses, found.lost, found.passed) == (is_explained, not is_explained, is_explained)
+
+
+def test_a_message_that_is_never_acknowledged_is_found_once() -> None:
+    """It is not lost as well: nobody was promised that it comes."""
+    found = verdict([sent(1, acknowledged=False)], [])
+    assert (found.lost, found.findings) == (0, ("message 1 of p at QoS 2 was never acknowledged",))
+
+
+def test_a_message_that_nobody_published_is_found() -> None:
+    """A stranger's, and one of a publisher that the subscriber did not ask for."""
+    got = [Received("p", 2, 9, 1.0), Received("q", 2, 1, 1.0)]
+    found = judge([sent(1), Sent("q", 2, 1, 1.0, True)], {"s": Subscriber({"p": 2}, got)}, kills=True)
+    assert found.findings == (
+        "s got message 9 of p at QoS 2, which nobody published for it",
+        "s got message 1 of q at QoS 2, which nobody published for it",
+        "s never got message 1 of p at QoS 2",
+    )
+
+
+def test_all_findings_are_counted_and_some_told() -> None:
+    """So that a run that went wrong does not fill the screen."""
+    found = verdict([sent(number) for number in range(1, 101)], [])
+    assert (found.lost, found.findings_total, len(found.findings)) == (100, 100, FINDINGS_MAX)
+
+
+# --- the client ---
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_packets_are_those_of_the_specification(version: int) -> None:
+    """As another codec writes them."""
+    expiry = Properties(session_expiry_interval=3600) if version == 5 else Properties()
+    expected = Connect("c", version=version, clean_start=False, keep_alive=10, properties=expiry)
+    assert packets.connect("c", version=version, keep_alive_s=10) == encode(expected, version=version)
+    subscribe = Subscribe(3, (Subscription(b"a/#", 2), Subscription(b"b", 1)))
+    filters = {"a/#": 2, "b": 1}
+    assert packets.subscribe(filters, packet_id=3, version=version) == encode(subscribe, version=version)
+    publish = encode(Publish(b"t", b"x" * 300, 2, dup=True, packet_id=7), version=version)
+    assert packets.publish("t", b"x" * 300, qos=2, packet_id=7, dup=True, version=version) == publish
+    rest = bytearray(publish + publish[:-1])
+    (packet,) = packets.take_packets(rest)
+    assert rest == publish[:-1]
+    assert packets.read_publish(packet, version=version) == (2, 7, b"x" * 300)
+
+
+class Session:
+    """A server that a test plays by hand, for one client."""
+
+    def __init__(self) -> None:
+        self.connections: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue(8)
+        self.figures = Figures()
+        self.client: RoamingClient
+        self.writer: asyncio.StreamWriter
+        self._reader: asyncio.StreamReader
+        self._buffer = bytearray()
+        self._received: deque[packets.Packet] = deque()
+        self.version = 0
+
+    async def accept(self, *, present: bool, code: int = 0) -> bytes:
+        """Take the next connection, answer its CONNECT, and return that."""
+        self._reader, self.writer = await self.connections.get()
+        self._buffer.clear()
+        self._received.clear()
+        packet = await self.receive()
+        assert packet.kind == PacketType.CONNECT
+        self.version = packet.body[6]
+        self.send(Connack(present, code))
+        return packet.body
+
+    def send(self, *answers: AnyPacket) -> None:
+        """Write packets in one piece."""
+        self.writer.write(b"".join(encode(each, version=self.version) for each in answers))
+
+    async def receive(self) -> packets.Packet:
+        """Return the client's next packet."""
+        async with asyncio.timeout(10):
+            while not self._received:
+                data = await self._reader.read(65_536)
+                assert data, "the client closed"
+                self._buffer += data
+                self._received.extend(packets.take_packets(self._buffer))
+        return self._received.popleft()
+
+    async def begin(self, *, present: bool = False) -> None:
+        """Take the first connection and its subscriptions."""
+        await self.accept(present=present)
+        packet = await self.receive()
+        assert packet.kind == PacketType.SUBSCRIBE
+        self.send(Suback(packet.packet_id, (2,)))
+
+    def cut(self) -> None:
+        """End the connection."""
+        self.writer.transport.abort()
+
+
+@pytest_asyncio.fixture(name="session", params=[4, 5])
+async def play_session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+    """Give the server's side of a client that connects."""
+    session = Session()
+    server = await asyncio.start_server(lambda *pair: session.connections.put_nowait(pair), "127.0.0.1", 0)
+    session.client = RoamingClient(
+        "me",
+        port=server.sockets[0].getsockname()[1],
+        version=request.param,
+        publishers={"p": 2},
+        draw=random.Random(1),
+        figures=session.figures,
+        kills=False,
+        steps_max=10,
+    )
+    session.client.start()
+    yield session
+    await session.client.finish()
+    session.cut()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_what_is_not_acknowledged_is_sent_again_with_dup(session: Session) -> None:
+    """While the server has the session; a message with PUBREC is released only."""
+    await session.begin()
+    await session.client.subscribed.wait()
+    session.client.publish(2, 1)
+    first = await session.receive()
+    session.client.publish(1, 2)
+    second = await session.receive()
+    sends = [packets.read_publish(each, version=session.version) for each in (first, second)]
+    assert [each.payload for each in sends] == [b"me 2 1", b"me 1 2"]
+    session.send(Ack(PacketType.PUBREC, sends[0].packet_id))
+    assert (await session.receive()) == (PacketType.PUBREL, 2, sends[0].packet_id.to_bytes(2, "big"))
+    session.cut()
+    await session.accept(present=True)
+    assert (await session.receive()).kind == PacketType.PUBREL
+    again = await session.receive()
+    assert again.flags == 0b1010
+    assert packets.read_publish(again, version=session.version) == sends[1]
+    assert [message.acknowledged for message in session.client.sent] == [True, False]
+    session.send(Ack(PacketType.PUBCOMP, sends[0].packet_id), Ack(PacketType.PUBACK, sends[1].packet_id))
+
+
+async def test_all_begins_anew_where_the_session_is_gone(session: Session) -> None:
+    """It subscribes again and notes the lapse; messages in flight are new ones and at risk, but for one with PUBREC."""
+    await session.begin()
+    await session.client.subscribed.wait()
+    session.client.publish(2, 1)
+    session.send(
+        Ack(PacketType.PUBREC, packets.read_publish(await session.receive(), version=session.version).packet_id)
+    )
+    assert (await session.receive()).kind == PacketType.PUBREL
+    session.client.publish(2, 2)
+    await session.receive()
+    session.cut()
+    await session.accept(present=False)
+    packet = await session.receive()
+    assert packet.kind == PacketType.SUBSCRIBE
+    session.send(Suback(packet.packet_id, (2,)))
+    anew = await session.receive()
+    assert (anew.flags, packets.read_publish(anew, version=session.version).payload) == (0b0100, b"me 2 2")
+    assert [(each.acknowledged, each.at_risk) for each in session.client.sent] == [(True, False), (False, True)]
+    (lapse,) = session.client.subscriber.lapses
+    assert lapse.told
+    assert lapse.begin < lapse.end
+
+
+@pytest.mark.parametrize("present", [True, False])
+async def test_a_message_that_comes_again_before_its_release(session: Session, present: bool) -> None:
+    """It is the same one while the session lives, whatever connection it comes on, and a new one when it is gone."""
+    await session.begin()
+    publish = Publish(b"roam/p/2", b"p 2 1", 2, packet_id=9)
+    session.send(publish)
+    assert (await session.receive()) == (PacketType.PUBREC, 0, b"\0\x09")
+    session.cut()
+    await session.accept(present=present)
+    if not present:
+        session.send(Suback((await session.receive()).packet_id, (2,)))
+    session.send(publish)
+    assert (await session.receive()).kind == PacketType.PUBREC
+    session.send(Ack(PacketType.PUBREL, 9))
+    assert (await session.receive()).kind == PacketType.PUBCOMP
+    session.send(publish)
+    assert (await session.receive()).kind == PacketType.PUBREC
+    assert [each.number for each in session.client.subscriber.received] == [1] * (2 if present else 3)
+
+
+async def test_a_client_that_shall_come_later_does(session: Session) -> None:
+    """It is no session that was lost."""
+    await session.begin()
+    await session.client.subscribed.wait()
+    session.cut()
+    await session.accept(present=False, code=0x88 if session.version == 5 else 3)
+    await session.accept(present=True)
+    session.send(Publish(b"roam/p/1", b"p 1 4", 1, packet_id=9))
+    assert (await session.receive()).kind == PacketType.PUBACK
+    assert session.figures.counts["refused to come later"] == 1
+    assert session.figures.counts["session absent"] == 0
+    assert session.client.subscriber.lapses == []
+
+
+async def test_connections_are_cut_after_some_steps(session: Session) -> None:
+    """Never later than at the tenth here, and only while that is asked for."""
+    await session.begin()
+    await session.client.subscribed.wait()
+    session.client.cutting = True
+    for number in range(11):
+        session.send(Publish(b"roam/p/1", b"p 1 %d" % number, 1, packet_id=number + 1))
+    await session.accept(present=True)
+    assert sum(count for name, count in session.figures.counts.items() if name.startswith("cut: ")) >= 1

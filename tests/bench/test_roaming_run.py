@@ -1,0 +1,57 @@
+"""Clients that roam among real members of a pool behind a real HAProxy: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.processes import find_mosquitto
+from bench.roaming.servers import find_haproxy
+from tests.support.nodes import processes_with
+
+pytestmark = [
+    pytest.mark.mosquitto,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed; scripts/test installs it"),
+    pytest.mark.skipif(find_haproxy() is None, reason="HAProxy is not installed; scripts/test installs it"),
+]
+
+SEEDS = 20
+
+
+def roam(tmp_path: Path, *arguments: str, timeout_s: float = 280) -> list[dict[str, object]]:
+    """Run the command and return what each seed showed; all must pass, and no process may be left."""
+    document, kept = tmp_path / "roaming.json", tmp_path / "kept"
+    command = [sys.executable, "-m", "bench", "roaming", *arguments, "--json", str(document), "--keep", str(kept)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert processes_with(str(kept)) == []
+    seeds: list[dict[str, object]] = json.loads(document.read_text())["seeds"]
+    return seeds
+
+
+def test_clients_lose_nothing_and_get_nothing_twice(tmp_path: Path) -> None:
+    """Though they are cut in the middle of handshakes, come back anywhere, and members are held and paused."""
+    sizes = ("--clients", "16", "--paho", "2", "--messages", "400", "--seconds", "5", "--steps", "30")
+    (outcome,) = roam(tmp_path, *sizes, "--faults", "hold,pause")
+    verdict, counts = outcome["verdict"], outcome["counts"]
+    assert isinstance(verdict, dict)
+    assert isinstance(counts, dict)
+    assert verdict["published"] == verdict["acknowledged"] == 400
+    assert verdict["delivered"] == verdict["expected"] > 400
+    assert counts["session present"] > 50
+    assert outcome["faults"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kill", [(), ("--kill",)], ids=["without kills", "with kills"])
+def test_many_seeds_find_nothing(tmp_path: Path, kill: tuple[str, ...]) -> None:
+    """With 200 clients and 10,000 messages each, and members that are drained and restarted too."""
+    outcomes = roam(tmp_path, "--seeds", str(SEEDS), *kill, timeout_s=7100)
+    assert [outcome["passed"] for outcome in outcomes] == [True] * SEEDS
