@@ -105,6 +105,7 @@ class ServerSessions:
             subscriptions = self._moves.promise(question.client_id, claimant=client)
         except SessionMoveRefused as refused:
             return Reply.REFUSED if refused.reason == MoveRefusal.ANOTHER_USER else Reply.NONE
+        self.take_back(question.client_id)
         self._going[question.client_id] = _Going()
         return tuple(
             Subscription(
@@ -132,6 +133,8 @@ class ServerSessions:
         going = self._going.get(client_id)
         if going is None or self._moves.is_undecided(client_id):
             return Fetched("later")
+        if going.exported is not None:
+            self._moves.take_back(going.exported)
         places = {
             link: going.places[link, marker] for link, marker in markers.items() if (link, marker) in going.places
         }

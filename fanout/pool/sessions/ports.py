@@ -25,7 +25,11 @@ class SessionHost(Protocol):
     # Sessions that go.
 
     def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
-        """End the connection of a session and keep it ready; return its subscriptions, or why another one begins."""
+        """End the connection of a session and keep it ready, once more if it was exported already.
+
+        Returns:
+            Its subscriptions, or why the client gets another session.
+        """
 
     def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
         """Note the place in the queues of promised sessions that a marker has in the stream of a link."""

@@ -9,43 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from fanout.pool.call_batches import CallBatches
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch, EpochClock
+from fanout.pool.sessions.member_calls import KINDS, MemberCalls
 from fanout.pool.sessions.move_messages import (
-    ANSWER_BYTES_MAX,
-    CLAIM_PATH,
-    COMMIT_PATH,
-    FETCH_PATH,
-    OFFER_PATH,
-    TAKE_PATH,
     Fetched,
     Holding,
     SessionQuestion,
     Subscription,
     TakeQuestion,
-    decode_claim_answers,
-    decode_commit_answers,
-    decode_fetch_answers,
     decode_fetch_request,
     decode_request,
-    decode_take_answers,
     decode_take_request,
     encode_claim_answers,
     encode_commit_answers,
     encode_fetch_answers,
-    encode_fetch_request,
-    encode_request,
     encode_take_answers,
-    encode_take_request,
 )
 from fanout.pool.sessions.ownership import (
     Answer,
@@ -71,19 +58,14 @@ from fanout.runtime.system_clock import Clock
 
 __all__ = ["ANSWER_S", "SessionFigures", "SessionPool"]
 
-T = TypeVar("T")
-
 ANSWER_S: Final = 0.3
 """Longest time for which a client waits, whatever the other members do."""
 _TAKE_S: Final = 5.0
 """Time for the answers to TAKE, waiting for other calls included; a client that has left by then comes again."""
 _MARKER_S: Final = 1.0
 """Time in which a marker comes through the primary; without it, a session is moved inexactly."""
-_FETCH_S: Final = 4.0
-"""Time for FETCH, waiting for the marker and for other sessions of the chunk included."""
 _UNDECIDED_S: Final = 5.0
 """Time in which the primary answers the messages of a client; the session stays where it is after that."""
-_COMMIT_S: Final = 1.0
 _PROMISE_S: Final = 10.0
 """Time after which a session that was promised, and not fetched or committed, goes on where it is."""
 _PAUSE_S: Final = 0.05
@@ -100,8 +82,6 @@ _VALUES_BYTES_MAX: Final = 32 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
 _MOVES_MAX: Final = 3_000
 """Sessions that are on their way here at a time: about as many as come in a second. Further clients come again."""
-_WAITING_MAX: Final = 200_000
-"""Questions to one member that wait: claims of all clients that have connected while it was busy."""
 _TOMBSTONES_MAX: Final = 100_000
 """Sessions that are elsewhere or have ended, of which the newest epoch is remembered."""
 _MARKERS_MAX: Final = 256
@@ -125,8 +105,6 @@ class SessionFigures:
     """Clients that were refused (0x88) because their session was not here in time."""
     lost_total: int = 0
     """Sessions of which it is not known whether they came, and which were thrown away."""
-    doubtful_total: int = 0
-    """Questions that a later one of the same client overtook."""
 
 
 @dataclass(slots=True)
@@ -135,58 +113,6 @@ class _Promise:
 
     member: str
     until_s: float
-
-
-class _Batches:
-    """Batches of questions to one member."""
-
-    def __init__(self, sends: _Sends) -> None:
-        def batches(send: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> CallBatches[Any, Any]:
-            return CallBatches(send, bytes_of=_bytes_of, waiting_max=_WAITING_MAX)
-
-        self.take: CallBatches[TakeQuestion, Holding] = batches(sends.take)
-        self.fetch: CallBatches[SessionQuestion, tuple[Fetched, Mapping[str, str]]] = batches(sends.fetch)
-        self.commit: CallBatches[SessionQuestion, bool] = batches(sends.commit)
-        self.claim: CallBatches[SessionQuestion, Epoch | None] = batches(sends.claim)
-        self.offer: CallBatches[TakeQuestion, bool] = batches(sends.offer)
-
-    def all(self) -> tuple[CallBatches[Any, Any], ...]:
-        """Return the batches of every kind."""
-        return self.take, self.fetch, self.commit, self.claim, self.offer
-
-
-class _Sends:
-    """Calls to one member, each with the questions of many sessions."""
-
-    def __init__(self, member: str, *, others: Others, mark: Callable[[Sequence[SessionQuestion]], Mapping[str, str]]):
-        self._member = member
-        self._others = others
-        self._mark = mark
-
-    async def take(self, questions: Sequence[TakeQuestion]) -> list[Holding]:
-        answer = await self._call(TAKE_PATH, encode_take_request(questions), timeout_s=ANSWER_S)
-        return _read(decode_take_answers, answer)
-
-    async def fetch(self, questions: Sequence[SessionQuestion]) -> list[tuple[Fetched, Mapping[str, str]]]:
-        markers = self._mark(questions)
-        answer = await self._call(FETCH_PATH, encode_fetch_request(questions, markers), timeout_s=_FETCH_S)
-        return [(fetched, markers) for fetched in _read(decode_fetch_answers, answer)]
-
-    async def commit(self, questions: Sequence[SessionQuestion]) -> list[bool]:
-        return _read(
-            decode_commit_answers, await self._call(COMMIT_PATH, encode_request(questions), timeout_s=_COMMIT_S)
-        )
-
-    async def offer(self, questions: Sequence[TakeQuestion]) -> list[bool]:
-        return _read(
-            decode_commit_answers, await self._call(OFFER_PATH, encode_take_request(questions), timeout_s=_COMMIT_S)
-        )
-
-    async def claim(self, questions: Sequence[SessionQuestion]) -> list[Epoch | None]:
-        return _read(decode_claim_answers, await self._call(CLAIM_PATH, encode_request(questions), timeout_s=_COMMIT_S))
-
-    async def _call(self, path: str, body: bytes, *, timeout_s: float) -> bytes:
-        return await self._others.call(self._member, path, body, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX)
 
 
 class SessionPool:
@@ -232,7 +158,7 @@ class SessionPool:
         self._promises: dict[str, _Promise] = {}
         """Client Identifier to the promise, oldest first."""
         self._moves: dict[str, asyncio.Task[Choice]] = {}
-        self._batches: dict[str, _Batches] = {}
+        self._calls: dict[str, MemberCalls] = {}
         self._passed: deque[tuple[str, str]] = deque(maxlen=_MARKERS_MAX)
         """Links and markers that have passed lately."""
         self._awaited: dict[tuple[str, str], asyncio.Future[None]] = {}
@@ -300,6 +226,8 @@ class SessionPool:
         def ended(task: asyncio.Task[Choice]) -> None:
             if self._moves.get(client_id) is task:
                 del self._moves[client_id]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._logger.error("bug while a session moved", client_id=client_id, exc_info=error)
 
         move.add_done_callback(ended)
         return move
@@ -360,7 +288,7 @@ class SessionPool:
                     break
             self._offered[client_id] = now_s + _OFFERED_S
             question = TakeQuestion(client_id, self._next_epoch(), user, superuser, anyone=False)
-            self._batches_to(ready[turn % len(ready)]).offer.ask(question).add_done_callback(_ignore)
+            self._calls_to(ready[turn % len(ready)]).offer.ask(question).add_done_callback(_ignore)
 
     async def run(self) -> None:
         """Take back what nobody fetched in time, and forget what is too old, until cancelled."""
@@ -369,8 +297,8 @@ class SessionPool:
                 await asyncio.sleep(_SWEEP_S)
                 self._sweep()
         finally:
-            for batches in self._batches.values():
-                for each in batches.all():
+            for calls in self._calls.values():
+                for each in calls.all():
                     each.close()
             moves = list(self._moves.values())
             for move in moves:
@@ -380,10 +308,9 @@ class SessionPool:
     @property
     def calls_total(self) -> dict[str, int]:
         """Calls to other members, by kind."""
-        kinds = ("take", "fetch", "commit", "claim", "offer")
-        totals = dict.fromkeys(kinds, 0)
-        for batches in self._batches.values():
-            for kind, each in zip(kinds, batches.all(), strict=True):
+        totals = dict.fromkeys(KINDS, 0)
+        for calls in self._calls.values():
+            for kind, each in zip(KINDS, calls.all(), strict=True):
                 totals[kind] += each.calls_total
         return totals
 
@@ -445,13 +372,10 @@ class SessionPool:
         if answer.reply is not Reply.HELD or own is None:
             if after is not own:
                 self._forget(client_id, after)
-                self.figures.doubtful_total += 1
             return Holding(answer, ())
         subscriptions = self._host.promise(question)
         if isinstance(subscriptions, Reply):
             return Holding(refuse(own, epoch) if subscriptions is Reply.REFUSED else Answer(Reply.NONE, own.epoch), ())
-        if own.stage is Stage.FROZEN:
-            self._host.take_back(client_id)
         assert after is not None
         self._known[client_id] = after
         self._promises.pop(client_id, None)
@@ -459,12 +383,9 @@ class SessionPool:
         return Holding(answer, subscriptions)
 
     def _freeze(self, client_id: str, epoch: Epoch, markers: Mapping[str, str]) -> Fetched:
-        before = self._get(client_id)
-        own, given = fetch(before, epoch)
+        own, given = fetch(self._get(client_id), epoch)
         if not given or own is None:
             return Fetched("gone")
-        if before is not None and before.stage is Stage.FROZEN:  # asked once more
-            self._host.take_back(client_id)
         fetched = self._host.export(client_id, markers)
         if fetched.value:
             self._known[client_id] = own
@@ -492,7 +413,6 @@ class SessionPool:
 
     async def _move(self, question: TakeQuestion) -> Choice:
         client_id, epoch = question.client_id, question.epoch
-        arrived = False
         try:
             answers, subscriptions = await self._ask_all(question)
             own = self._get(client_id)
@@ -515,7 +435,7 @@ class SessionPool:
     ) -> tuple[list[tuple[str, Answer | None]], dict[str, Sequence[Subscription]]]:
         """Ask every member that is not dead, and wait for those that are not silent."""
         living = [other for other in self._others.states() if not other.is_dead]
-        asked = {other.name: self._batches_to(other.name).take.ask(question) for other in living if not other.is_silent}
+        asked = {other.name: self._calls_to(other.name).take.ask(question) for other in living if not other.is_silent}
         if asked:
             await asyncio.wait(asked.values(), timeout=_TAKE_S)
         answers: list[tuple[str, Answer | None]] = []
@@ -539,17 +459,17 @@ class SessionPool:
     async def _bring(self, question: TakeQuestion, holder: str, subscriptions: Sequence[Subscription]) -> bool:
         """Fetch a session from its holder; return whether it is here."""
         client_id, epoch = question.client_id, question.epoch
-        batches = self._batches_to(holder)
+        calls = self._calls_to(holder)
         self._host.collect(client_id, subscriptions)
         try:
-            fetched, markers = await self._fetch(batches, SessionQuestion(client_id, epoch))
+            fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
             exact = fetched.status == "exact" and await self._wait_passed(markers)
             found = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
             own, arrives = arrive(self._get(client_id), epoch, found=found)
             if not arrives or own is None:
                 return False
             self._known[client_id] = own
-            committed = await self._commit(batches, SessionQuestion(client_id, epoch))
+            committed = await self._commit(calls, SessionQuestion(client_id, epoch))
             own, here = finish(self._get(client_id), epoch, committed=committed)
             if not here or own is None:  # its holder has taken it back, or its client began anew elsewhere
                 self._forget(client_id, own)
@@ -568,19 +488,19 @@ class SessionPool:
         finally:
             self._host.stop_collecting(client_id)
 
-    async def _fetch(self, batches: _Batches, question: SessionQuestion) -> tuple[Fetched, Mapping[str, str]]:
+    async def _fetch(self, calls: MemberCalls, question: SessionQuestion) -> tuple[Fetched, Mapping[str, str]]:
         """Fetch a session, again as long as the primary has not answered all messages of its client."""
         until_s = self._clock.monotonic() + _UNDECIDED_S
         while True:
-            fetched, markers = await batches.fetch.ask(question)
+            fetched, markers = await calls.fetch.ask(question)
             if fetched.status != "later" or self._clock.monotonic() >= until_s:
                 return fetched, markers
             await asyncio.sleep(_PAUSE_S)
 
-    async def _commit(self, batches: _Batches, question: SessionQuestion) -> bool:
+    async def _commit(self, calls: MemberCalls, question: SessionQuestion) -> bool:
         """Ask the holder until it answers: only it knows whether the session is this member's."""
         with contextlib.suppress(AskFailed):
-            return await batches.commit.ask(question)
+            return await calls.commit.ask(question)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(AskFailed),
             stop=stop_after_delay(_PROMISE_S),
@@ -588,7 +508,7 @@ class SessionPool:
             reraise=True,
         ):
             with attempt:
-                return await batches.commit.ask(question)
+                return await calls.commit.ask(question)
         raise AssertionError("the last attempt raises")
 
     def _mark(self, questions: Sequence[SessionQuestion]) -> Mapping[str, str]:
@@ -653,25 +573,28 @@ class SessionPool:
         def answered(answer: asyncio.Future[Epoch | None]) -> None:
             if answer.cancelled():
                 return
-            if answer.exception() is None:
+            error = answer.exception()
+            if error is None:
                 newer = answer.result()
                 if newer is not None:
                     self._yield_to(question.client_id, newer)
                 return
+            if not isinstance(error, AskFailed):
+                raise error
             own = self._known.get(question.client_id)
             if own is not None and own.epoch == question.epoch and self._is_living(member):
                 asyncio.get_running_loop().call_later(_SWEEP_S, self._claim_at, member, question)
 
-        self._batches_to(member).claim.ask(question).add_done_callback(answered)
+        self._calls_to(member).claim.ask(question).add_done_callback(answered)
 
     def _is_living(self, member: str) -> bool:
         return any(other.name == member and not other.is_dead for other in self._others.states())
 
-    def _batches_to(self, member: str) -> _Batches:
-        batches = self._batches.get(member)
-        if batches is None:
-            batches = self._batches[member] = _Batches(_Sends(member, others=self._others, mark=self._mark))
-        return batches
+    def _calls_to(self, member: str) -> MemberCalls:
+        calls = self._calls.get(member)
+        if calls is None:
+            calls = self._calls[member] = MemberCalls(member, others=self._others, mark=self._mark)
+        return calls
 
     def _give_later(self, found: asyncio.Future[Choice]) -> None:
         if not found.done():
@@ -703,18 +626,6 @@ def _ignore(answer: asyncio.Future[bool]) -> None:
     """Take the answer to OFFER: whether the session goes is seen when it does."""
     if not answer.cancelled():
         answer.exception()
-
-
-def _bytes_of(question: TakeQuestion | SessionQuestion) -> int:
-    user = question.user if isinstance(question, TakeQuestion) else ""
-    return 100 + 6 * (len(question.client_id) + len(user))
-
-
-def _read(decode: Callable[..., list[T]], answer: bytes) -> list[T]:
-    try:
-        return decode(answer)
-    except ValueError as error:
-        raise AskFailed(AskFailure.ANSWER) from error
 
 
 _HERE: Final = frozenset((Stage.OWNED, Stage.PROMISED, Stage.FROZEN))

@@ -1,0 +1,120 @@
+"""Calls to another member about sessions, each with the questions of many clients.
+
+Owns the batches of each kind of question, and the form of their calls. A question fails with `AskFailed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from fanout.pool.call_batches import CallBatches
+from fanout.pool.membership import AskFailed, AskFailure
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.move_messages import (
+    ANSWER_BYTES_MAX,
+    CLAIM_PATH,
+    COMMIT_PATH,
+    FETCH_PATH,
+    OFFER_PATH,
+    TAKE_PATH,
+    Fetched,
+    Holding,
+    SessionQuestion,
+    TakeQuestion,
+    decode_claim_answers,
+    decode_commit_answers,
+    decode_fetch_answers,
+    decode_take_answers,
+    encode_fetch_request,
+    encode_request,
+    encode_take_request,
+)
+from fanout.pool.sessions.ports import Others
+
+__all__ = ["KINDS", "MemberCalls"]
+
+KINDS: Final = ("take", "fetch", "commit", "claim", "offer")
+"""Kinds of questions, in the order of `MemberCalls.all`."""
+
+_TAKE_S: Final = 0.3
+"""Time for TAKE: that for which a client waits."""
+_FETCH_S: Final = 4.0
+"""Time for FETCH, waiting for the marker and for other sessions of the call included."""
+_CALL_S: Final = 1.0
+"""Time for the other calls."""
+_WAITING_MAX: Final = 200_000
+"""Questions to one member that wait: claims of all clients that have connected while it was busy."""
+
+T = TypeVar("T")
+
+
+class MemberCalls:
+    """The questions to one member, in batches."""
+
+    def __init__(self, member: str, *, others: Others, mark: Callable[[Sequence[SessionQuestion]], Mapping[str, str]]):
+        """Prepare.
+
+        Args:
+            member: The member.
+            others: Carries the calls.
+            mark: Sends the markers for the sessions of one FETCH, and returns them by link.
+        """
+        sends = _Sends(member, others=others, mark=mark)
+
+        def batches(send: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> CallBatches[Any, Any]:
+            return CallBatches(send, bytes_of=_bytes_of, waiting_max=_WAITING_MAX)
+
+        self.take: CallBatches[TakeQuestion, Holding] = batches(sends.take)
+        self.fetch: CallBatches[SessionQuestion, tuple[Fetched, Mapping[str, str]]] = batches(sends.fetch)
+        self.commit: CallBatches[SessionQuestion, bool] = batches(sends.commit)
+        self.claim: CallBatches[SessionQuestion, Epoch | None] = batches(sends.claim)
+        self.offer: CallBatches[TakeQuestion, bool] = batches(sends.offer)
+
+    def all(self) -> tuple[CallBatches[Any, Any], ...]:
+        """Return the batches of every kind."""
+        return self.take, self.fetch, self.commit, self.claim, self.offer
+
+
+class _Sends:
+    """Calls to one member, each with the questions of many sessions."""
+
+    def __init__(self, member: str, *, others: Others, mark: Callable[[Sequence[SessionQuestion]], Mapping[str, str]]):
+        self._member = member
+        self._others = others
+        self._mark = mark
+
+    async def take(self, questions: Sequence[TakeQuestion]) -> list[Holding]:
+        answer = await self._call(TAKE_PATH, encode_take_request(questions), timeout_s=_TAKE_S)
+        return _read(decode_take_answers, answer)
+
+    async def fetch(self, questions: Sequence[SessionQuestion]) -> list[tuple[Fetched, Mapping[str, str]]]:
+        markers = self._mark(questions)
+        answer = await self._call(FETCH_PATH, encode_fetch_request(questions, markers), timeout_s=_FETCH_S)
+        return [(fetched, markers) for fetched in _read(decode_fetch_answers, answer)]
+
+    async def commit(self, questions: Sequence[SessionQuestion]) -> list[bool]:
+        return _read(decode_commit_answers, await self._call(COMMIT_PATH, encode_request(questions), timeout_s=_CALL_S))
+
+    async def offer(self, questions: Sequence[TakeQuestion]) -> list[bool]:
+        return _read(
+            decode_commit_answers, await self._call(OFFER_PATH, encode_take_request(questions), timeout_s=_CALL_S)
+        )
+
+    async def claim(self, questions: Sequence[SessionQuestion]) -> list[Epoch | None]:
+        return _read(decode_claim_answers, await self._call(CLAIM_PATH, encode_request(questions), timeout_s=_CALL_S))
+
+    async def _call(self, path: str, body: bytes, *, timeout_s: float) -> bytes:
+        return await self._others.call(self._member, path, body, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX)
+
+
+def _bytes_of(question: TakeQuestion | SessionQuestion) -> int:
+    user = question.user if isinstance(question, TakeQuestion) else ""
+    return 100 + 6 * (len(question.client_id) + len(user))
+
+
+def _read(decode: Callable[[bytes], list[T]], answer: bytes) -> list[T]:
+    try:
+        return decode(answer)
+    except ValueError as error:
+        raise AskFailed(AskFailure.ANSWER) from error
