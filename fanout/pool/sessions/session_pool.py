@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -53,6 +52,7 @@ from fanout.pool.sessions.ownership import (
     take,
     take_back,
 )
+from fanout.pool.sessions.passed_markers import PassedMarkers
 from fanout.pool.sessions.ports import Markers, Others, SessionHost
 from fanout.runtime.system_clock import Clock
 
@@ -85,7 +85,7 @@ _MOVES_MAX: Final = 3_000
 _TOMBSTONES_MAX: Final = 100_000
 """Sessions that are elsewhere or have ended, of which the newest epoch is remembered."""
 _MARKERS_MAX: Final = 256
-"""Markers that are remembered as passed."""
+"""Own markers that are under way, of calls of which some may have failed."""
 
 
 @dataclass(slots=True)
@@ -159,10 +159,7 @@ class SessionPool:
         """Client Identifier to the promise, oldest first."""
         self._moves: dict[str, asyncio.Task[Choice]] = {}
         self._calls: dict[str, MemberCalls] = {}
-        self._passed: deque[tuple[str, str]] = deque(maxlen=_MARKERS_MAX)
-        """Links and markers that have passed lately."""
-        self._awaited: dict[tuple[str, str], asyncio.Future[None]] = {}
-        """Links and markers that somebody waits for."""
+        self._passed = PassedMarkers()
         self._collecting: dict[tuple[str, str], list[str]] = {}
         """Links and own markers to the Client Identifiers whose messages behind the marker are for this node."""
 
@@ -241,10 +238,7 @@ class SessionPool:
         else:
             ids = [client_id for client_id, promise in self._promises.items() if promise.member == node]
             self._host.note_place(ids, link, marker)
-        self._passed.append((link, marker))
-        waiter = self._awaited.pop((link, marker), None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._passed.note(link, marker)
 
     # For the node.
 
@@ -324,7 +318,7 @@ class SessionPool:
     async def answer_fetch(self, asker: str, body: bytes) -> bytes:
         """Answer FETCH: wait for the markers, and give the values of promised sessions."""
         questions, markers = decode_fetch_request(body)
-        passed = await self._wait_passed(markers)
+        passed = await self._passed.wait(markers, timeout_s=_MARKER_S)
         answers: list[Fetched] = []
         size = 0
         for client_id, epoch in questions:
@@ -463,7 +457,7 @@ class SessionPool:
         self._host.collect(client_id, subscriptions)
         try:
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
-            exact = fetched.status == "exact" and await self._wait_passed(markers)
+            exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_MARKER_S)
             found = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
             own, arrives = arrive(self._get(client_id), epoch, found=found)
             if not arrives or own is None:
@@ -520,19 +514,6 @@ class SessionPool:
         while len(self._collecting) > _MARKERS_MAX:  # markers that the primary dropped
             del self._collecting[next(iter(self._collecting))]
         return markers
-
-    async def _wait_passed(self, markers: Mapping[str, str]) -> bool:
-        """Wait until markers have passed; return False for none, or when one does not come in time."""
-        loop = asyncio.get_running_loop()
-        missing = [key for key in markers.items() if key not in self._passed]
-        waiting = [self._awaited.setdefault(key, loop.create_future()) for key in missing]
-        if waiting:
-            _, late = await asyncio.wait(waiting, timeout=_MARKER_S)
-            if late:
-                for key in missing:
-                    self._awaited.pop(key, None)
-                return False
-        return bool(markers)
 
     # Its own: both.
 
