@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -147,10 +148,16 @@ class Session:
         self.figures = Figures()
         self.client: RoamingClient
         self.writer: asyncio.StreamWriter
+        self._writers: list[asyncio.StreamWriter] = []
         self._reader: asyncio.StreamReader
         self._buffer = bytearray()
         self._received: deque[packets.Packet] = deque()
         self.version = 0
+
+    def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Keep a connection until `accept` takes it."""
+        self._writers.append(writer)
+        self.connections.put_nowait((reader, writer))
 
     async def accept(self, *, present: bool, code: int = 0) -> bytes:
         """Take the next connection, answer its CONNECT, and return that."""
@@ -188,12 +195,19 @@ class Session:
         """End the connection."""
         self.writer.transport.abort()
 
+    async def end(self) -> None:
+        """End all connections, those that `accept` never took too."""
+        for writer in self._writers:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
 
 @pytest_asyncio.fixture(name="session", params=[4, 5])
 async def play_session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
     """Give the server's side of a client that connects."""
     session = Session()
-    server = await asyncio.start_server(lambda *pair: session.connections.put_nowait(pair), "127.0.0.1", 0)
+    server = await asyncio.start_server(session.connect, "127.0.0.1", 0)
     session.client = RoamingClient(
         "me",
         port=server.sockets[0].getsockname()[1],
@@ -207,9 +221,9 @@ async def play_session(request: pytest.FixtureRequest) -> AsyncIterator[Session]
     session.client.start()
     yield session
     await session.client.finish()
-    session.cut()
     server.close()
     await server.wait_closed()
+    await session.end()
 
 
 async def test_what_is_not_acknowledged_is_sent_again_with_dup(session: Session) -> None:

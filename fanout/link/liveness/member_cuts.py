@@ -28,7 +28,7 @@ OWN_CUTS_MAX: Final = 64
 """Cuts at own heartbeats that are kept: a member that is further behind is not compared."""
 _EXPIRY_SKEW_NS: Final = 2_000_000_000
 """Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
-_MARKER: Final = re.compile(rb"[0-9]{1,20} [0-9]{1,20}")
+_MARKER: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20})")
 
 
 class MemberCuts:
@@ -73,6 +73,8 @@ class MemberCuts:
         """Marker to the cut at an own heartbeat, oldest first."""
         self._newest: dict[str, Cut] = {}
         """Other member to the cut at its newest heartbeat."""
+        self._passed: dict[bytes, tuple[bytes, int]] = {}
+        """Control topic to the process that its newest heartbeat is from, and the number of that heartbeat."""
         self._heard_s: dict[str, float] = {}
         """Member, this node too, to when its newest heartbeat came, monotonic seconds."""
         self._connection = 0
@@ -130,6 +132,7 @@ class MemberCuts:
         known_nodes = {self._node_id, *node_of.values()}
         self._heard_s = {node: heard_s for node, heard_s in self._heard_s.items() if node in known_nodes}
         self.topics = frozenset((self._topic_of(self._node_id), *node_of)) if node_of else frozenset()
+        self._passed = {topic: newest for topic, newest in self._passed.items() if topic in self.topics}
         return tuple(unfit)
 
     def receive_suback(self, packet: Suback) -> str | None:
@@ -141,10 +144,15 @@ class MemberCuts:
         """Return when the newest heartbeat of a member came through the primary; None for never."""
         return self._heard_s.get(node)
 
-    def hear(self, topic: bytes, *, now: float) -> None:
-        """Note that a message of a control topic came: its member lives, and so does the primary."""
-        node = self._node_of.get(topic, self._node_id)
-        self._heard_s[node] = now
+    def hear(self, row: PublishRow, *, now: float) -> None:
+        """Note that a row with one of `topics` came: its member lives, and so does the primary.
+
+        To be called for each, behind `capture` where the place of the row is known.
+        """
+        self._is_first(row)
+        # A message that is sent again may be old.
+        if not row[FLAGS] & DUP:
+            self._heard_s[self._node_of.get(row[TOPIC], self._node_id)] = now
 
     def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
         """Note what the replica of a live link holds at the place of a row with one of `topics`.
@@ -156,13 +164,10 @@ class MemberCuts:
         Returns:
             The place; None when the row is no heartbeat, or may have had its place before.
         """
-        payload = row[PAYLOAD]
         # A message that is sent again may have had its place before.
-        if row[FLAGS] & DUP or len(payload) > MARKER_CHARACTERS_MAX or not _MARKER.fullmatch(payload):
+        if not self._is_first(row) or row[FLAGS] & DUP or not self._is_live():
             return None
-        marker, node = payload.decode(), self._node_of.get(row[TOPIC])
-        if marker in self._own or not self._is_live():
-            return None
+        marker, node = row[PAYLOAD].decode(), self._node_of.get(row[TOPIC])
         self.captured_total += 1
         compares = self._compares and not self._is_expiring(now_ns)
         cut = Cut(marker, tuple(self._set(index) if compares and one else None for index, one in self._comparable))
@@ -173,6 +178,19 @@ class MemberCuts:
         if len(self._own) > OWN_CUTS_MAX:
             del self._own[next(iter(self._own))]
         return MarkerPassed(self._node_id, marker)
+
+    def _is_first(self, row: PublishRow) -> bool:
+        """Note a row; return whether it is a heartbeat newer than all before it: a member numbers them as it sends."""
+        topic, payload = row[TOPIC], row[PAYLOAD]
+        found = _MARKER.fullmatch(payload) if len(payload) <= MARKER_CHARACTERS_MAX else None
+        if found is None:
+            return False
+        process, number = found[1], int(found[2])
+        newest = self._passed.get(topic)
+        if newest is not None and newest[0] == process and number <= newest[1]:
+            return False
+        self._passed[topic] = (process, number)
+        return True
 
     def _is_expiring(self, now_ns: int) -> bool:
         """Return whether values expire just now, which some members have removed and others not."""

@@ -146,16 +146,17 @@ class ControlChannel:
         """Whether fewer messages are under way than may be."""
         return len(self._under_way) < UNDER_WAY_MAX
 
-    def may_send_early(self, now: float) -> bool:
-        """Say whether a message may be sent before a heartbeat is due.
+    @property
+    def has_room_to_spare(self) -> bool:
+        """Whether a message may be sent before a heartbeat is due.
 
-        The primary may have dropped all that are under way. So room is left for the next heartbeat, which would show
-        that, and one now and then is sent all the same.
+        The primary may have dropped all that are under way. So room is left for the next heartbeat, which shows that.
         """
-        under_way = len(self._under_way)
-        if under_way < EARLY_UNDER_WAY_MAX:
-            return True
-        return under_way < UNDER_WAY_MAX - 1 and now - self._last_sent >= EARLY_PAUSE_S
+        return len(self._under_way) < UNDER_WAY_MAX - 1
+
+    def may_send_early(self, now: float) -> bool:
+        """Say whether a message that can wait may be sent before a heartbeat is due: now and then if many stay away."""
+        return len(self._under_way) < EARLY_UNDER_WAY_MAX or now - self._last_sent >= EARLY_PAUSE_S
 
     def heartbeat_due(self, now: float) -> bool:
         """Say whether a heartbeat is due."""

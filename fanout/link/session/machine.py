@@ -301,11 +301,14 @@ class LinkSession:
         return refused or self.lifecycle.take_events()
 
     def send_heartbeat(self, *, now: float) -> bytes | None:
-        """Send a heartbeat before it is due, if the link is live and its heartbeats come back; return its payload."""
-        lifecycle = self.lifecycle
-        if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not self.control.is_open:
+        """Send a heartbeat before it is due, and return its payload.
+
+        None when the link is not live, its heartbeats do not come back, or the next one that is due needs the room.
+        """
+        lifecycle, control = self.lifecycle, self.control
+        if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not control.is_open:
             return None
-        return self._heartbeat.send(now)
+        return self._heartbeat.send(now) if control.has_room_to_spare else None
 
     def cut(self, nodes: Iterable[str], *, now_ns: int, now: float) -> list[Event]:
         """Listen to the heartbeats of the other members of the pool, and send one before it is due, while live.

@@ -15,7 +15,7 @@ from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.ingest.classify import split_phases
-from fanout.link.ingest.rows import DUP, FLAGS, QOS, RETAIN, TOPIC
+from fanout.link.ingest.rows import FLAGS, QOS, RETAIN, TOPIC
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.liveness.member_cuts import MemberCuts
@@ -225,8 +225,8 @@ class PacketRouter:
         system = self._count.receive(
             topic, payload, retain=bool(flags & RETAIN), held=len(replica), unconfirmed=len(replica.unconfirmed)
         )
-        if topic in self._cuts.topics and not flags & DUP:
-            self._cuts.hear(topic, now=lifecycle.now)
+        if topic in self._cuts.topics:
+            self._cuts.hear(row, now=lifecycle.now)
         if topic == self._control.topic:
             round_trip_ns = self._control.receive(payload, now=lifecycle.now, stamp=self._pipeline.stamp_of(row))
             if round_trip_ns is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from fanout.chain.cut import Cut, RetainedSet
 from fanout.link.liveness.member_cuts import OWN_CUTS_MAX
-from fanout.link.model.events import MemberUnheard
+from fanout.link.model.events import Applied, MarkerPassed, MemberUnheard
 from fanout.link.model.states import LinkState
 from fanout.replica.update import content_digest
 from fanout.selection import Selector
@@ -115,6 +115,70 @@ def test_what_is_no_new_heartbeat_is_no_cut() -> None:
     assert dict(own) == before
 
 
+def places(pair: Pair) -> list[MarkerPassed]:
+    """Return the places that the link told, those of its own heartbeats left out."""
+    return [each for each in pair.of(MarkerPassed) if each.node != "edge-1"]
+
+
+def test_a_heartbeat_is_told_where_it_passed() -> None:
+    """Behind the updates before it and before those behind it, in one read too; alone as well."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    [own] = pair.of(MarkerPassed)
+    assert (own.node, [own.marker]) == ("edge-1", list(pair.session.cuts.own))
+    pair.events.clear()
+    for payload in (b"1", b"2"):
+        pair.primary.publish(b"plant/a", payload)
+    pair.primary.publish(OTHER, MARKER, retain=False)
+    pair.primary.publish(b"plant/b", b"3")
+    pair.pump()
+    told = [
+        [update[1] for update in each.changes.updates] if isinstance(each, Applied) else each
+        for each in pair.events
+        if isinstance(each, Applied | MarkerPassed)
+    ]
+    assert told == [[b"1", b"2"], MarkerPassed("edge-2", "123 4"), [b"3"]]
+    pair.events.clear()
+    pair.primary.publish(OTHER, b"123 5", retain=False)
+    pair.pump()
+    assert places(pair) == [MarkerPassed("edge-2", "123 5")]
+
+
+@pytest.mark.parametrize("first_dup", [False, True])
+def test_a_heartbeat_has_one_place(first_dup: bool) -> None:
+    """Its member, or the primary, may send it twice; where it came as a copy first, nobody knows its place."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    if first_dup:
+        pair.primary.deliver(OTHER, MARKER, qos=1, dup=True)
+    for payload in (MARKER, MARKER, b"123 5", MARKER, b"123 5"):
+        pair.primary.publish(OTHER, payload, retain=False)
+        pair.primary.publish(b"plant/a", b"1")
+    pair.pump()
+    wanted = ["123 5"] if first_dup else ["123 4", "123 5"]
+    assert [each.marker for each in places(pair)] == wanted
+    assert pair.session.cuts.captured_total == 1 + len(wanted)
+    pair.primary.publish(OTHER, b"124 1", retain=False)
+    pair.pump()
+    assert places(pair)[-1].marker == "124 1", "its member has started again, and counts from 1"
+
+
+def test_a_heartbeat_that_came_before_the_link_was_live_has_no_place() -> None:
+    """Not when it comes twice either: its place is where it was first."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now, reason="test")
+    pair.primary.publish(OTHER, MARKER, retain=False)
+    pair.pump()
+    assert pair.is_in(LinkState.LIVE)
+    pair.primary.publish(OTHER, MARKER, retain=False)
+    pair.pump()
+    assert places(pair) == []
+
+
 def test_own_cuts_are_bounded() -> None:
     """The oldest are forgotten."""
     pair = Pair()
@@ -171,6 +235,35 @@ def test_heartbeats_that_the_primary_dropped_do_not_end_the_cuts() -> None:
     cut(pair, "edge-2")
     assert sent() == before + 1
     assert len(pair.session.cuts.own) == 2
+
+
+def test_markers_that_the_primary_dropped_do_not_hide_that() -> None:
+    """Room is left for the regular heartbeat, which comes back and shows what was lost."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    pair.primary.silent_control = True
+    pair.now += 0.1
+    sent = [pair.session.send_heartbeat(now=pair.now) is not None for _ in range(10)]
+    pair.pump()
+    assert sent == [True] * 7 + [False] * 3
+    pair.primary.silent_control = False
+    pair.wait(6)
+    assert pair.session.packet_router.heartbeats_lost_total == 7
+    assert pair.session.send_heartbeat(now=pair.now) is not None
+
+
+def test_no_marker_is_sent_while_it_would_not_come_back() -> None:
+    """Before the link is live, while it is compared with the primary, and where the primary refuses heartbeats."""
+    pair = Pair()
+    assert pair.session.send_heartbeat(now=pair.now) is None
+    pair.go_live()
+    assert pair.session.send_heartbeat(now=pair.now) is not None
+    pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now, reason="test")
+    assert pair.session.send_heartbeat(now=pair.now) is None
+    pair = Pair(primary=FakePrimary(allow_control=False))
+    pair.go_live()
+    assert pair.session.send_heartbeat(now=pair.now) is None
 
 
 def test_a_link_that_is_told_of_itself_hears_its_heartbeats_all_the_same() -> None:
