@@ -27,8 +27,9 @@ pytestmark = pytest.mark.mosquitto
 
 @pytest_asyncio.fixture(name="pool")
 async def start_pool(mosquitto: Mosquitto, tmp_path: Path) -> AsyncIterator[list[Node]]:
-    """Give three members beside a Mosquitto."""
+    """Give three members beside a Mosquitto, each of which has heard the others."""
     async with pool_at(tmp_path, *[mosquitto.port] * 3) as nodes:
+        await wait_until(lambda: all(figures(node).members_reachable == len(nodes) for node in nodes), 10)
         yield nodes
 
 
