@@ -20,6 +20,7 @@ from bench.readers import allow_connections
 
 BENCHES = {
     "fanout": "bench.fan_out",
+    "qos2": "bench.exactly_once",
     "steady": "bench.steady",
     "light": "bench.light",
     "snapshot": "bench.snapshot",

@@ -101,15 +101,16 @@ class Stage:
         self._qos = qos
         self._tls_port = free_port() if tls else 0
         self._ends = ExitStack()
-        self._scratch = Path()
+        self.scratch = Path()
+        """Where the servers keep their files."""
         self.primary: Server
         """The Mosquitto primary."""
 
     def __enter__(self) -> Stage:
         with ExitStack() as ends:
-            self._scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fanout-bench-")))
+            self.scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fanout-bench-")))
             settings = [*_UNLIMITED, *self._tls_listener()]
-            self.primary = ends.enter_context(Mosquitto(self._scratch, name="primary", settings=settings))
+            self.primary = ends.enter_context(Mosquitto(self.scratch, name="primary", settings=settings))
             self._ends = ends.pop_all()
         return self
 
@@ -119,7 +120,7 @@ class Stage:
     @contextmanager
     def further_primary(self, name: str) -> Iterator[Server]:
         """Start one more Mosquitto and end it afterwards; stopped, it forgets everything."""
-        with Mosquitto(self._scratch, name=name, settings=_UNLIMITED) as primary:
+        with Mosquitto(self.scratch, name=name, settings=_UNLIMITED) as primary:
             yield primary
 
     @contextmanager
@@ -169,7 +170,7 @@ class Stage:
     @property
     def _certificate(self) -> Path:
         """The primary's certificate, which is its own CA, and its key."""
-        return self._scratch / "primary.pem"
+        return self.scratch / "primary.pem"
 
     def _server(self, name: str, *, settings: str, links: str) -> Server:
         if name in (OURS, BARE, OURS_TLS):
@@ -179,18 +180,18 @@ class Stage:
                 first = link(self._tls_port, selector(f"{name}/#", qos=self._qos), settings=keys)
                 first = first.replace("mqtt://", "mqtts://")
             return Node(
-                self._scratch, role="secondary", name=name, links=first + links, settings=settings, log=name != BARE
+                self.scratch, role="secondary", name=name, links=first + links, settings=settings, log=name != BARE
             )
         if name == RELAY:
             port = free_port()
             command = [sys.executable, "-m", "bench.relay", str(port)]
-            return Server(command, log=self._scratch / "relay.log", port=port)
+            return Server(command, log=self.scratch / "relay.log", port=port)
         if name == HOP:
             port = free_port()
             command = [sys.executable, "-m", "bench.hop", str(port), str(self.primary.port), name]
-            return Server(command, log=self._scratch / "hop.log", port=port)
+            return Server(command, log=self.scratch / "hop.log", port=port)
         return Mosquitto(
-            self._scratch,
+            self.scratch,
             name="bridge" if name == BRIDGE else "bridge-tls",
             settings=[
                 *_UNLIMITED,

@@ -59,6 +59,17 @@ def test_fanout_measures_each_server_at_each_qos(tmp_path: Path) -> None:
     assert [result["asked"][0]["at_least"] for result in results[::4]] == [1, 5, 1, 3]
 
 
+def test_qos2_is_measured_alone_and_in_a_pool(tmp_path: Path) -> None:
+    """Every handshake comes to its end, and a member asks nobody about its sessions meanwhile."""
+    options = ["--subscribers", "2", "--publishers", "2", "--messages", "100"]
+    results = measure(tmp_path, "qos2", *options)
+
+    assert servers(results) == ["alone", "member of a pool"]
+    alone, member = results
+    assert member["asked"][0]["reached"] == pytest.approx(member["messages/s"] / alone["messages/s"])
+    assert [result["calls to members"] for result in results] == [0, 0]
+
+
 def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:
     """Every update reaches every subscriber, and latencies are in order."""
     options = ["--subscribers", "5", "--samples", "2", "--rate", "500", "--seconds", "0.4"]

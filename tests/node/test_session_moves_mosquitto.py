@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from fanout.api.models import PoolStatus
-from fanout.mqtt.packets import Ack, Disconnect, PacketType, Publish, Will
+from fanout.mqtt.packets import Ack, Disconnect, PacketType, Publish, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.node import Node
@@ -217,3 +218,49 @@ async def test_a_will_message_goes_along(mosquitto: Mosquitto, pool: list[Node])
         client = await RawClient.connect(port_of(pool[1]), "d", clean_start=False, properties=DURABLE, will=will)
         await client.close()
         await wait_until(lambda: arrived == [b"gone"], 10)
+
+
+async def test_a_durable_session_gets_retained_values_once(pool: list[Node], mosquitto: Mosquitto) -> None:
+    """At its first subscription: what it has not got comes at the next member, as retained, and then no more anywhere.
+
+    One that begins anew gets them again.
+    """
+    values = {b"plant/%d" % number for number in range(300)}
+    with publisher(mosquitto.port) as client_of_primary:
+        publish_all(client_of_primary, [(topic.decode(), b"1") for topic in values])
+    await wait_until(lambda: [node.documents.pool().members[0].topics for node in pool] == [300] * 3, 10)
+    few = dataclasses.replace(DURABLE, receive_maximum=10)
+    client = await RawClient.connect(port_of(pool[0]), "c", clean_start=False, properties=few)
+    subscription = Subscription(b"plant/+", 1, retain_as_published=False, retain_handling=1)
+    await client.subscribe(subscription)
+    got = await client.messages(10)
+    for message in got[:7]:
+        client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
+    got += await client.messages(7)
+    await client.close()
+
+    client = await come_back(pool[1])
+    assert client.connack.session_present
+    again = await client.messages(10)
+    assert [each.topic for each in again if each.dup] == [each.topic for each in got[7:]]
+    rest = [each for each in again if not each.dup]
+    while len(got) + len(rest) < len(values):
+        (message,) = await client.messages(1)
+        rest.append(message)
+    for message in again + rest:
+        client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
+    assert all(each.retain for each in got + again + rest)
+    assert {each.topic for each in got + rest} == values
+    await client.subscribe(subscription)
+    assert await client.messages_until_ping() == []
+    await client.close()
+
+    client = await come_back(pool[2])
+    assert client.connack.session_present
+    await client.subscribe(subscription)
+    assert await client.messages_until_ping() == []
+    await client.close()
+    client = await connect(pool[0], clean=True)
+    await client.subscribe(subscription)
+    assert {each.topic for each in await client.messages(len(values))} == values
+    await client.close()
