@@ -17,9 +17,9 @@ __all__ = ["DEAD_AFTER_S", "FAULTS", "inject_faults"]
 FAULTS = ("hold", "pause", "restart", "kill")
 """`hold` keeps a member out for a while, sometimes without its clients; `pause` stops its process (SIGSTOP) for less
 than `DEAD_AFTER_S`; `restart` drains it, and starts it when it has ended; `kill` is SIGKILL and a new start."""
-DEAD_AFTER_S = 3.0
+DEAD_AFTER_S = 5.0
 """Silence after which the other members take a member for dead, with its sessions."""
-_PAUSE_S = (0.1, 0.5 * DEAD_AFTER_S)
+_PAUSE_S = (0.1, 0.3 * DEAD_AFTER_S)
 _READY_S = 60.0
 
 

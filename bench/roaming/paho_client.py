@@ -28,6 +28,7 @@ __all__ = ["PahoClient"]
 
 _CUT_S = (0.5, 4.0)
 _KEEP_ALIVE_S = 5
+_PACKET_ID_NOT_FOUND = 0x92
 
 
 class PahoClient:
@@ -165,7 +166,8 @@ class PahoClient:
     def _on_publish(
         self, _client: object, _data: object, packet_id: int, code: ReasonCode, _properties: object
     ) -> None:
-        self._answers.append((packet_id, not code.is_failure))
+        # A PUBREL that is sent again may find its handshake at its end [MQTT5 4.3.3]: the message was taken.
+        self._answers.append((packet_id, not code.is_failure or code.value == _PACKET_ID_NOT_FOUND))
 
     def _on_subscribe(self, *_: object) -> None:
         if self._lapsed:

@@ -703,6 +703,11 @@ class PoolDocument(_Document):
     ready: bool = Field(description="Whether every member is reachable and ready, and replicates the same.")
     reasons: tuple[str, ...] = Field(description="Every reason why the pool is not ready; empty when it is.")
     members: tuple[PoolMember, ...] = Field(description="This node first, the others in the order of their names.")
+    stay_reasons: tuple[str, ...] | None = Field(
+        default=None,
+        description="Every reason why this node should not be stopped now, its clients and sessions having nowhere "
+        "to go; empty when it may be. Null where an older node answers.",
+    )
 
 
 class NodeStatus(_Document):

@@ -18,7 +18,7 @@ def main() -> None:
     import traceback
 
     from fanout.cli.app import app
-    from fanout.cli.exit_codes import ExitCode
+    from fanout.cli.output.exit_codes import ExitCode
     from fanout.escaping import escape_unencodable, printable_lines
 
     # Pydantic would read the metadata of every installed package in search of plugins: a twentieth of a node's start.

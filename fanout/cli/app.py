@@ -8,9 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from fanout import __version__
-from fanout.cli import audit, check, clients, drain, explain, log, passwd, probe, ready, report, run, status
+from fanout.cli import audit, check, clients, drain, explain, log, passwd, pool, probe, ready, report, run, status
 from fanout.cli.arguments.usage import UsageError, reword
-from fanout.cli.exit_codes import exit_code_of
+from fanout.cli.output.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
 from fanout.errors import FanoutError
 
@@ -84,5 +84,6 @@ explain.register(app)
 passwd.register(app)
 probe.register(app)
 app.add_typer(clients.app, name="clients")
+app.add_typer(pool.app, name="pool")
 app.add_typer(report.app, name="report")
 app.add_typer(log.app, name="log")

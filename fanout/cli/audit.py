@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlOption
-from fanout.cli.exit_codes import ExitCode, exit_code_of
+from fanout.cli.output.exit_codes import ExitCode, exit_code_of
 from fanout.errors import AuditRefused, FanoutError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -33,7 +33,7 @@ from fanout.api.topic_facts import TopicExplanation
 from fanout.config import read_token
 from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable, RequestRefused
 
-__all__ = ["NodeClient"]
+__all__ = ["NodeClient", "ask_until"]
 
 _TIMEOUT_S: Final = 3.0
 """Time limit of connecting and of each answer; a healthy node answers within milliseconds."""
@@ -45,7 +45,45 @@ _READ_S: Final = 30.0
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Longest answer; a link takes about 1,000 bytes of it."""
 
+_PAUSE_S: Final = 0.5
+"""Between two questions of `ask_until`."""
+
 Document = TypeVar("Document", bound=BaseModel)
+A = TypeVar("A")
+
+
+def ask_until(
+    ask: Callable[[], A],
+    accepts: Callable[[A], bool],
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> A:
+    """Ask until the answer is accepted or the time is up, and return the last answer.
+
+    Args:
+        ask: Asks once.
+        accepts: Returns whether an answer is the one that is waited for.
+        timeout_s: Time limit; 0 asks once.
+        clock: Tells seconds.
+        sleep: Pauses.
+
+    Raises:
+        NodeUnreachable: The node could not be reached at the last try.
+    """
+    deadline = clock() + timeout_s
+    while True:
+        left_s = deadline - clock()
+        try:
+            answer = ask()
+        except NodeUnreachable:
+            if left_s <= 0:
+                raise
+        else:
+            if accepts(answer) or left_s <= 0:
+                return answer
+        sleep(max(0.0, min(_PAUSE_S, left_s)))
 
 
 class NodeClient:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeSilent, NodeUnreachable
 
 if TYPE_CHECKING:

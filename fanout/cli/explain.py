@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption, checked_url
-from fanout.cli.exit_codes import ExitCode, exit_code_of
+from fanout.cli.output.exit_codes import ExitCode, exit_code_of
 from fanout.errors import FanoutError
 
 if TYPE_CHECKING:

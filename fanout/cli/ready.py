@@ -1,15 +1,15 @@
-"""`fanout ready` and `fanout pool`: ask whether a node, or its whole pool, may take clients, and wait until it may."""
+"""`fanout ready`: ask whether a node, or its whole pool, may take clients, and wait until it may."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeUnreachable
 
 if TYPE_CHECKING:
@@ -22,21 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "wait_ready"]
 
-_POLL_S: Final = 0.5
-
-
-class _Answer(Protocol):
-    @property
-    def ready(self) -> bool: ...
-
-
-A = TypeVar("A", bound=_Answer)
-
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
+    """Add the command to `app`."""
     app.command(epilog="Exit codes: 0 ready, 1 not ready, 3 unreachable, 5 in no pool (--pool).")(ready)
-    app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")(pool)
 
 
 def ready(
@@ -72,30 +61,13 @@ def ready(
     raise typer.Exit(ExitCode.OK if readiness.ready else ExitCode.NO)
 
 
-def pool(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show the members of a pool, as one of them sees them.
-
-    What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
-    """
-    from fanout.cli.client import NodeClient
-    from fanout.cli.output.pool_table import pool_lines
-    from fanout.cli.output.terminal import print_json, show
-
-    with NodeClient(url) as client:
-        document = client.pool()
-    if as_json:
-        print_json(document.model_dump(mode="json"))
-        return
-    show(*pool_lines(document))
-
-
 def _ready_pool(url: str, *, wait: float, as_json: bool) -> NoReturn:
-    from fanout.cli.client import NodeClient
+    from fanout.cli.client import NodeClient, ask_until
     from fanout.cli.output.pool_table import pool_lines
     from fanout.cli.output.terminal import print_json, show
 
     with NodeClient(url) as client:
-        document = _wait(client.pool, timeout_s=wait)
+        document = ask_until(client.pool, lambda document: document.ready, timeout_s=wait)
     if as_json:
         print_json(document.model_dump(mode="json"))
     else:
@@ -123,6 +95,7 @@ def wait_ready(
     Raises:
         NodeUnreachable: It could not be reached at the last try.
     """
+    from fanout.cli.client import ask_until
 
     def shown() -> Readiness:
         try:
@@ -133,33 +106,7 @@ def wait_ready(
         progress.update(readiness)
         return readiness
 
-    return _wait(shown, timeout_s=timeout_s, clock=clock, sleep=sleep)
-
-
-def _wait(
-    ask: Callable[[], A],
-    *,
-    timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> A:
-    """Ask until the answer is yes or the time is up, and return the last answer.
-
-    Raises:
-        NodeUnreachable: The node could not be reached at the last try.
-    """
-    deadline = clock() + timeout_s
-    while True:
-        left_s = deadline - clock()
-        try:
-            answer = ask()
-        except NodeUnreachable:
-            if left_s <= 0:
-                raise
-        else:
-            if answer.ready or left_s <= 0:
-                return answer
-        sleep(max(0.0, min(_POLL_S, left_s)))
+    return ask_until(shown, lambda readiness: readiness.ready, timeout_s=timeout_s, clock=clock, sleep=sleep)
 
 
 def _verdict(readiness: Readiness) -> list[RenderableType]:

@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from tests.support.clients import Inbox, publish_properties, slow_reader, subscriber
 from tests.support.mosquitto import Mosquitto, find_mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector

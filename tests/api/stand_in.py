@@ -248,6 +248,7 @@ class StandInNode:
         )
         self.members: tuple[PoolMember, ...] = (pool_member("edge-1", is_self=True), pool_member())
         self.pool_reasons: tuple[str, ...] = ()
+        self.stay_reasons: tuple[str, ...] | None = ()
         self.error: Exception | None = None
         self.draining = False
         self.held_since: datetime | None = None
@@ -301,7 +302,11 @@ class StandInNode:
         if not self.members:
             raise RequestRefused("edge-1 is in no pool", hint="Add [pool] to its configuration")
         return PoolDocument(
-            node=self.node, ready=not self.pool_reasons, reasons=self.pool_reasons, members=self.members
+            node=self.node,
+            ready=not self.pool_reasons,
+            reasons=self.pool_reasons,
+            members=self.members,
+            stay_reasons=self.stay_reasons,
         )
 
     def drain(self) -> Draining:

@@ -13,10 +13,12 @@ import pytest_asyncio
 
 from bench.roaming import packets
 from bench.roaming.client import Figures, RoamingClient
+from bench.roaming.paho_client import PahoClient
 from bench.roaming.records import FINDINGS_MAX, Lapse, Received, Sent, Subscriber, Verdict, judge
 from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, Suback, Subscribe, Subscription, encode
 from fanout.mqtt.packets import Packet as AnyPacket
 from fanout.mqtt.properties import Properties
+from tests.support.waiting import wait_until
 
 
 def sent(number: int, *, qos: int = 2, at: float = 0.0, acknowledged: bool = True, at_risk: bool = False) -> Sent:
@@ -315,3 +317,31 @@ async def test_connections_are_cut_after_some_steps(session: Session) -> None:
         session.send(Publish(b"roam/p/1", b"p 1 %d" % number, 1, packet_id=number + 1))
     await session.accept(present=True)
     assert sum(count for name, count in session.figures.counts.items() if name.startswith("cut: ")) >= 1
+
+
+async def test_a_handshake_of_paho_that_had_ended_before_is_no_refusal() -> None:
+    """PUBCOMP 0x92 to a PUBREL that came again: the message is not published anew."""
+    session = Session()
+    server = await asyncio.start_server(session.connect, "127.0.0.1", 0)
+    client = PahoClient(
+        "me",
+        port=server.sockets[0].getsockname()[1],
+        version=5,
+        publishers={"p": 2},
+        draw=random.Random(1),
+        figures=session.figures,
+    )
+    client.start()
+    await session.begin()
+    async with asyncio.timeout(10):
+        await client.subscribed.wait()
+    client.publish(2, 1)
+    packet_id = packets.read_publish(await session.receive(), version=5).packet_id
+    session.send(Ack(PacketType.PUBREC, packet_id))
+    assert (await session.receive()).kind == PacketType.PUBREL
+    session.send(Ack(PacketType.PUBCOMP, packet_id, 0x92))
+    await wait_until(lambda: client.is_done, 10)
+    assert [(each.acknowledged, each.at_risk) for each in client.sent] == [(True, False)]
+    await client.finish()
+    server.close()
+    await session.end()

@@ -12,7 +12,7 @@ import fanout.cli
 from fanout import __version__
 from fanout.cli import app as app_module
 from fanout.cli.app import app
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from tests.cli.processes import run_fanout
 
 COMMANDS = tuple(name for name in typer.main.get_group(app).commands if name != "worker")

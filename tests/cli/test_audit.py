@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fanout.api.models import AuditDetail
 from fanout.cli.app import app
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from tests.api.stand_in import StandInNode, live_link, ready_node, serving, snapshot_link
 from tests.cli.processes import run_fanout
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanout.cli.app import app
-from fanout.cli.exit_codes import ExitCode, exit_code_of
+from fanout.cli.output.exit_codes import ExitCode, exit_code_of
 from fanout.errors import (
     ConfigError,
     ExtraMissing,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fanout.api.operator_access import OperatorAccess
 from fanout.api.topic_facts import PrimaryAnswer, TopicValue
 from fanout.cli.app import app
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from tests.api.stand_in import ready_node, serving
 from tests.support.waiting import wait_until_blocking
 

@@ -1,4 +1,4 @@
-"""`fanout pool` and `fanout ready --pool`."""
+"""`fanout pool`, `fanout pool upgrade-check` and `fanout ready --pool`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BecomingReadyPool(StandInNode):
 
     def pool(self) -> PoolDocument:
         self.answers_left -= 1
-        self.pool_reasons = ("edge-2 is not ready",) if self.answers_left >= 0 else ()
+        self.pool_reasons = self.stay_reasons = ("edge-2 is not ready",) if self.answers_left >= 0 else ()
         return super().pool()
 
 
@@ -46,6 +46,7 @@ def waiting_node() -> StandInNode:
     )
     node.members = (*node.members[:1], other, never)
     node.pool_reasons = ("edge-2 is not ready", "10.0.0.7:9201 is not reachable: it does not answer in time")
+    node.stay_reasons = node.pool_reasons
     return node
 
 
@@ -81,7 +82,7 @@ def test_node_without_a_pool(runner: CliRunner) -> None:
     node = ready_node()
     node.members = ()
     with serving(node) as url:
-        for words in (["pool"], ["ready", "--pool"]):
+        for words in (["pool"], ["pool", "upgrade-check"], ["ready", "--pool"]):
             answer = runner.invoke(app, [*words, url], standalone_mode=True)
             assert (answer.exit_code, answer.stdout) == (5, "")
             assert answer.stderr == "error: edge-1 is in no pool\n  Add [pool] to its configuration\n"
@@ -108,3 +109,48 @@ def test_ready_waits_for_the_pool(runner: CliRunner) -> None:
     with serving(node) as url:
         assert runner.invoke(app, ["ready", "--pool", "--wait", "30", url]).exit_code == 0
     assert node.answers_left == -1
+
+
+def test_a_member_may_be_stopped(runner: CliRunner) -> None:
+    """When the others are ready; whether it is ready itself does not matter."""
+    node = ready_node()
+    node.pool_reasons = ("edge-1 is not ready",)
+    with serving(node) as url:
+        answer = runner.invoke(app, ["pool", "upgrade-check", url])
+        assert (answer.exit_code, answer.stderr) == (0, "")
+        assert answer.stdout == "edge-1 may be stopped, 1 other member is ready for its 14 sessions\n"
+        answer = runner.invoke(app, ["pool", "upgrade-check", "--json", url])
+    assert json.loads(answer.stdout) == {"node": "edge-1", "may_stop": True, "reasons": []}
+
+
+def test_a_member_should_stay(runner: CliRunner) -> None:
+    """With every reason; exit 1."""
+    with serving(waiting_node()) as url:
+        answer = runner.invoke(app, ["pool", "upgrade-check", url])
+        assert (answer.exit_code, answer.stderr) == (1, "")
+        assert answer.stdout == (
+            "edge-1 should stay\n  edge-2 is not ready\n  10.0.0.7:9201 is not reachable: it does not answer in time\n"
+        )
+        answer = runner.invoke(app, ["pool", "upgrade-check", "--json", url])
+    assert (answer.exit_code, json.loads(answer.stdout)["may_stop"]) == (1, False)
+
+
+def test_upgrade_check_waits_for_the_others(runner: CliRunner) -> None:
+    """With --wait it asks again until they are ready for the member to go."""
+    node = BecomingReadyPool(answers_before=1)
+    with serving(node) as url:
+        assert runner.invoke(app, ["pool", "upgrade-check", "--wait", "30", url]).exit_code == 0
+    assert node.answers_left == -1
+
+
+def test_an_older_node_does_not_know_whether_it_may_be_stopped(runner: CliRunner) -> None:
+    """No answer is not a yes: exit 5, and what to do."""
+    node = ready_node()
+    node.stay_reasons = None
+    with serving(node) as url:
+        answer = runner.invoke(app, ["pool", "upgrade-check", url])
+    assert (answer.exit_code, answer.stdout) == (5, "")
+    assert answer.stderr == (
+        "error: edge-1 does not say whether it may be stopped: its version of fanout is too old\n"
+        "  Ask for the whole pool instead: fanout ready --pool\n"
+    )

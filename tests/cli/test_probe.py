@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fanout.certificates import fingerprint
 from fanout.cli.app import app
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from fanout.probe.results import ProbeReport
 from tests.cli.processes import run_fanout
 from tests.probe.test_advice import ACTIVEMQ, ADDRESS, version

@@ -25,7 +25,7 @@ from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
 from fanout.chain.cut import Cut
 from fanout.chain.readiness_notice import READINESS_TOPIC
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.output.exit_codes import ExitCode
 from fanout.config import (
     AccessConfig,
     Address,

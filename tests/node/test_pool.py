@@ -139,7 +139,7 @@ async def test_a_member_that_ends_is_suspect_and_comes_back(tmp_path: Path) -> N
             member = document.members[1]
             assert (member.node, member.state, member.ready, member.topics) == ("edge-1", None, None, None)
             assert member.config_digest == document.members[0].config_digest
-            assert document.reasons == (f"edge-1 is not reachable: {member.failure}",)
+            assert document.reasons == document.stay_reasons == (f"edge-1 is not reachable: {member.failure}",)
             assert member.failure == "nothing answers there, or TLS does not accept the other side"
             await pool.start(1)
             await wait_until(lambda: first.documents.pool().ready)
@@ -150,7 +150,7 @@ async def test_a_member_that_ends_is_suspect_and_comes_back(tmp_path: Path) -> N
 
 
 async def test_a_member_that_is_not_ready_holds_the_pool_back(tmp_path: Path) -> None:
-    """The reasons name it; it is reachable all the same."""
+    """The reasons name it; it is reachable all the same. It may be stopped, and the other one may not."""
     async with pool_of(tmp_path) as pool:
         first, second = await pool.start(0), await pool.start(1)
         await wait_until(lambda: first.documents.pool().ready)
@@ -158,6 +158,8 @@ async def test_a_member_that_is_not_ready_holds_the_pool_back(tmp_path: Path) ->
         await wait_until(lambda: not first.documents.pool().ready)
         assert first.documents.pool().reasons == ("edge-1 is not ready",)
         assert second.documents.pool().reasons == ("edge-1 is not ready",)
+        assert first.documents.pool().stay_reasons == ("edge-1 is not ready",)
+        assert second.documents.pool().stay_reasons == ()
         assert reachable(first.documents.pool()) == ["edge-0", "edge-1"]
 
 
@@ -169,7 +171,8 @@ async def test_a_member_with_other_selectors_is_told(tmp_path: Path) -> None:
         wider = dataclasses.replace(link, selectors=(Selector("plant-1/#", qos=0, prefix="hq/"),))
         await pool.start(1, links=(wider,))
         await wait_until(lambda: reachable(first.documents.pool()) == ["edge-0", "edge-1"])
-        assert first.documents.pool().reasons == ("edge-1 has other links or selectors than edge-0",)
+        document = first.documents.pool()
+        assert document.reasons == document.stay_reasons == ("edge-1 has other links or selectors than edge-0",)
 
 
 async def test_a_member_with_another_token_is_refused_and_counted(tmp_path: Path) -> None:

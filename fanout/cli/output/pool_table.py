@@ -1,4 +1,4 @@
-"""Members of a pool as text: the verdict with its reasons, and a table."""
+"""Members of a pool as text: verdicts with their reasons, and a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from fanout.api.models import PoolDocument
 
-__all__ = ["pool_lines"]
+__all__ = ["leaving_lines", "pool_lines"]
 
 
 def pool_lines(document: PoolDocument) -> list[RenderableType]:
@@ -27,6 +27,24 @@ def pool_lines(document: PoolDocument) -> list[RenderableType]:
         "",
         _members_table(document),
     ]
+
+
+def leaving_lines(document: PoolDocument) -> list[RenderableType]:
+    """Return the verdict on whether the node that answered may be stopped, with its reasons."""
+    from rich.padding import Padding
+
+    from fanout.cli.output.quantities import counted
+    from fanout.cli.output.terminal import styled
+
+    if document.stay_reasons:
+        return [
+            styled(f"{document.node} ", ("should stay", "red")),
+            *(Padding(reason, (0, 0, 0, 2)) for reason in document.stay_reasons),
+        ]
+    own, *others = document.members
+    sessions = "" if own.sessions is None else f" for its {counted(own.sessions, 'session')}"
+    ready = f", {counted(len(others), 'other member')} {'is' if len(others) == 1 else 'are'} ready{sessions}"
+    return [styled(f"{document.node} ", ("may be stopped", "green"), ready)]
 
 
 def _members_table(document: PoolDocument) -> Table:

@@ -114,12 +114,19 @@ def pool_document(own: MemberFacts, others: Sequence[OtherMember], *, started_ns
     ]
     seen.sort(key=lambda one: (one[0].node or "", one[0].address or ""))
     members = [first, *(member for member, _ in seen)]
-    reasons = [*_reasons(first, own)]
+    of_others: list[str] = []
     for member, overdue in seen:
-        reasons += _reasons(member, own)
+        of_others += _reasons(member, own)
         if overdue:
-            reasons.append(f"{member.node} does not hold the values that {own.node} holds")
-    return PoolDocument(node=own.node, ready=not reasons, reasons=tuple(reasons), members=tuple(members))
+            of_others.append(f"{member.node} does not hold the values that {own.node} holds")
+    reasons = *_reasons(first, own), *of_others
+    return PoolDocument(
+        node=own.node,
+        ready=not reasons,
+        reasons=reasons,
+        members=tuple(members),
+        stay_reasons=tuple(of_others) if seen else (f"{own.node} knows no other member",),
+    )
 
 
 def pool_status(

@@ -1,0 +1,90 @@
+"""`fanout pool`: show the members of a pool, and say whether one of them may be stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.output.exit_codes import ExitCode
+from fanout.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from fanout.api.models import PoolDocument
+
+__all__ = ["app"]
+
+
+class _ShowByDefault(TyperGroup):
+    """Takes `fanout pool [URL]` for `fanout pool show [URL]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # the type of a context differs between releases of typer
+        if not args or args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ShowByDefault, help="Show the members of a pool (fanout pool [URL]), or ask whether one may be stopped."
+)
+
+
+@app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")
+def show(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show the members of a pool, as one of them sees them.
+
+    What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
+    """
+    from fanout.cli.client import NodeClient
+    from fanout.cli.output.pool_table import pool_lines
+    from fanout.cli.output.terminal import print_json
+    from fanout.cli.output.terminal import show as show_lines
+
+    with NodeClient(url) as client:
+        document = client.pool()
+    if as_json:
+        print_json(document.model_dump(mode="json"))
+        return
+    show_lines(*pool_lines(document))
+
+
+@app.command(
+    "upgrade-check",
+    epilog="Exit codes: 0 it may be stopped; 1 it should stay; 3 unreachable; 5 in no pool, or too old to say.",
+)
+def upgrade_check(
+    url: UrlArgument = DEFAULT_URL,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the others to be ready for it.")
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask whether a member may be stopped now, to be upgraded: the others are ready for its clients and sessions.
+
+    Every other member must be reachable, ready and not on its way out, and replicate what this one does. Whether the
+    member itself is ready does not matter. Follow with fanout drain.
+    """
+    from fanout.cli.client import NodeClient, ask_until
+    from fanout.cli.output.pool_table import leaving_lines
+    from fanout.cli.output.terminal import print_json
+    from fanout.cli.output.terminal import show as show_lines
+
+    with NodeClient(url) as client:
+        document = ask_until(client.pool, _may_stop, timeout_s=wait)
+    if as_json:
+        reasons = document.stay_reasons
+        print_json({"node": document.node, "may_stop": not reasons, "reasons": reasons})
+    else:
+        show_lines(*leaving_lines(document))
+    raise typer.Exit(ExitCode.OK if _may_stop(document) else ExitCode.NO)
+
+
+def _may_stop(document: PoolDocument) -> bool:
+    if document.stay_reasons is None:
+        raise RequestRefused(
+            f"{document.node} does not say whether it may be stopped: its version of fanout is too old",
+            hint="Ask for the whole pool instead: fanout ready --pool",
+        )
+    return not document.stay_reasons
