@@ -63,7 +63,9 @@ ANSWER_S: Final = 0.3
 _TAKE_S: Final = 5.0
 """Time for the answers to TAKE, waiting for other calls included; a client that has left by then comes again."""
 _MARKER_S: Final = 1.0
-"""Time in which a marker comes through the primary; without it, a session is moved inexactly."""
+"""Time in which a marker comes through the primary to a member; then another one is tried."""
+_EXACT_S: Final = 3.0
+"""Time in which a marker has to come; without one, a session is moved inexactly."""
 _UNDECIDED_S: Final = 5.0
 """Time in which the primary answers the messages of a client; the session stays where it is after that."""
 _PROMISE_S: Final = 10.0
@@ -457,7 +459,7 @@ class SessionPool:
         self._host.collect(client_id, subscriptions)
         try:
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
-            exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_MARKER_S)
+            exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_EXACT_S)
             found = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
             own, arrives = arrive(self._get(client_id), epoch, found=found)
             if not arrives or own is None:
@@ -483,11 +485,12 @@ class SessionPool:
             self._host.stop_collecting(client_id)
 
     async def _fetch(self, calls: MemberCalls, question: SessionQuestion) -> tuple[Fetched, Mapping[str, str]]:
-        """Fetch a session, again as long as the primary has not answered all messages of its client."""
-        until_s = self._clock.monotonic() + _UNDECIDED_S
+        """Fetch a session, again as long as a message of its client has no verdict, or a marker may be late only."""
+        asked_s = self._clock.monotonic()
         while True:
             fetched, markers = await calls.fetch.ask(question)
-            if fetched.status != "later" or self._clock.monotonic() >= until_s:
+            wait_s = {"later": _UNDECIDED_S, "inexact": _EXACT_S if markers else 0.0}.get(fetched.status, 0.0)
+            if self._clock.monotonic() >= asked_s + wait_s:
                 return fetched, markers
             await asyncio.sleep(_PAUSE_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -74,7 +75,7 @@ class Member:
         """Return the text."""
         if client_id in self.undecided:
             return Fetched("later")
-        return Fetched("exact" if markers else "inexact", self.sessions[client_id])
+        return Fetched("exact" if markers else "inexact", self.sessions[client_id])  # markers that have passed here
 
     def take_back(self, client_id: str) -> None:
         """Do nothing: sessions are never away."""
@@ -126,6 +127,9 @@ class Member:
         self.markers += 1
         marker = f"{self.name} {self.markers}"
         for member in self.network.members.values():
+            if self.network.dropped[member.name]:
+                self.network.dropped[member.name] -= 1
+                continue
             asyncio.get_running_loop().call_soon(member.pool.marker_passed, "plant", self.name, marker)
         return {"plant": marker}
 
@@ -168,6 +172,8 @@ class Network:
         self.lost: Callable[[str, str], bool] = lambda name, path: False
         """Whether the answer of a member is lost."""
         self.hangs: set[str] = set()
+        self.dropped: Counter[str] = Counter()
+        """Member to how many of the next markers do not come to it."""
 
     async def call(self, source: str, target: str, path: str, body: bytes) -> bytes:
         """Carry a call."""
@@ -225,6 +231,27 @@ async def test_many_sessions_move_in_few_calls(count: int) -> None:
         assert kinds["take"] <= 6 * (count // ITEMS_MAX + 10)
         assert kinds["fetch"] <= 4 * (count // ITEMS_MAX + 10)
         assert kinds["commit"] <= 4 * (count // ITEMS_MAX + 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropped", "inexact"), [("a", 2, 0), ("a", 1000, 1), ("b", 1000, 1)], ids=["some", "all", "here"]
+)
+async def test_a_marker_that_is_late_is_waited_for(
+    name: str, dropped: int, inexact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are sent meanwhile: a busy holder, or one whose primary dropped some, still gives the session exactly.
+
+    When none comes to the holder or to the member that takes the session, it moves all the same.
+    """
+    monkeypatch.setattr(session_pool, "_MARKER_S", 0.1)
+    monkeypatch.setattr(session_pool, "_EXACT_S", 0.6)
+    async with members("a", "b") as (network, (a, b)):
+        a.sessions["c"] = b"1"
+        network.dropped[name] = dropped
+        b.find("c")
+        await wait_until(lambda: "c" in b.sessions, 10)
+        assert "c" not in a.sessions
+        assert b.pool.figures.inexact_total == inexact
 
 
 async def test_a_client_that_nobody_knows_begins() -> None:
