@@ -318,17 +318,27 @@ class Link:
         self._driver.act(self._session.cut(nodes, now_ns=clock.now_ns(), now=clock.monotonic()))
         self._driver.write_and_plan()
 
-    def send_marker(self) -> str | None:
+    @property
+    def has_markers(self) -> bool:
+        """Whether the markers of this link come back, though it may be unable to send one at the moment."""
+        return bool(self._session.cuts.topics) and self._session.control.is_open
+
+    @property
+    def may_send_marker(self) -> bool:
+        """Whether `send_marker` would send one now: the link is live, and compares its replica with nothing."""
+        return self.has_markers and self._session.may_send_heartbeat
+
+    def send_marker(self) -> str:
         """Send a heartbeat now, as a place that the streams of all members have in common, and return its marker.
 
-        None when that is not possible now: the link is not live or compares its replica, its heartbeats do not come
-        back, or it listens to no other member.
+        Raises:
+            ValueError: None can be sent now (`may_send_marker`).
         """
-        if not self._session.cuts.topics:
-            return None
-        payload = self._session.send_heartbeat(now=self._clock.monotonic())
+        payload = self._session.send_heartbeat(now=self._clock.monotonic()) if self.has_markers else None
+        if payload is None:
+            raise ValueError(f"link {self.config.name!r} can send no marker now")
         self._driver.write_and_plan()
-        return None if payload is None else payload.decode()
+        return payload.decode()
 
     def heard_s(self, node: str) -> float | None:
         """Return when the newest heartbeat of a member, or of this node, came through the primary; None for never."""

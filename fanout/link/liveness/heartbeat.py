@@ -54,10 +54,15 @@ class Heartbeat:
             control.skip_heartbeat(now)
         return stall
 
+    @property
+    def may_send(self) -> bool:
+        """Whether a heartbeat can be sent now."""
+        return bool(self._sender.free) and self._control.may_send
+
     def send(self, now: float) -> bytes | None:
         """Send a heartbeat now, and return its payload; None when that is not possible."""
         control = self._control
-        if not (self._sender.free and control.may_send):
+        if not self.may_send:
             return None
         payload = control.send(now)
         self._sender.publish(OutgoingMessage(control.topic, payload), now=now)

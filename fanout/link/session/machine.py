@@ -300,15 +300,19 @@ class LinkSession:
         refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first)
         return refused or self.lifecycle.take_events()
 
+    @property
+    def may_send_heartbeat(self) -> bool:
+        """Whether `send_heartbeat` would send one now."""
+        lifecycle, control = self.lifecycle, self.control
+        is_current = lifecycle.state is LinkState.LIVE and lifecycle.stage is None
+        return is_current and control.is_open and control.has_room_to_spare and self._heartbeat.may_send
+
     def send_heartbeat(self, *, now: float) -> bytes | None:
         """Send a heartbeat before it is due, and return its payload.
 
         None when the link is not live, its heartbeats do not come back, or the next one that is due needs the room.
         """
-        lifecycle, control = self.lifecycle, self.control
-        if lifecycle.state is not LinkState.LIVE or lifecycle.stage is not None or not control.is_open:
-            return None
-        return self._heartbeat.send(now) if control.has_room_to_spare else None
+        return self._heartbeat.send(now) if self.may_send_heartbeat else None
 
     def cut(self, nodes: Iterable[str], *, now_ns: int, now: float) -> list[Event]:
         """Listen to the heartbeats of the other members of the pool, and send one before it is due, while live.

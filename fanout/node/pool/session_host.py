@@ -122,7 +122,7 @@ class ServerSessions:
         """Note the place in the queues of promised sessions that a marker has in the stream of a link."""
         for client_id in client_ids:
             going, position = self._going.get(client_id), self._moves.position(client_id)
-            if going is None or going.exported is not None or position is None:
+            if going is None or position is None:
                 continue
             going.places[link, marker] = position
             if len(going.places) > _PLACES_MAX:
@@ -259,15 +259,16 @@ class LinkMarkers:
         """
         self._links = tuple(links)
 
+    @property
+    def come_back(self) -> bool:
+        """Whether markers of all links come back, though none may be sent at the moment."""
+        return all(link.has_markers for link in self._links)
+
     def send(self) -> Mapping[str, str]:
-        """Publish one on each link, and return them by link; empty when one of the links cannot."""
-        markers: dict[str, str] = {}
-        for link in self._links:
-            marker = link.send_marker()
-            if marker is None:
-                return {}
-            markers[link.config.name] = marker
-        return markers
+        """Publish one on each link, and return them by link; empty when one of the links cannot now."""
+        if not all(link.may_send_marker for link in self._links):
+            return {}
+        return {link.config.name: link.send_marker() for link in self._links}
 
 
 class PoolWitness:

@@ -6,7 +6,7 @@ Owns the batches of each kind of question, and the form of their calls. A questi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from fanout.pool.call_batches import CallBatches
 from fanout.pool.membership import AskFailed, AskFailure
@@ -47,12 +47,14 @@ _WAITING_MAX: Final = 200_000
 """Questions to one member that wait: claims of all clients that have connected while it was busy."""
 
 T = TypeVar("T")
+Mark: TypeAlias = Callable[[Sequence[SessionQuestion]], Awaitable[Mapping[str, str]]]
+"""Sends the markers for the sessions of one FETCH, and returns them by link."""
 
 
 class MemberCalls:
     """The questions to one member, in batches."""
 
-    def __init__(self, member: str, *, others: Others, mark: Callable[[Sequence[SessionQuestion]], Mapping[str, str]]):
+    def __init__(self, member: str, *, others: Others, mark: Mark):
         """Prepare.
 
         Args:
@@ -79,7 +81,7 @@ class MemberCalls:
 class _Sends:
     """Calls to one member, each with the questions of many sessions."""
 
-    def __init__(self, member: str, *, others: Others, mark: Callable[[Sequence[SessionQuestion]], Mapping[str, str]]):
+    def __init__(self, member: str, *, others: Others, mark: Mark):
         self._member = member
         self._others = others
         self._mark = mark
@@ -89,7 +91,7 @@ class _Sends:
         return _read(decode_take_answers, answer)
 
     async def fetch(self, questions: Sequence[SessionQuestion]) -> list[tuple[Fetched, Mapping[str, str]]]:
-        markers = self._mark(questions)
+        markers = await self._mark(questions)
         answer = await self._call(FETCH_PATH, encode_fetch_request(questions, markers), timeout_s=_FETCH_S)
         return [(fetched, markers) for fetched in _read(decode_fetch_answers, answer)]
 

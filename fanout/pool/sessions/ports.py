@@ -73,8 +73,12 @@ class SessionHost(Protocol):
 class Markers(Protocol):
     """Messages through the primaries that are at one place in the streams of all members."""
 
+    @property
+    def come_back(self) -> bool:
+        """Whether markers of all links come back, though none may be sent at the moment."""
+
     def send(self) -> Mapping[str, str]:
-        """Publish one on each link, and return them by link; empty when one of the links cannot."""
+        """Publish one on each link, and return them by link; empty when one of the links cannot now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -508,9 +508,13 @@ class SessionPool:
                 return await calls.commit.ask(question)
         raise AssertionError("the last attempt raises")
 
-    def _mark(self, questions: Sequence[SessionQuestion]) -> Mapping[str, str]:
-        """Send a marker on each link for the sessions of one call."""
-        markers = self._markers.send()
+    async def _mark(self, questions: Sequence[SessionQuestion]) -> Mapping[str, str]:
+        """Send a marker on each link for the sessions of one call, as soon as that is possible."""
+        until_s = self._clock.monotonic() + _MARKER_S
+        while not (markers := self._markers.send()):
+            if not self._markers.come_back or self._clock.monotonic() >= until_s:
+                break
+            await asyncio.sleep(_PAUSE_S)
         ids = [client_id for client_id, _ in questions]
         for key in markers.items():
             self._collecting[key] = ids

@@ -44,6 +44,8 @@ class Member:
         self.is_isolated = False
         self.network = network
         self.markers = 0
+        self.busy_with_markers: int | None = 0
+        """How often no marker can be sent; None for never."""
         self.pool = SessionPool(
             node=name,
             host=self,
@@ -122,8 +124,18 @@ class Member:
 
     # Markers.
 
+    @property
+    def come_back(self) -> bool:
+        """Say so where they do."""
+        return self.busy_with_markers is not None
+
     def send(self) -> Mapping[str, str]:
         """Send a marker, which passes at all members at once."""
+        if self.busy_with_markers is None:
+            return {}
+        if self.busy_with_markers:
+            self.busy_with_markers -= 1
+            return {}
         self.markers += 1
         marker = f"{self.name} {self.markers}"
         for member in self.network.members.values():
@@ -251,6 +263,16 @@ async def test_a_marker_that_is_late_is_waited_for(
         b.find("c")
         await wait_until(lambda: "c" in b.sessions, 10)
         assert "c" not in a.sessions
+        assert b.pool.figures.inexact_total == inexact
+
+
+@pytest.mark.parametrize(("busy", "inexact"), [(3, 0), (None, 1)])
+async def test_a_marker_is_sent_as_soon_as_that_is_possible(busy: int | None, inexact: int) -> None:
+    """As when many are under way, or a link compares its replica; nobody waits where none can ever be sent."""
+    async with members("a", "b") as (_, (a, b)):
+        a.sessions["c"] = b"1"
+        b.busy_with_markers = busy
+        assert await b.find("c") is Choice.FETCH
         assert b.pool.figures.inexact_total == inexact
 
 

@@ -99,6 +99,11 @@ async def test_a_marker_that_did_not_come_makes_it_inexact(start_node: StartNode
         fetched = host.export("c", markers)
         assert fetched.status == "inexact"
         assert queue_of(fetched.value) == [b"a/1", b"a/2"]
+    host.note_place(["c"], "plant", "m3")
+    dispatch(node, "a/3")
+    fetched = host.export("c", {"plant": "m3"})
+    assert fetched.status == "exact", "a later marker is as good"
+    assert queue_of(fetched.value) == [b"a/1", b"a/2"]
 
 
 def has_deadlines(session: Session) -> bool:
