@@ -26,9 +26,7 @@ class _ShowByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=_ShowByDefault, help="Show the members of a pool (fanout pool [URL]), or ask whether one may be stopped."
-)
+app = typer.Typer(cls=_ShowByDefault, help="Show the members of a pool, or ask if one may be stopped.")
 
 
 @app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")
@@ -61,10 +59,10 @@ def upgrade_check(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask whether a member may be stopped now, to be upgraded: the others are ready for its clients and sessions.
+    """Ask whether a member may be stopped now, to be upgraded.
 
-    Every other member must be reachable, ready and not on its way out, and replicate what this one does. Whether the
-    member itself is ready does not matter. Follow with fanout drain.
+    The others must be ready for its clients and sessions: every one reachable, not on its way out, and with the
+    same links and values. Whether the member itself is ready does not matter. Follow with fanout drain.
     """
     from fanout.cli.client import NodeClient, ask_until
     from fanout.cli.output.pool_table import leaving_lines

@@ -145,7 +145,7 @@ def test_commands_are_typers() -> None:
     assert isinstance(app, typer.Typer)
 
 
-@pytest.mark.parametrize("group", ["", "report", "log"])
+@pytest.mark.parametrize("group", ["", "pool", "report", "log"])
 def test_no_summary_of_a_command_is_cut(runner: CliRunner, group: str) -> None:
     """On 80 columns each command has its whole first sentence in the help of its group."""
     answer = runner.invoke(app, [*group.split(), "--help"], terminal_width=80)
