@@ -320,13 +320,16 @@ class Link:
 
     @property
     def has_markers(self) -> bool:
-        """Whether the markers of this link come back, though it may be unable to send one at the moment."""
-        return bool(self._session.cuts.topics) and self._session.control.is_open
+        """Whether the markers of this link come back, though it may be unable to send one at the moment.
+
+        So it is just after a start, before the first `cut`, with clients that come already.
+        """
+        return self._session.control.is_open
 
     @property
     def may_send_marker(self) -> bool:
-        """Whether `send_marker` would send one now: the link is live, and compares its replica with nothing."""
-        return self.has_markers and self._session.may_send_heartbeat
+        """Whether `send_marker` would send one now: the link is live, listens to the other members, and audits nothing."""
+        return bool(self._session.cuts.topics) and self._session.may_send_heartbeat
 
     def send_marker(self) -> str:
         """Send a heartbeat now, as a place that the streams of all members have in common, and return its marker.
@@ -334,7 +337,7 @@ class Link:
         Raises:
             ValueError: None can be sent now (`may_send_marker`).
         """
-        payload = self._session.send_heartbeat(now=self._clock.monotonic()) if self.has_markers else None
+        payload = self._session.send_heartbeat(now=self._clock.monotonic()) if self.may_send_marker else None
         if payload is None:
             raise ValueError(f"link {self.config.name!r} can send no marker now")
         self._driver.write_and_plan()
