@@ -328,7 +328,7 @@ class Link:
 
     @property
     def may_send_marker(self) -> bool:
-        """Whether `send_marker` would send one now: the link is live, listens to the other members, and audits nothing."""
+        """Whether `send_marker` would send one now: the link is live, listens to other members, and audits nothing."""
         return bool(self._session.cuts.topics) and self._session.may_send_heartbeat
 
     def send_marker(self) -> str:
