@@ -145,7 +145,8 @@ async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: 
     """T8: a reader so slow that Mosquitto drops part of the snapshot is not ready, says why, and tries again.
 
     Ten megabytes are more than the buffers between Mosquitto and a slow reader hold. The second try uses the second
-    address of the same primary, where nothing is in the way.
+    address of the same primary, where nothing is in the way. On a busy machine it may be too slow there too: then both
+    have another turn.
     """
     values = {f"plant/{number}": b"%01000d" % number for number in range(10_000)}
     load_retained(mosquitto.port, values.items())
@@ -162,7 +163,9 @@ async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: 
         await node.begin()
     assert all(answer["links"][0]["topics"] == 10_000 for answer in answers if answer["ready"])
     status = node.link_status()
-    assert (status["primary"], status["truncated_total"], status["epochs_total"]) == (mosquitto.address, 1, 2)
+    assert status["primary"] == mosquitto.address
+    assert status["truncated_total"] % 2 == 1  # each pass that was cut short leads to the other address
+    assert status["epochs_total"] == status["truncated_total"] + 1
     assert "plant/#" in status["last_error"]
     assert (status["last_error_over"], status["hint"]) == (True, None)
     assert "max_queued_messages" in node.log_text()
