@@ -803,3 +803,20 @@ async def test_an_announcement_gets_the_answer_of_the_primary() -> None:
         status = link.status
         assert (status.missing_pending, status.missing_dropped_total, status.missing_announced_total) == (1, 1, 0)
     assert [topic for topic, *_ in primary.published].count(b"fanout/control/missing") == 1
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_markers_of_a_pool_come_back_before_the_first_cut(comes_back: bool) -> None:
+    """A link that has just started has markers, though it can send one only once it listens to another member."""
+    primary = FakePrimary(allow_control=comes_back)
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        assert not link.link.has_markers
+        await link.wait_state(LinkState.LIVE)
+        assert (link.link.has_markers, link.link.may_send_marker) == (comes_back, False)
+        with pytest.raises(ValueError, match="can send no marker now"):
+            link.link.send_marker()
+        link.link.cut(["other"])
+        await link.wait(lambda: link.link.may_send_marker is comes_back)
+        if comes_back:
+            marker = link.link.send_marker()
+            await link.wait(lambda: any(event["marker"] == marker for event in link.sink.named("marker")))
