@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, count_cell
+from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, build_list, delay, number, text
 from fanout.reports.render.wording import (
     NBSP,
     NOTHING,
@@ -24,8 +24,18 @@ from fanout.reports.render.wording import (
     span,
     timestamp,
 )
-from fanout.reports.values.document import Report
-from fanout.reports.values.summary import Answer, CauseCount, Direction, MissingCause, NodeSummary, Summary
+from fanout.reports.values.document import MissingTopic, Report
+from fanout.reports.values.summary import (
+    Answer,
+    CauseCount,
+    Direction,
+    HopSummary,
+    LagSummary,
+    MissingCause,
+    NodeSummary,
+    NodeTrend,
+    Summary,
+)
 
 __all__ = ["CAUSES", "answer_tables", "headline", "missing_by_topic", "next_steps", "relative_to", "trend_line"]
 
@@ -74,19 +84,19 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
     lacking = [node for node in nodes if node.answer == "not_complete"]
     match summary.answer:
         case "complete":
-            text = f"{len(nodes)} secondaries" if len(nodes) > 1 else "the one secondary"
-            text += " got everything"
+            sentence = f"{len(nodes)} secondaries" if len(nodes) > 1 else "the one secondary"
+            sentence += " got everything"
         case "not_complete":
             whom = f"{len(lacking)} of {len(nodes)} secondaries lack" if len(nodes) > 1 else "the one secondary lacks"
-            text = f"{whom} updates or values"
+            sentence = f"{whom} updates or values"
         case "not_proved":
-            text = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
+            sentence = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
         case "nothing_judged":
             horizon = "" if report.window is None else f" ({report.window.settle_horizon_s:g}{NBSP}s)"
-            text = f"no update is older than the settle horizon{horizon}"
+            sentence = f"no update is older than the settle horizon{horizon}"
     if summary.answer != "not_proved" and (limit := blind_spot(report)):
-        text += f"; {limit}"
-    return _HEADS[summary.answer], text
+        sentence += f"; {limit}"
+    return _HEADS[summary.answer], sentence
 
 
 def relative_to(report: Report) -> str:
@@ -112,30 +122,16 @@ def answer_tables(report: Report, summary: Summary) -> list[Table]:
 
 def missing_by_topic(report: Report) -> Table:
     """Return the table of the topics that lack most updates, the worst first."""
-    columns = (
-        Column("node", numeric=False),
-        Column("topic", numeric=False),
-        Column("missing"),
-        Column("unknown", optional=True),
-        Column("since", numeric=False),
-        Column("until", numeric=False),
-        Column("why, mostly", numeric=False),
+    columns: tuple[Column[MissingTopic], ...] = (
+        text("node", lambda one: one.node),
+        text("topic", lambda one: one.topic),
+        number("missing", lambda one: one.missing, "bad"),
+        number("unknown", lambda one: one.unknown, "fair", optional=True),
+        Column("since", lambda one: Cell(_time(report, one.first_missing)), numeric=False),
+        Column("until", lambda one: _until(report, one.last_missing, goes_on=one.going_on), numeric=False),
+        Column("why, mostly", lambda one: Cell(CAUSES[one.cause], "bad" if one.cause == "live" else ""), numeric=False),
     )
-    found = report.missing_topics
-    rows = [
-        (
-            Cell(printable(topic.node)),
-            Cell(printable(topic.topic)),
-            count_cell(topic.missing, "bad"),
-            count_cell(topic.unknown, "fair"),
-            Cell(_time(report, topic.first_missing)),
-            _until(report, topic.last_missing, goes_on=topic.going_on),
-            Cell(CAUSES[topic.cause], "bad" if topic.cause == "live" else ""),
-        )
-        for topic in (found.listed if found is not None else ())
-    ]
-    total = 0 if found is None else found.total
-    return build("missing-topics", "Missing updates by topic, worst first", columns, rows, total=total)
+    return build_list("missing-topics", "Missing updates by topic, worst first", columns, report.missing_topics)
 
 
 def trend_line(summary: Summary) -> Cell:
@@ -176,34 +172,33 @@ def next_steps(summary: Summary) -> list[str]:
 
 
 def _nodes(report: Report, summary: Summary) -> Table:
-    columns = (
-        Column("node", numeric=False),
-        Column("complete"),
-        Column("missing"),
-        Column("unknown", optional=True),
-        Column("since", numeric=False, optional=True),
-        Column("until", numeric=False, optional=True),
-        Column("why", numeric=False, optional=True),
-        Column("mostly under", numeric=False, optional=True),
-        Column("topics behind", optional=True),
-        Column("values differ", optional=True),
+    columns: tuple[Column[NodeSummary], ...] = (
+        text("node", lambda one: one.node),
+        Column("complete", _share),
+        Column("missing", _missing),
+        number("unknown", lambda one: one.unknown, "fair", optional=True),
+        Column("since", lambda one: _maybe(_time(report, one.first_missing)), numeric=False, optional=True),
+        Column(
+            "until",
+            lambda one: _until(report, one.last_missing, goes_on=one.going_on),
+            numeric=False,
+            optional=True,
+        ),
+        Column("why", lambda one: _maybe(_why(one.causes)), numeric=False, optional=True),
+        Column("mostly under", lambda one: _maybe(_worst_prefixes(one)), numeric=False, optional=True),
+        number("topics behind", lambda one: one.topics_behind or 0, "bad", optional=True),
+        number("values differ", lambda one: one.topics_different or 0, "bad", optional=True),
     )
-    rows = [
-        (
-            Cell(printable(node.node)),
-            _share(node),
-            Cell(f"{'' if node.missing_is_exact else f'≥{NBSP}'}{count(node.missing)}", "bad" if node.missing else ""),
-            count_cell(node.unknown, "fair"),
-            _maybe(_time(report, node.first_missing)),
-            _until(report, node.last_missing, goes_on=node.going_on),
-            _maybe(_why(node.causes)),
-            _maybe(", ".join(f"{printable(one.prefix)}{NBSP}{count(one.missing)}" for one in node.prefixes)),
-            count_cell(node.topics_behind or 0, "bad"),
-            count_cell(node.topics_different or 0, "bad"),
-        )
-        for node in summary.nodes
-    ]
-    return build("nodes", "Did every secondary get everything?", columns, rows)
+    return build("nodes", "Did every secondary get everything?", columns, summary.nodes)
+
+
+def _missing(node: NodeSummary) -> Cell:
+    bound = "" if node.missing_is_exact else f"≥{NBSP}"
+    return Cell(bound + count(node.missing), "bad" if node.missing else "")
+
+
+def _worst_prefixes(node: NodeSummary) -> str:
+    return ", ".join(f"{printable(one.prefix)}{NBSP}{count(one.missing)}" for one in node.prefixes)
 
 
 def _share(node: NodeSummary) -> Cell:
@@ -213,76 +208,49 @@ def _share(node: NodeSummary) -> Cell:
 
 
 def _lag(summary: Summary) -> Table:
-    columns = (
-        Column("node", numeric=False),
-        Column("stamped by", numeric=False),
-        Column("updates"),
-        Column("half within"),
-        Column("99 % within"),
-        Column("±"),
-        Column("99 % raw"),
-        Column("its clock", numeric=False),
+    columns: tuple[Column[LagSummary], ...] = (
+        text("node", lambda one: one.node),
+        text("stamped by", lambda one: one.stamped_by),
+        number("updates", lambda one: one.updates),
+        delay("half within", lambda one: one.p50_us),
+        delay("99 % within", lambda one: one.p99_us),
+        delay("±", lambda one: one.uncertain_us, "dim"),
+        Column("99 % raw", lambda one: Cell(duration(one.raw_p99_us), "dim" if one.p99_us is not None else "")),
+        Column("its clock", lambda one: _clock(one.clock_ahead_us, uncertain_us=one.uncertain_us), numeric=False),
     )
-    rows = [
-        (
-            Cell(printable(lag.node)),
-            Cell(printable(lag.stamped_by)),
-            Cell(count(lag.updates)),
-            Cell(duration(lag.p50_us)),
-            Cell(duration(lag.p99_us)),
-            Cell(duration(lag.uncertain_us), "dim"),
-            Cell(duration(lag.raw_p99_us), "dim" if lag.p99_us is not None else ""),
-            _clock(lag.clock_ahead_us, uncertain_us=lag.uncertain_us),
-        )
-        for lag in summary.lag
-    ]
-    return build("late", "How late was it?", columns, rows)
+    return build("late", "How late was it?", columns, summary.lag)
 
 
 def _hops(summary: Summary) -> Table:
-    columns = (
-        Column("from", numeric=False),
-        Column("to", numeric=False),
-        Column("in the mean"),
-        Column("±"),
+    columns: tuple[Column[HopSummary], ...] = (
+        text("from", lambda one: one.from_node),
+        text("to", lambda one: one.to_node),
+        delay("in the mean", lambda one: one.mean_us),
+        Column("±", _uncertain),
     )
-    rows = [
-        (
-            Cell(printable(hop.from_node)),
-            Cell(printable(hop.to_node)),
-            Cell(duration(hop.mean_us)),
-            Cell(f"clocks{NBSP}differ" if hop.uncertain_us is None else duration(hop.uncertain_us), "dim"),
-        )
-        for hop in summary.hops
-    ]
-    return build("hops", "Where on the way?", columns, rows)
+    return build("hops", "Where on the way?", columns, summary.hops)
+
+
+def _uncertain(hop: HopSummary) -> Cell:
+    return Cell(f"clocks{NBSP}differ" if hop.uncertain_us is None else duration(hop.uncertain_us), "dim")
 
 
 def _trend(summary: Summary) -> Table:
     trend = summary.trend
     shares = trend is not None and trend.against == "history"  # those times are of very different length
-    what = "complete" if shares else "missing"
-    columns = (
-        Column("node", numeric=False),
-        Column("trend", numeric=False),
-        Column(f"{what} before"),
-        Column("now"),
-        Column("99 % within before", optional=True),
-        Column("now", optional=True),
+    columns: tuple[Column[NodeTrend], ...] = (
+        text("node", lambda one: one.node),
+        Column("trend", lambda one: _DIRECTIONS[one.direction], numeric=False),
+        Column(
+            f"{'complete' if shares else 'missing'} before",
+            lambda one: Cell(percentage(one.complete_percent_before) if shares else count(one.missing_before)),
+        ),
+        Column("now", lambda one: Cell(percentage(one.complete_percent) if shares else count(one.missing))),
+        delay("99 % within before", lambda one: one.p99_us_before, optional=True),
+        delay("now", lambda one: one.p99_us, optional=True),
     )
-    rows = [
-        (
-            Cell(printable(node.node)),
-            _DIRECTIONS[node.direction],
-            Cell(percentage(node.complete_percent_before) if shares else count(node.missing_before)),
-            Cell(percentage(node.complete_percent) if shares else count(node.missing)),
-            Cell(duration(node.p99_us_before)),
-            Cell(duration(node.p99_us)),
-        )
-        for node in (() if trend is None else trend.nodes)
-        if node.direction != "same"
-    ]
-    return build("trend", "Is it getting worse?", columns, rows)
+    changed = [node for node in (() if trend is None else trend.nodes) if node.direction != "same"]
+    return build("trend", "Is it getting worse?", columns, changed)
 
 
 def _clock(ahead_us: int | None, *, uncertain_us: int | None) -> Cell:
@@ -299,8 +267,8 @@ def _why(causes: Sequence[CauseCount]) -> str:
     return ", ".join([*named, f"other{NBSP}{count(left)}"] if left else named)
 
 
-def _maybe(text: str) -> Cell:
-    return Cell(text) if text and text != NOTHING else Cell(NOTHING, "dim")
+def _maybe(words: str) -> Cell:
+    return Cell(words) if words and words != NOTHING else Cell(NOTHING, "dim")
 
 
 def _until(report: Report, last: datetime | None, *, goes_on: bool | None) -> Cell:

@@ -18,7 +18,7 @@ from fanout.reports.render.heat_map import heat_map
 from fanout.reports.render.lanes import ROWS_MAX
 from fanout.reports.render.link_charts import strips, timeline
 from fanout.reports.render.style import STYLE
-from fanout.reports.render.table import Cell, Column, Table
+from fanout.reports.render.table import Cell, Head, Table
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.wording import blind_spot, count, counted, facts, percentage, printable
 from fanout.reports.values.document import Report
@@ -193,11 +193,11 @@ def _table(table: Table) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _cell(column: Column, cell: Cell) -> str:
+def _cell(column: Head, cell: Cell) -> str:
     return f"<td{_class(column, cell)}>{escape(cell.text)}</td>"
 
 
-def _class(column: Column, cell: Cell | None = None) -> str:
+def _class(column: Head, cell: Cell | None = None) -> str:
     kind = "number" if column.numeric else "time" if column.name.endswith("(UTC)") else ""
     names = [name for name in (kind, cell.tone if cell else "") if name]
     return f' class="{" ".join(names)}"' if names else ""

@@ -1,32 +1,55 @@
-"""A table as rows of text with tones, before a terminal or a page draws it; and how figures become cells.
+"""Tables declared by their columns, drawn by a terminal, a page and Markdown alike; and how figures become cells.
 
 A column that has nothing but zeros, or nothing at all, and that readers do not expect is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from fanout.reports.render.wording import NBSP, NOTHING, count, percentage, printable
-from fanout.reports.values.document import TargetReport
+from fanout.reports.render.wording import (
+    NBSP,
+    NOTHING,
+    count,
+    duration,
+    percentage,
+    printable,
+    seconds,
+    timestamp,
+)
+from fanout.reports.values.figures import Listed
 
 __all__ = [
+    "LINK",
     "PLACE",
+    "TARGET",
     "Cell",
     "Column",
+    "Head",
     "Table",
     "Tone",
     "bounds_cell",
     "build",
+    "build_list",
     "count_cell",
-    "place_cells",
+    "delay",
+    "length",
+    "moment",
+    "number",
+    "of_part",
+    "selector_cell",
     "share_at_most_cell",
     "share_cell",
+    "text",
 ]
 
 Tone = Literal["", "good", "fair", "bad", "dim"]
+Entry = TypeVar("Entry")
+Part = TypeVar("Part")
+Entry_contra = TypeVar("Entry_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +61,19 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """The head of a column."""
+class Head:
+    """The head of a column that is drawn."""
 
     name: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Entry_contra]):
+    """A column of a table: what it is called, and what it shows of an entry."""
+
+    name: str
+    cell: Callable[[Entry_contra], Cell]
     numeric: bool = True
     optional: bool = False
     """Whether it is left out when it is 0 or empty everywhere."""
@@ -54,7 +86,7 @@ class Table:
     key: str
     """A short name without spaces, unique in a report."""
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Head, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str
     """What a reader should know of its columns; an empty string for nothing."""
@@ -62,41 +94,113 @@ class Table:
     """For a list, how many entries there are; more than it has rows when it was cut."""
 
 
-PLACE = (Column("node", numeric=False), Column("link", numeric=False), Column("selector", numeric=False))
+def text(name: str, get: Callable[[Entry], str]) -> Column[Entry]:
+    """Return a column of text, which may be a stranger's."""
+    return Column(name, lambda entry: Cell(printable(get(entry)) or NOTHING), numeric=False)
+
+
+def number(
+    name: str, get: Callable[[Entry], int | None], tone: Tone | None = None, *, optional: bool = False
+) -> Column[Entry]:
+    """Return a column of counts; with a tone, which may be empty, they are quiet where they are 0."""
+    if tone is None:
+        return Column(name, lambda entry: Cell(count(get(entry))), optional=optional)
+    return Column(name, lambda entry: count_cell(get(entry), tone), optional=optional)
+
+
+def moment(name: str, get: Callable[[Entry], datetime | None], *, decimals: int = 3) -> Column[Entry]:
+    """Return a column of points in time, in UTC."""
+    return Column(f"{name} (UTC)", lambda entry: Cell(timestamp(get(entry), decimals=decimals)), numeric=False)
+
+
+def length(name: str, get: Callable[[Entry], float | None]) -> Column[Entry]:
+    """Return a column of lengths of time that are given in seconds."""
+    return Column(name, lambda entry: Cell(seconds(get(entry))))
+
+
+def delay(name: str, get: Callable[[Entry], int | None], tone: Tone = "", *, optional: bool = False) -> Column[Entry]:
+    """Return a column of lengths of time that are given in microseconds."""
+    return Column(name, lambda entry: Cell(duration(get(entry)), tone), optional=optional)
+
+
+class _AtLink(Protocol):
+    @property
+    def node(self) -> str: ...
+    @property
+    def link(self) -> str: ...
+
+
+class _AtSelector(_AtLink, Protocol):
+    @property
+    def filter(self) -> str: ...
+
+
+class _AtTarget(_AtSelector, Protocol):
+    @property
+    def exclude(self) -> tuple[str, ...]: ...
+
+
+def selector_cell(topic_filter: str, exclude: tuple[str, ...]) -> Cell:
+    """Return a selector, with how many filters it excludes: they would take more room than all figures."""
+    excluded = f" ({len(exclude)} excluded)" if exclude else ""
+    return Cell(printable(topic_filter) + excluded)
+
+
+LINK: Final[tuple[Column[_AtLink], ...]] = (text("node", lambda one: one.node), text("link", lambda one: one.link))
+"""Says which link an entry is about."""
+
+PLACE: Final[tuple[Column[_AtSelector], ...]] = (*LINK, text("selector", lambda one: one.filter))
+"""Says which selector of a link an entry is about."""
+
+TARGET: Final[tuple[Column[_AtTarget], ...]] = (
+    *LINK,
+    Column("selector", lambda one: selector_cell(one.filter, one.exclude), numeric=False),
+)
+"""As `PLACE`, with how much the selector excludes."""
+
+
+def of_part(get: Callable[[Entry], Part], columns: Iterable[Column[Part]]) -> tuple[Column[Entry], ...]:
+    """Return columns of a part of each entry as columns of the entry."""
+    return tuple(_of_part(get, column) for column in columns)
+
+
+def _of_part(get: Callable[[Entry], Part], column: Column[Part]) -> Column[Entry]:
+    return Column(column.name, lambda entry: column.cell(get(entry)), column.numeric, column.optional)
 
 
 def build(
     key: str,
     title: str,
-    columns: Sequence[Column],
-    rows: Sequence[tuple[Cell, ...]],
+    columns: Sequence[Column[Entry]],
+    entries: Iterable[Entry],
     note: str = "",
     *,
     total: int | None = None,
 ) -> Table:
     """Return a table without the optional columns that are 0 or empty everywhere."""
-    empty = {
+    rows = [tuple(column.cell(entry) for column in columns) for entry in entries]
+    shown = [
         index
         for index, column in enumerate(columns)
-        if column.optional and all(row[index].text in ("0", NOTHING) for row in rows)
-    }
+        if not column.optional or any(row[index].text not in ("", "0", NOTHING) for row in rows)
+    ]
     return Table(
         key,
         title,
-        tuple(column for index, column in enumerate(columns) if index not in empty),
-        tuple(tuple(cell for index, cell in enumerate(row) if index not in empty) for row in rows),
+        tuple(Head(columns[index].name, columns[index].numeric) for index in shown),
+        tuple(tuple(row[index] for index in shown) for row in rows),
         note,
         total,
     )
 
 
-def place_cells(target: TargetReport) -> tuple[Cell, Cell, Cell]:
-    """Return the cells of `PLACE` for a selector."""
-    selector = printable(target.filter)
-    if target.exclude:
-        # The filters themselves would take more room than all figures; the JSON has them.
-        selector += f" ({len(target.exclude)} excluded)"
-    return Cell(printable(target.node)), Cell(printable(target.link)), Cell(selector)
+def build_list(
+    key: str, title: str, columns: Sequence[Column[Entry]], found: Listed[Entry] | None, note: str = ""
+) -> Table:
+    """Return the table of a list that may have been cut; without a row where there is none."""
+    if found is None:
+        return build(key, title, columns, (), note)
+    return build(key, title, columns, found.listed, note, total=found.total)
 
 
 def count_cell(number: int | None, tone: Tone = "") -> Cell:

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fanout.reports.render import answers
-from fanout.reports.render.table import Cell, Column, Table, Tone
+from fanout.reports.render.table import Cell, Head, Table, Tone
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.wording import blind_spot, counted, facts, percentage, printable
 from fanout.reports.values.document import Report, Verdict
@@ -149,7 +149,7 @@ def _worst(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
     return tuple(rows[index] for index in sorted(sorted(range(len(rows)), key=rank)[:_ROWS_MAX]))
 
 
-def _parts(columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], *, width: int) -> list[list[int]]:
+def _parts(columns: Sequence[Head], rows: Sequence[tuple[Cell, ...]], *, width: int) -> list[list[int]]:
     """Return which columns stand beside each other: all, or as many as fit, the rest below the same names."""
     widths = [_width_min(column, [row[index] for row in rows]) + _GUTTER for index, column in enumerate(columns)]
     names = [index for index, column in enumerate(columns) if column.name in _NAMES]
@@ -163,19 +163,19 @@ def _parts(columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], *, width
     return parts
 
 
-def _width_min(column: Column, cells: Sequence[Cell]) -> int:
+def _width_min(column: Head, cells: Sequence[Cell]) -> int:
     widest = max(len(cell.text) for cell in cells)
     longest_word = max(len(word) for word in column.name.split())
     return max(widest if column.numeric else min(widest, _TEXT_WIDTH_MIN), longest_word)
 
 
 def _merged(
-    columns: tuple[Column, ...], rows: tuple[tuple[Cell, ...], ...]
-) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
+    columns: tuple[Head, ...], rows: tuple[tuple[Cell, ...], ...]
+) -> tuple[tuple[Head, ...], tuple[tuple[Cell, ...], ...]]:
     """Return a table with its node and link in one column."""
     if [column.name for column in columns[:2]] != ["node", "link"]:
         return columns, rows
     return (
-        (Column("node/link", numeric=False), *columns[2:]),
+        (Head("node/link", numeric=False), *columns[2:]),
         tuple((Cell(f"{row[0].text}/{row[1].text}"), *row[2:]) for row in rows),
     )
