@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MessageState
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -29,6 +29,19 @@ __all__ = ["PahoClient"]
 _CUT_S = (0.5, 4.0)
 _KEEP_ALIVE_S = 5
 _PACKET_ID_NOT_FOUND = 0x92
+
+
+class _Client(mqtt.Client):
+    """paho without one of its faults, which is no pool's: it publishes again what it has released.
+
+    When two connections in a row fail, paho 2.2.0 forgets that it has sent PUBREL, and sends PUBLISH [MQTT-4.3.3-6].
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        released = [each for each in self._out_messages.values() if each.state == MessageState.MQTT_MS_RESEND_PUBREL]
+        super()._messages_reconnect_reset_out()
+        for message in released:
+            message.state = MessageState.MQTT_MS_RESEND_PUBREL
 
 
 class PahoClient:
@@ -65,9 +78,7 @@ class PahoClient:
         self._task: asyncio.Task[None] | None = None
         protocol = mqtt.MQTTv5 if version == 5 else mqtt.MQTTv311
         clean = None if version == 5 else False
-        self._client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=protocol, clean_session=clean
-        )
+        self._client = _Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=protocol, clean_session=clean)
         self._client.reconnect_delay_set(1, 1)
         self._options: dict[str, Any] = {}
         if version == 5:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from fanout.pool.membership import AskFailed, AskFailure
 
@@ -76,7 +76,7 @@ class CallBatches(Generic[Q, A]):
         self.questions_total += 1
         if len(self._waiting) >= self._waiting_max:
             self.refused_total += 1
-            answer.set_exception(AskFailed(AskFailure.TIMEOUT))
+            _fail(answer, AskFailure.TIMEOUT)
             return answer
         self._waiting.append((question, self._bytes_of(question), answer))
         if self._task is None:
@@ -129,7 +129,7 @@ class CallBatches(Generic[Q, A]):
         except AskFailed as failure:
             for _, future in asked:
                 if not future.done():
-                    future.set_exception(AskFailed(failure.failure))
+                    _fail(future, failure.failure)
         except Exception as error:  # a bug: whoever asked gets it, and later questions go on
             for _, future in asked:
                 if not future.done():
@@ -142,3 +142,9 @@ class CallBatches(Generic[Q, A]):
             for (_, future), answer in zip(asked, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
+
+
+def _fail(answer: asyncio.Future[Any], failure: AskFailure) -> None:
+    """Fail an answer for which perhaps nobody waits any more: that is not a bug, and nothing to log."""
+    answer.set_exception(AskFailed(failure))
+    answer.exception()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
 
 from fanout.pool.call_batches import BYTES_MAX, ITEMS_MAX, CallBatches
 from fanout.pool.membership import AskFailed, AskFailure
+from tests.support.waiting import wait_until
 
 
 class Member:
@@ -157,3 +160,24 @@ async def test_a_question_after_the_end_is_cancelled() -> None:
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == tasks
     assert member.calls == [[1]]
+
+
+@pytest.mark.parametrize("waiting_max", [0, 1])
+async def test_a_failure_that_nobody_waits_for_is_no_bug(waiting_max: int) -> None:
+    """A client has left, and with it whoever asked: asyncio would log each such answer as an exception."""
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    member = Member(waiting_max=waiting_max)
+    member.failure = AskFailed(AskFailure.TIMEOUT)
+    answer = member.batches.ask(1)
+    await asyncio.wait((answer,))
+    member.batches.close()
+    forgotten = weakref.ref(answer)
+    del answer, member
+
+    def is_forgotten() -> bool:
+        gc.collect()
+        return forgotten() is None
+
+    await wait_until(is_forgotten)
+    assert told == []
