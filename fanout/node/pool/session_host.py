@@ -295,14 +295,15 @@ class PoolWitness:
         states = []
         for other in self._members.others():
             silent_s = now_s - max(self._members.silent_since(other.peer), self._heard_s(other.peer.name))
-            said = "" if other.peer.facts is None else other.peer.facts.state
+            facts = other.peer.facts
+            said = "" if facts is None else facts.state
             states.append(
                 OtherMemberState(
                     other.peer.name,
                     is_silent=not other.reachable,
                     is_dead=not other.reachable and silent_s > self._dead_after_s,
                     is_ready=other.reachable and said == "ready",
-                    is_leaving=said == "stopping",
+                    is_empty=facts is not None and said == "stopping" and not facts.sessions,
                 )
             )
         return states

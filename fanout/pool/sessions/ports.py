@@ -93,8 +93,8 @@ class OtherMemberState:
     """Whether it has been silent everywhere for so long that its sessions are taken for lost."""
     is_ready: bool = True
     """Whether it serves clients, and will go on to do so."""
-    is_leaving: bool = False
-    """Whether it has said that it stops: it has given its sessions away when it cannot be reached any more."""
+    is_empty: bool = False
+    """Whether it has said that it stops and has given all its sessions away, so that it need not be asked."""
 
 
 class Others(Protocol):

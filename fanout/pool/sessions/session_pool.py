@@ -16,7 +16,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from fanout.pool.membership import AskFailed, AskFailure
+from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch, EpochClock
 from fanout.pool.sessions.member_calls import KINDS, MemberCalls
 from fanout.pool.sessions.move_messages import (
@@ -264,7 +264,7 @@ class SessionPool:
             now_s = self._clock.monotonic()
             if (self.figures.moved_out_total, left) != before:
                 moved_at_s = now_s
-            is_done = not left and not self._host.absent()
+            is_done = not left and not self._host.absent() and not self._moves
             if now_s - moved_at_s >= (_GOODBYE_S if is_done else _STUCK_S):
                 break
         self._logger.info(
@@ -444,11 +444,9 @@ class SessionPool:
                 subscriptions[other.name] = holding.subscriptions
                 answers.append((other.name, holding.answer))
                 continue
-            if other.is_leaving and (future is None or _is_gone(future)):
-                continue
             if future is not None:
                 future.cancel()
-            if not self._begins_when_unknown:
+            if not other.is_empty and not self._begins_when_unknown:
                 answers.append((other.name, None))
         return answers, subscriptions
 
@@ -602,12 +600,6 @@ class SessionPool:
             gone = (one for one in self._known if one not in self._moves and not self._host.has(one))
             for client_id in list(islice(gone, surplus)):
                 del self._known[client_id]
-
-
-def _is_gone(answer: asyncio.Future[Holding]) -> bool:
-    """Return whether a question failed because nothing listens at the member."""
-    error = answer.exception() if answer.done() and not answer.cancelled() else None
-    return isinstance(error, AskFailed) and error.failure is AskFailure.UNREACHABLE
 
 
 def _ignore(answer: asyncio.Future[bool]) -> None:

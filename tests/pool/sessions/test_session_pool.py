@@ -155,7 +155,7 @@ class Member:
                 is_silent=name in self.network.silent,
                 is_dead=name in self.network.dead,
                 is_ready=name not in self.network.silent | self.network.dead,
-                is_leaving=name in self.network.leaving,
+                is_empty=name in self.network.empty,
             )
             for name in self.network.members
             if name != self.name
@@ -177,7 +177,7 @@ class Network:
         self.members: dict[str, Member] = {}
         self.silent: set[str] = set()
         self.dead: set[str] = set()
-        self.leaving: set[str] = set()
+        self.empty: set[str] = set()
         self.calls: list[tuple[str, int]] = []
         self.broken: Callable[[str, str], bool] = lambda name, path: False
         """Whether a call to a member brings nothing."""
@@ -286,15 +286,19 @@ async def test_a_client_that_nobody_knows_begins() -> None:
         assert await a.find("new3") is Choice.BEGIN
 
 
-async def test_nobody_waits_for_a_member_that_has_left() -> None:
-    """It has given its sessions away; one that is only slow may have some still."""
-    async with members("a", "b") as (network, (a, _)):
-        network.leaving.add("b")
+async def test_nobody_waits_for_a_member_that_has_given_its_sessions_away() -> None:
+    """It says so before it stops; one that is only silent, or broken, may have some still."""
+    async with members("a", "b") as (network, (a, b)):
+        b.sessions["x"] = b"1"
+        network.silent.add("b")
+        assert await a.find("x") is Choice.LATER
+        network.silent.clear()
         network.broken = lambda name, _: name == "b"
-        assert await a.find("x") is Choice.BEGIN
-        network.broken = lambda name, _: False
-        network.lost = lambda name, _: name == "b"
-        assert await a.find("y") is Choice.LATER
+        assert await a.find("x") is Choice.LATER
+        network.empty.add("b")
+        assert await a.find("y") is Choice.BEGIN
+        network.silent.add("b")
+        assert await a.find("z") is Choice.BEGIN
 
 
 async def test_a_session_is_taken_though_another_member_is_silent() -> None:
