@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, BinaryIO, Protocol, Self
 
 import httpx
 
@@ -112,6 +112,19 @@ def _used_by(pid: str) -> tuple[float, int, int]:
     return (int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, now, peak
 
 
+class Process(Protocol):
+    """What `subprocess.Popen` has that a server needs."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | Any: ...  # `Popen` says that it is never None
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Server:
     """One server process: `start`, then `stop` or `kill`, any number of times, on the same port.
 
@@ -128,7 +141,7 @@ class Server:
         self.log_path = log
         """File that takes its standard output and error, of every start."""
         self._environment = {**os.environ, **(environment or {})}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         """The process; None before `start` and after `stop`."""
 
     @property
@@ -161,14 +174,7 @@ class Server:
             raise RuntimeError("it runs already")
         self._prepare()
         with self.log_path.open("ab") as output:
-            process = self.process = subprocess.Popen(
-                self.command,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its servers in order
-            )
+            process = self.process = self._spawn(output)
         try:
             wait_for(
                 lambda: process.poll() is not None or self._listens(),
@@ -228,6 +234,17 @@ class Server:
         self.stop()
 
     # What kinds of server differ in.
+
+    def _spawn(self, output: BinaryIO) -> Process:
+        """Start the process, with what it writes going to `output`."""
+        return subprocess.Popen(
+            self.command,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its servers in order
+        )
 
     def _prepare(self) -> None:
         """Write the configuration for this start."""

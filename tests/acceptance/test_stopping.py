@@ -23,6 +23,7 @@ async def test_sigterm_ends_a_secondary_in_good_order(mosquitto: Mosquitto, node
     """Exit code 0, the log sealed and sound, clients told why, the session at the primary ended, nothing left."""
     load_retained(mosquitto.port, ((f"plant/{count}", b"x") for count in range(1000)))
     node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    node.starts_from_nothing = True
     await node.begin()
     assert len(processes_with(node.command[-1])) == 1
     async with await RawClient.connect(node.port, "c") as client:

@@ -8,9 +8,14 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from dataclasses import dataclass
 from fcntl import ioctl
+from typing import IO
+
+from bench.processes import Process
+from tests.support.fork_server import may_fork, start_fanout
 
 __all__ = ["TerminalRun", "run_fanout", "run_on_terminal"]
 
@@ -22,14 +27,25 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def run_fanout(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `fanout` with its output in pipes."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    whole = {**os.environ, **environment}
+    if not may_fork(whole):
+        command = [*COMMAND, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=whole)
+    # Files take any length without anybody who reads.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start_fanout(arguments, environment=whole, streams=(0, output.fileno(), errors.fileno()))
+        try:
+            code = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        texts = [_text(file) for file in (output, errors)]
+    return subprocess.CompletedProcess(process.args, code, *texts)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +77,14 @@ def run_on_terminal(*arguments: str, columns: int = 80, stdout: int | None = Non
     """
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=slave,
-        stdout=slave if stdout is None else stdout,
-        stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color"},
-    )
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    streams = (slave, slave if stdout is None else stdout, slave)
+    process: Process
+    if may_fork(environment):
+        process = start_fanout(arguments, environment=environment, streams=streams)
+    else:
+        command = [*COMMAND, *arguments]
+        process = subprocess.Popen(command, env=environment, stdin=streams[0], stdout=streams[1], stderr=streams[2])
     os.close(slave)
     pieces = []
     while True:

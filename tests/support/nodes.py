@@ -8,18 +8,20 @@ read with pyarrow alone, as any other program would read them.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.processes import Node, link, selector
+from bench.processes import Node, Process, link, selector
+from tests.support.fork_server import may_fork, start_fanout
 from tests.support.waiting import wait_until, wait_until_blocking
 
 __all__ = ["QUICK", "LiveNode", "Nodes", "link", "processes_with", "read_events", "read_updates", "selector", "watched"]
@@ -30,6 +32,20 @@ QUICK = "retry_min_s = 0.05\nretry_max_s = 0.25\n"
 
 class LiveNode(Node):
     """A node, with what its HTTP interface answers."""
+
+    starts_from_nothing = False
+    """Whether `python -m fanout` starts it, instead of a fork of a process that has imported everything."""
+
+    def _spawn(self, output: BinaryIO) -> Process:
+        if self.starts_from_nothing or not may_fork(self._environment):
+            return super()._spawn(output)
+        with open(os.devnull, "rb") as nothing:
+            return start_fanout(
+                self.command[self.command.index("fanout") + 1 :],
+                environment=self._environment,
+                streams=(nothing.fileno(), output.fileno(), output.fileno()),
+                new_session=True,
+            )
 
     def probe(self) -> tuple[int, Any]:
         """Return the status code and the document of `/readyz`."""

@@ -1,7 +1,7 @@
 """Sessions of this node and of the others: where a client's session is, and the task that brings it here.
 
 Owns the ownership of every session at this node, the requests under way, and the batches to each member. The rules are
-in `fanout.pool.sessions.ownership`; `docs/explanation/pool.md` tells the whole way.
+in `fanout.pool.sessions.ownership`; `docs/reference/pool.md` says what moves, and when.
 """
 
 from __future__ import annotations
