@@ -160,7 +160,7 @@ class RoamingClient:
             except (_Ended, OSError, TimeoutError):
                 pass
             finally:
-                if self.connected:
+                if self.connected and self._has_subscriptions:  # else what was lost before is not there again yet
                     self._lost_at = time.monotonic()
                 self.connected = False
                 self._abort()

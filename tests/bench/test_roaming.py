@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
@@ -272,6 +273,24 @@ async def test_all_begins_anew_where_the_session_is_gone(session: Session) -> No
     (lapse,) = session.client.subscriber.lapses
     assert lapse.told
     assert lapse.begin < lapse.end
+
+
+@pytest.mark.parametrize("present", [True, False])
+async def test_a_lapse_begins_with_the_first_connection_that_was_lost(session: Session, present: bool) -> None:
+    """Though the connection in which its client subscribed again was lost too, before the answer."""
+    await session.begin()
+    await session.client.subscribed.wait()
+    session.cut()
+    lost_at = time.monotonic()
+    await session.accept(present=False)
+    assert (await session.receive()).kind == PacketType.SUBSCRIBE
+    accepted_at = time.monotonic()
+    session.cut()
+    await session.accept(present=present)
+    session.send(Suback((await session.receive()).packet_id, (2,)))
+    await wait_until(lambda: session.client.subscriber.lapses, 10)
+    (lapse,) = session.client.subscriber.lapses
+    assert lost_at <= lapse.begin <= accepted_at < lapse.end
 
 
 @pytest.mark.parametrize("present", [True, False])

@@ -83,6 +83,9 @@ Item = TypeVar("Item")
 class Listed(Value, Generic[Item]):
     """The first of many, with how many there are."""
 
+    # Its fields have none, and looking for them in the source again for each kind of item takes long.
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
     total: int
     listed: tuple[Item, ...]
 
