@@ -5,7 +5,7 @@ Also what was expected around each loss, which tells a loss that goes on from on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -18,9 +18,8 @@ from fanout.reports.compare.sequence_bits import is_expected, origin_us
 __all__ = [
     "COUNTS",
     "SCOPE_KEYS",
-    "count_around",
     "count_losses",
-    "count_windows",
+    "count_placed",
     "expected_updates",
     "lacking_topics",
     "place_expected",
@@ -136,22 +135,33 @@ def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], dept
     )
 
 
-def count_windows(placed: DataFrame, *, places: DataFrame) -> DataFrame:
-    """Return how many updates were expected of each link in each window: node, link, window_us, expected.
+def count_placed(placed: DataFrame, *, scopes: Collection[str], places: DataFrame) -> DataFrame:
+    """Return what was expected of each link in each window, and in and behind each loss.
 
     Args:
         placed: `place_expected`.
+        scopes: The scopes of its losses.
         places: As for `count_losses`.
+
+    Returns:
+        Columns scope (`window`, or one of the scopes); of `window` node, link, window_us, and expected; of others their
+        key, place (1 within the loss, 2 behind it), and certain: of how many updates is known whether they came.
     """
-    named = placed.join(sf.broadcast(places), on="target", how="inner")
-    return named.groupBy("node", "link", "window_us").agg(sf.sum("expected").alias("expected"))
-
-
-def count_around(placed: DataFrame, *, scope: str) -> DataFrame:
-    """Return of how many updates in and behind each loss of a scope is known whether they came: key, place, certain."""
-    place = sf.col(f"{scope}_place")
-    counted = placed.where(place > 0).groupBy(*SCOPE_KEYS[scope], place.alias("place"))
-    return counted.agg(sf.sum("certain").alias("certain"))
+    rows = placed.join(sf.broadcast(places), on="target", how="inner")
+    sets = [["node", "link", "window_us"], *([*SCOPE_KEYS[name], f"{name}_place"] for name in scopes)]
+    names = list(dict.fromkeys(name for each in sets for name in each))
+    scope, place = sf.lit("window"), sf.lit(None).cast("int")
+    for name in scopes:
+        is_of_scope = sf.grouping(f"{name}_place") == 0
+        scope = sf.when(is_of_scope, name).otherwise(scope)
+        place = sf.when(is_of_scope, sf.col(f"{name}_place")).otherwise(place)
+    counted = rows.groupingSets(sets, *names).agg(
+        scope.alias("scope"),
+        place.alias("place"),
+        sf.sum("expected").alias("expected"),
+        sf.sum("certain").alias("certain"),
+    )
+    return counted.where((sf.col("scope") == "window") | (sf.col("place") > 0))
 
 
 def _place(loss: Column) -> Column:

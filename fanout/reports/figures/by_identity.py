@@ -56,10 +56,12 @@ Around = dict[tuple[str, int, str | None], Row]
 
 
 class ByIdentity(NamedTuple):
-    """What the updates with a stamp show; all but the figures are None without any."""
+    """What the updates with a stamp show; without any, the lists are None."""
 
     figures: dict[int, StampedFigures]
     """By target."""
+    sequences: tuple[ReferenceSequences, ...]
+    """What a primary's own log holds of its sequences; nothing for other references."""
     prefixes: Listed[PrefixFigures] | None
     prefix_map: Listed[PrefixNodes] | None
     topics: Listed[MissingTopic] | None
@@ -112,36 +114,12 @@ class IdentityComparison:
             schema=_PLACES,
         )
 
-    def reference_sequences(self) -> tuple[ReferenceSequences, ...]:
-        """Return what a primary's own log holds of its sequences; nothing for other references."""
-        reference = self._scope.reference
-        if not reference.stamps or not self._scope.targets_of("stamped"):
-            return ()
-        own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
-        published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
-        found = words.reference_sequences(published, window=self._scope.window).orderBy("primary", "epoch")
-        return tuple(
-            ReferenceSequences(
-                primary=row["primary"],
-                epoch=row["epoch"],
-                first=row["first_sequence"],
-                last=row["last_sequence"],
-                present=row["present"],
-                absent=row["last_sequence"] - row["first_sequence"] + 1 - row["present"],
-            )
-            for row in collect_rows(found)
-        )
-
-    def stamped(self, sequences: tuple[ReferenceSequences, ...]) -> ByIdentity:
-        """Return the figures by identity of each target, by prefix, over time, and the list of missing updates.
-
-        Args:
-            sequences: `reference_sequences`.
-        """
+    def stamped(self) -> ByIdentity:
+        """Return the figures by identity of each target, by prefix, over time, and the list of missing updates."""
         targets = self._scope.targets_of("stamped")
         if not targets:
             self._parquet.write_empty("missing")
-            return ByIdentity({}, None, None, None, None, None)
+            return ByIdentity({}, (), None, None, None, None, None)
         published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
         logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
             words.stamped(self._scope)
@@ -167,6 +145,7 @@ class IdentityComparison:
             with ThreadPoolExecutor(1, thread_name_prefix="words") as pool:
                 counting = pool.submit(collect_rows, words.count_words(merged, by=["target"]))
                 absent = self._absent_updates(wanted, logged, merged, few_holes=True)  # planned meanwhile
+                sequences = self._reference_sequences()
                 counts = {row.pop("target"): row for row in counting.result()}
             hole_words = sum(row["hole_words"] for row in counts.values())
             lost: DataFrame | None = None
@@ -205,6 +184,7 @@ class IdentityComparison:
         }
         return ByIdentity(
             figures,
+            sequences,
             prefixes=None if by_prefix is None else self._list_prefixes(by_prefix, around),
             prefix_map=prefix_map,
             topics=Listed[MissingTopic](
@@ -216,6 +196,25 @@ class IdentityComparison:
                 listed=tuple(self._missing_update(row) for row in found.updates),
             ),
             over_time=self._over_time(windows, found.by_window),
+        )
+
+    def _reference_sequences(self) -> tuple[ReferenceSequences, ...]:
+        reference = self._scope.reference
+        if not reference.stamps:
+            return ()
+        own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
+        published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
+        found = words.reference_sequences(published, window=self._scope.window).orderBy("primary", "epoch")
+        return tuple(
+            ReferenceSequences(
+                primary=row["primary"],
+                epoch=row["epoch"],
+                first=row["first_sequence"],
+                last=row["last_sequence"],
+                present=row["present"],
+                absent=row["last_sequence"] - row["first_sequence"] + 1 - row["present"],
+            )
+            for row in collect_rows(found)
         )
 
     def _absent_updates(self, wanted: DataFrame, logged: DataFrame, merged: DataFrame, *, few_holes: bool) -> DataFrame:
@@ -273,17 +272,17 @@ class IdentityComparison:
             "prefix": [_loss(row) for row in by_prefix if row["missing"]],
         }
         scopes = {name: rows.small_frame(self._spark, few, schema=_LOSS) for name, few in of_scope.items() if few}
-        placed = losses.place_expected(expected, scopes=scopes, depth=self._depth, window_us=self._window_us).persist()
-        try:
-            by_window = collect_rows(losses.count_windows(placed, places=self._places))
-            around: Around = defaultdict(dict)
-            for scope in scopes:
-                for row in collect_rows(losses.count_around(placed, scope=scope)):
-                    name = None if scope == "target" else row[scope]
-                    around[scope, row["target"], name]["within" if row["place"] == 1 else "after"] = row["certain"]
-        finally:
-            placed.unpersist()
-        return around, {(row["node"], row["link"], row["window_us"]): row["expected"] for row in by_window}
+        placed = losses.place_expected(expected, scopes=scopes, depth=self._depth, window_us=self._window_us)
+        windows: dict[tuple[str, str, int], int] = {}
+        around: Around = defaultdict(dict)
+        for row in collect_rows(losses.count_placed(placed, scopes=scopes, places=self._places)):
+            scope = row["scope"]
+            if scope == "window":
+                windows[row["node"], row["link"], row["window_us"]] = row["expected"]
+            else:
+                name = None if scope == "target" else row[scope]
+                around[scope, row["target"], name]["within" if row["place"] == 1 else "after"] = row["certain"]
+        return around, windows
 
     def _over_time(
         self, expected: dict[tuple[str, str, int], int], lacking: dict[tuple[str, str, int], Row]

@@ -147,8 +147,7 @@ def _by_identity(material: Material) -> Part:
         parameters=material.parameters,
         parquet=material.parquet,
     )
-    sequences = comparison.reference_sequences()
-    found = comparison.stamped(sequences)
+    found = comparison.stamped()
     fields = {
         "prefixes": found.prefixes,
         "prefix_map": found.prefix_map,
@@ -156,7 +155,7 @@ def _by_identity(material: Material) -> Part:
         "missing": found.missing,
         "over_time": found.over_time,
     }
-    return Part(fields, {target: {"stamped": one} for target, one in found.figures.items()}, sequences)
+    return Part(fields, {target: {"stamped": one} for target, one in found.figures.items()}, found.sequences)
 
 
 def _by_value(material: Material) -> Part:

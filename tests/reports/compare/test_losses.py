@@ -80,21 +80,22 @@ def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSessio
     expected = expected.unionByName(losses.unknown_updates(lacking))
     of_target = small_frame(spark, [(0, 2, 3)], schema="target int, first_us bigint, last_us bigint")
     of_topic = small_frame(spark, [(0, "a", 4, 4)], schema="target int, topic string, first_us bigint, last_us bigint")
-    placed = losses.place_expected(
-        expected, scopes={"target": of_target, "topic": of_topic}, depth=0, window_us=5
-    ).persist()
+    scopes = {"target": of_target, "topic": of_topic}
+    placed = losses.place_expected(expected, scopes=scopes, depth=0, window_us=5)
     places = small_frame(spark, [(0, "edge", "up", True), (1, "leaf", "up", True)], schema=_PLACES)
-    windows = rows_of(losses.count_windows(placed, places=places), "node", "window_us")
-    assert [(row["node"], row["window_us"], row["expected"]) for row in windows] == [
-        ("edge", 0, 5),
-        ("edge", 5, 1),
-        ("leaf", 0, 1),
+    found = rows_of(losses.count_placed(placed, scopes=scopes, places=places), "scope", "node", "window_us", "place")
+    by_scope = {name: [row for row in found if row["scope"] == name] for name in ("window", *scopes)}
+    assert [(row["node"], row["link"], row["window_us"], row["expected"]) for row in by_scope["window"]] == [
+        ("edge", "up", 0, 5),
+        ("edge", "up", 5, 1),
+        ("leaf", "up", 0, 1),
     ]
-    around = rows_of(losses.count_around(placed, scope="target"), "place")
-    assert [(row["target"], row["place"], row["certain"]) for row in around] == [(0, 1, 3), (0, 2, 1)]
-    around = rows_of(losses.count_around(placed, scope="topic"), "place")
-    assert [(row["topic"], row["place"], row["certain"]) for row in around] == [("a", 1, 1), ("a", 2, 0)]
-    placed.unpersist()
+    around = [(row["target"], row["place"], row["certain"]) for row in by_scope["target"]]
+    assert around == [(0, 1, 3), (0, 2, 1)]
+    around = [(row["topic"], row["place"], row["certain"]) for row in by_scope["topic"]]
+    assert around == [("a", 1, 1), ("a", 2, 0)]
+    alone = losses.place_expected(expected, scopes={}, depth=0, window_us=5)
+    assert rows_of(losses.count_placed(alone, scopes=(), places=places), "scope")[0]["scope"] == "window"
 
 
 @pytest.mark.parametrize(
