@@ -482,6 +482,9 @@ class ServerStatus(_Document):
         description="Network Connections ended before a successful CONNACK."
     )
     takeovers_total: NonNegativeInt = Field(description="Sessions taken over by a new connection while one was open.")
+    unknown_releases_total: NonNegativeInt = Field(
+        description="PUBRELs with a Packet Identifier that the session does not know."
+    )
     keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
     protocol_errors_total: NonNegativeInt = Field(
         description="Network Connections ended because the client broke MQTT."

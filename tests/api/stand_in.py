@@ -179,6 +179,7 @@ class StandInNode:
             connections_opened_total=31,
             connections_refused_total=2,
             takeovers_total=1,
+            unknown_releases_total=4,
             keep_alive_timeouts_total=3,
             protocol_errors_total=0,
             wills_total=1,

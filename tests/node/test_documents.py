@@ -94,6 +94,7 @@ SERVER_STATS = ServerStats(
     connections_opened_total=12,
     connections_refused_total=13,
     takeovers_total=14,
+    unknown_releases_total=22,
     keep_alive_timeouts_total=15,
     protocol_errors_total=16,
     wills_total=17,

@@ -112,6 +112,8 @@ class Counters:
     """Of these, ended before a successful CONNACK."""
     takeovers: int = 0
     """Sessions taken over by a new Network Connection while one was open."""
+    unknown_releases: int = 0
+    """PUBRELs with a Packet Identifier that the session does not know."""
     keep_alive_timeouts: int = 0
     """Network Connections ended because nothing came for one and a half times the Keep Alive."""
     protocol_errors: int = 0
@@ -188,6 +190,8 @@ class ServerStats:
     """Of these, ended before a successful CONNACK."""
     takeovers_total: int
     """Sessions taken over while their Network Connection was open."""
+    unknown_releases_total: int
+    """PUBRELs with a Packet Identifier that the session does not know."""
     keep_alive_timeouts_total: int
     """Network Connections ended for silence."""
     protocol_errors_total: int

@@ -15,6 +15,7 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.base.counters import Counters
 from fanout.server.base.ports import PendingVerdict
 
 __all__ = ["SessionReceiver"]
@@ -41,11 +42,12 @@ class _Unanswered:
 class SessionReceiver:
     """The receiver's side of one session."""
 
-    __slots__ = ("_inbound", "_unanswered", "_unanswered_qos_2", "version")
+    __slots__ = ("_counters", "_inbound", "_unanswered", "_unanswered_qos_2", "version")
 
-    def __init__(self, *, version: int) -> None:
+    def __init__(self, *, version: int, counters: Counters) -> None:
         self.version = version
         """Protocol Level of the Network Connection: 4 or 5."""
+        self._counters = counters
         self._inbound = Inbound()
         self._unanswered: deque[_Unanswered] = deque()
         self._unanswered_qos_2: set[int] = set()  # the Packet Identifiers of those in _unanswered at QoS 2
@@ -174,10 +176,13 @@ class SessionReceiver:
         An unknown Packet Identifier is answered with 0x92 in MQTT 5. MQTT 3.1.1 has no such code and requires PUBCOMP
         (section 4.3.3): without it, a client whose PUBCOMP was lost would repeat its PUBREL for ever.
         """
-        release, all_known = self._inbound.release, self.version == 4
         parts: list[bytes] = []
-        for known, run in groupby(packet_ids, lambda packet_id: release(packet_id) or all_known):
-            parts.append((encode_acks if known else encode_unknown)(PacketType.PUBCOMP, list(run)))
+        for known, run in groupby(packet_ids, self._inbound.release):
+            of_run = list(run)
+            if not known:
+                self._counters.unknown_releases += len(of_run)
+            encode = encode_acks if known or self.version == 4 else encode_unknown
+            parts.append(encode(PacketType.PUBCOMP, of_run))
         return b"".join(parts)
 
     def _append(self, one: _Unanswered) -> None:

@@ -62,7 +62,7 @@ class Session(Subscriber):
         """Identity and permissions of its client; None without access control."""
         self.sender = sender
         """Messages to the client."""
-        self.receiver = SessionReceiver(version=wire.version)
+        self.receiver = SessionReceiver(version=wire.version, counters=counters)
         """Messages from the client."""
         self.expiry_s = 0
         """Session Expiry Interval in seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fanout.mqtt.decoder import AckRun, Decoder, PublishRow
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.base.counters import Counters
 from fanout.server.session.receiver import SessionReceiver
 
 OK, NO = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
@@ -50,7 +51,7 @@ def acks(data: bytes, version: int = 5) -> list[tuple[PacketType, int, int]]:
 
 def test_answers_come_in_the_order_of_the_messages() -> None:
     """PUBACK for QoS 1, PUBREC for QoS 2, nothing for QoS 0, in order [MQTT-4.6.0-2], each with its code."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     rows = [row(0, 0), row(1), row(2, 2), row(3, 2), row(4), row(5), row(6, 2)]
     assert accept(receiver, *rows) == rows
     assert receiver.note_verdicts(rows, [NO, OK, OK, NO, NO, OK, OK]) == []
@@ -67,7 +68,7 @@ def test_answers_come_in_the_order_of_the_messages() -> None:
 
 def test_late_verdict_holds_back_later_answers() -> None:
     """Nothing overtakes a message whose verdict has not come; one at QoS 0 is waited for by nobody."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     late, unheard = Later(), Later()
     rows = [row(1), row(2), row(0, 0), row(3)]
     accept(receiver, *rows)
@@ -81,7 +82,7 @@ def test_late_verdict_holds_back_later_answers() -> None:
 
 def test_qos_2_message_is_taken_once() -> None:
     """Until PUBREL the same Packet Identifier is answered again and not applied again [MQTT-4.3.3-10]."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     accept(receiver, row(7, 2))
     receiver.note_verdicts([row(7, 2)], [OK])
     receiver.take_acks()
@@ -93,7 +94,7 @@ def test_qos_2_message_is_taken_once() -> None:
 
 def test_qos_2_duplicate_of_an_unanswered_message_is_answered_once() -> None:
     """A duplicate that comes before the verdict waits for the same answer."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     late = Later()
     accept(receiver, row(7, 2))
     receiver.note_verdicts([row(7, 2)], [late])
@@ -104,16 +105,17 @@ def test_qos_2_duplicate_of_an_unanswered_message_is_answered_once() -> None:
 
 def test_refused_qos_2_message_may_be_sent_again() -> None:
     """A failing PUBREC ends the exchange: the Packet Identifier is free [MQTT-4.3.3-9]."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     accept(receiver, row(7, 2))
     receiver.note_verdicts([row(7, 2)], [NO])
     receiver.take_acks()
     assert accept(receiver, row(7, 2)) == [row(7, 2)]
 
 
-def test_unknown_pubrel_is_told_in_mqtt_5() -> None:
+def test_unknown_pubrel_is_told_in_mqtt_5_and_counted() -> None:
     """An unknown Packet Identifier is answered with 0x92; in MQTT 3.1.1, which has no code, with PUBCOMP."""
-    receiver = SessionReceiver(version=5)
+    counters = Counters()
+    receiver = SessionReceiver(version=5, counters=counters)
     accept(receiver, row(2, 2), row(3, 2))
     assert acks(receiver.release([1, 2, 9, 3])) == [
         (PacketType.PUBCOMP, 1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
@@ -121,26 +123,30 @@ def test_unknown_pubrel_is_told_in_mqtt_5() -> None:
         (PacketType.PUBCOMP, 9, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
         (PacketType.PUBCOMP, 3, 0),
     ]
-    assert acks(SessionReceiver(version=4).release([1, 2]), 4) == [
+    assert counters.unknown_releases == 2
+    assert acks(SessionReceiver(version=4, counters=counters).release([1, 2]), 4) == [
         (PacketType.PUBCOMP, 1, 0),
         (PacketType.PUBCOMP, 2, 0),
     ]
+    assert counters.unknown_releases == 4
 
 
 def test_receive_maximum_is_enforced_in_mqtt_5() -> None:
     """A PUBLISH beyond the Receive Maximum is a fault; those before it count [MQTT-3.3.4-9]."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     rows = [row(1), row(2), row(3)]
     fresh, fault = receiver.accept(rows, qos_max=2, receive_maximum=2)
     assert fresh == rows
     assert fault is not None
     assert fault.reason_code is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
-    assert SessionReceiver(version=4).accept(rows, qos_max=2, receive_maximum=2) == (rows, None)
+    assert SessionReceiver(version=4, counters=Counters()).accept(rows, qos_max=2, receive_maximum=2) == (rows, None)
 
 
 def test_qos_above_the_maximum_is_a_fault() -> None:
     """A PUBLISH above the Maximum QoS ends the connection with 0x9B [MQTT-3.2.2-11]."""
-    fresh, fault = SessionReceiver(version=5).accept([row(1), row(2, 2), row(3)], qos_max=1, receive_maximum=9)
+    fresh, fault = SessionReceiver(version=5, counters=Counters()).accept(
+        [row(1), row(2, 2), row(3)], qos_max=1, receive_maximum=9
+    )
     assert fresh == [row(1)]
     assert fault is not None
     assert fault.reason_code is ReasonCode.QOS_NOT_SUPPORTED
@@ -148,7 +154,7 @@ def test_qos_above_the_maximum_is_a_fault() -> None:
 
 def test_refusal_cannot_be_said_in_mqtt_311() -> None:
     """The answers before it are given; then the connection must be closed."""
-    receiver = SessionReceiver(version=4)
+    receiver = SessionReceiver(version=4, counters=Counters())
     rows = [row(1), row(2)]
     accept(receiver, *rows)
     receiver.note_verdicts(rows, [OK, NO])
@@ -159,7 +165,7 @@ def test_refusal_cannot_be_said_in_mqtt_311() -> None:
 
 def test_new_connection_begins_with_an_empty_count() -> None:
     """What was open at QoS 1 is forgotten, since it is sent again; QoS 2 goes on where it was."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     late, refused = Later(), Later()
     rows = [row(1), row(2, 2), row(3, 2), row(4, 2)]
     accept(receiver, *rows)
@@ -177,10 +183,10 @@ def test_new_connection_begins_with_an_empty_count() -> None:
 
 def test_retained_messages_are_refused_where_they_are_not_available() -> None:
     """[MQTT-3.2.2-14]: what came before is taken, and the fault is Retain not supported (0x9A)."""
-    receiver = SessionReceiver(version=5)
+    receiver = SessionReceiver(version=5, counters=Counters())
     rows = [row(1, 1), (b"t", b"x", 0b0001, 0, b"", None, 0)]
     fresh, fault = receiver.accept(rows, qos_max=2, receive_maximum=9, retain_available=False)
     assert fresh == rows[:1]
     assert fault is not None
     assert fault.reason_code is ReasonCode.RETAIN_NOT_SUPPORTED
-    assert SessionReceiver(version=5).accept(rows, qos_max=2, receive_maximum=9) == (rows, None)
+    assert SessionReceiver(version=5, counters=Counters()).accept(rows, qos_max=2, receive_maximum=9) == (rows, None)
