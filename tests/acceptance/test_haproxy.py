@@ -232,7 +232,8 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
                     30,
                     what="what was acknowledged",
                 )
-                assert min(one.connections for one in residents) >= 2  # each node was restarted: all had to move
+                # Each node was restarted: all had to move.
+                wait_until_blocking(lambda: min(one.connections for one in residents) >= 2, 30, what="the residents")
                 complete = readers.complete
 
                 primary.stop()

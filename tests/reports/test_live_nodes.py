@@ -178,6 +178,11 @@ async def test_a_killed_node_lacks_what_was_published_while_it_was_down(
         with publisher(hub.port) as client:
             await asyncio.to_thread(publish_all, client, messages, retain=False)
 
+    def is_written() -> bool:
+        log = edge.document("/v1/status")["log"]
+        return bool(log["events_total"]) and bool(log["unsynced_rows"] == 0)
+
+    await wait_until(is_written, what="the events of its start on disc")
     await publish(messages[:LIVE])
     await asyncio.to_thread(edge.kill)
     killed = time.time()

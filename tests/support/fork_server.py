@@ -108,8 +108,16 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
 
 
-@functools.cache
+_starting = threading.Lock()
+
+
 def _server() -> _ForkServer:
+    with _starting:  # nodes start side by side
+        return _only_server()
+
+
+@functools.cache
+def _only_server() -> _ForkServer:
     return _ForkServer()
 
 
