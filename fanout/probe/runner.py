@@ -139,6 +139,9 @@ async def _test(ground: Ground, deadline: float, on_check: Callable[[str], None]
 
 
 async def _make(check: Check, ground: Ground, deadline: float) -> Result:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():  # Ctrl-C that `asyncio.wait_for` of Python 3.11 kept to itself
+        raise asyncio.CancelledError
     if asyncio.get_running_loop().time() >= deadline:
         return Result(Outcome.NOT_TESTED, "the time was up")
     try:
@@ -189,7 +192,8 @@ async def _clean_up(ground: Ground) -> str:
     """Clean up in a task of its own, so that Ctrl-C does not cut it short."""
     cleaning = asyncio.create_task(ground.clean_up(), name="probe: clean up")
     try:
-        return await asyncio.wait_for(asyncio.shield(cleaning), _CLEAN_UP_S)
+        async with asyncio.timeout(_CLEAN_UP_S):
+            return await asyncio.shield(cleaning)
     except TimeoutError:
         cleaning.cancel()
         return f"retained messages below {ground.root}/"

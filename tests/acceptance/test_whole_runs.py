@@ -41,6 +41,7 @@ def test_demonstration_shows_the_whole_mission(tmp_path: Path) -> None:
     assert processes_with(str(tmp_path)) == []
 
 
+@pytest.mark.long
 def test_fan_out_is_faster_than_a_bridge(tmp_path: Path) -> None:
     """Done when: at 100 subscribers ours delivers at least 5 times as many messages per second as a bridge."""
     document = tmp_path / "bench.json"

@@ -82,6 +82,7 @@ def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:
     assert [ask["what"] for ask in results[0]["asked"]] == ["p99, times the bridge's", "CPU, times the bridge's"]
 
 
+@pytest.mark.long
 def test_tls_to_the_primary_is_measured_beside_tcp(tmp_path: Path) -> None:
     """Of ours and of the bridge, each with a link of its own; the asked figures are those over TCP."""
     results = measure(tmp_path, "fanout", "--tls", "--subscribers", "1", "--qos", "0", "--deliveries", "2000")
@@ -115,7 +116,7 @@ def test_snapshot_counts_time_and_memory(tmp_path: Path) -> None:
         assert 0 < result["listens after s"] < result["ready after s"]
 
 
-@pytest.mark.parametrize("qos", ["0", "1"])
+@pytest.mark.parametrize("qos", ["0", pytest.param("1", marks=pytest.mark.long)])
 def test_join_lets_a_crowd_in_while_updates_go_on(tmp_path: Path, qos: str) -> None:
     """Every subscriber that joins gets every retained message, and live updates were timed meanwhile."""
     results = measure(tmp_path, "join", "--subscribers", "4", "--topics", "500", "--qos", qos)
@@ -142,7 +143,7 @@ def test_slow_subscribers_are_left_out_of_the_count(tmp_path: Path) -> None:
     assert memory["at_most"] == 3 * 9
 
 
-@pytest.mark.parametrize("loss", ["tear_down", "serve_stale"])
+@pytest.mark.parametrize("loss", [pytest.param("tear_down", marks=pytest.mark.long), "serve_stale"])
 def test_teardown_tells_everybody_and_times_another_link(tmp_path: Path, loss: str) -> None:
     """Every subscriber is told of every removal, beside a stalled one, while updates of another link are timed."""
     options = ["--topics", "600", "--subscribers", "4", "--stalled", "1", "--rate", "200", "--loss", loss]
@@ -157,6 +158,7 @@ def test_teardown_tells_everybody_and_times_another_link(tmp_path: Path, loss: s
     assert (ask["reached"], ask["at_most"]) == (result["max ms"], 100)
 
 
+@pytest.mark.long
 def test_scale_grows_topics_and_then_subscribers(tmp_path: Path) -> None:
     """Each series has its own first line, and every line says what was counted."""
     options = ["--topics", "10,100", "--subscribers", "1,3", "--deliveries", "600", "--messages-min", "100"]
@@ -171,6 +173,7 @@ def test_scale_grows_topics_and_then_subscribers(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
     """Each figure is of so many things as were asked for, and for one of them."""
     path = tmp_path / "results.json"

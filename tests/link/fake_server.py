@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -15,9 +16,9 @@ class FakeServer:
     """Serves one client at a time on a free port of 127.0.0.1, and beside it short connections that ask by name."""
 
     def __init__(self, primary: FakePrimary, *, beside: FakePrimary | None = None) -> None:
-        """Serve with `primary`, and short connections that ask by name with `beside`; None serves them alike."""
+        """Serve with `primary`, and short connections that ask by name with `beside`; None for one with its values."""
         self.primary = primary
-        self.beside = beside or primary
+        self.beside = beside or replace(primary)
         self.port = 0
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []

@@ -30,7 +30,7 @@ async def asked(
 ) -> NamedAnswer:
     """Return the answer of a fake primary."""
     config = make_config(version=primary.version, **{"snapshot_quiet_s": 0.2, "connect_timeout_s": 5.0, **changes})
-    async with FakeServer(primary) as server:
+    async with FakeServer(primary, beside=primary) as server:
         address = Address("mqtt", "127.0.0.1", server.port)
         return await ask_by_name(
             address, config, topics, node_id="edge-1", fence=fence, order=order, deadline_s=10 if not changes else 1
@@ -133,7 +133,7 @@ async def test_a_session_that_the_primary_has_is_seen_and_left(present: bool) ->
     """It may be the link's own, at a primary that takes the User Name for the Client Identifier; else none is left."""
     primary = FakePrimary(retained=dict(TWO_VALUES))
     primary.has_session = present
-    async with FakeServer(primary) as server:
+    async with FakeServer(primary, beside=primary) as server:
         address = Address("mqtt", "127.0.0.1", server.port)
         asking = ask_by_name(address, make_config(), ["plant/1"], node_id="edge-1", clean_start=False, deadline_s=10)
         if present:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from bench.processes import link, selector
 from fanout.errors import PrimaryRefused, PrimaryUnreachable
-from fanout.probe.catalogue import CHECKS
+from fanout.probe import runner
+from fanout.probe.catalogue import CHECKS, Check
 from fanout.probe.client import Target
-from fanout.probe.results import Outcome, ProbeReport, VersionReport
+from fanout.probe.ground import Ground
+from fanout.probe.results import Outcome, ProbeReport, Result, VersionReport
 from fanout.probe.runner import probe
 from tests.support.mosquitto import Mosquitto, find_mosquitto, free_port, load_retained
 from tests.support.nodes import Nodes
 from tests.support.raw_reader import RawReader
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mosquitto,
@@ -166,6 +170,30 @@ async def test_interrupted_probe_cleans_up(mosquitto: Mosquitto) -> None:
     with pytest.raises(asyncio.CancelledError):
         await probing
     assert retained_topics(mosquitto.port) == set()
+
+
+async def test_interruption_that_a_check_kept_to_itself(mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.wait_for` of Python 3.11 returns what came at the very moment of Ctrl-C: the probe ends all the same."""
+    made: list[str] = []
+
+    async def swallow(ground: Ground) -> Result:
+        made.append("first")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Result(Outcome.PASSED, "")
+
+    async def go_on(ground: Ground) -> Result:
+        made.append("second")
+        return Result(Outcome.PASSED, "")
+
+    checks = (Check("swallows", swallow, "", ""), Check("goes on", go_on, "", ""))
+    monkeypatch.setattr(runner, "CHECKS", checks)
+    probing = asyncio.create_task(probed(mosquitto.port))
+    await wait_until(lambda: made, 30, what="the first check")
+    probing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probing
+    assert made == ["first"]
 
 
 async def test_server_that_refuses(mosquitto: Mosquitto) -> None:

@@ -227,8 +227,8 @@ JUDGED = {"resumed", "audit", "equal", "different", "absent", "pending", "apart"
     ("kind", "asked", "wanted"),
     [
         ("tap", False, COUNTED | JUDGED | {"extra_at_least", "extra"}),
-        ("union", False, COUNTED | JUDGED),
-        ("primary", True, COUNTED | {"resumed"}),
+        pytest.param("union", False, COUNTED | JUDGED, marks=pytest.mark.long),
+        pytest.param("primary", True, COUNTED | {"resumed"}, marks=pytest.mark.long),
     ],
 )
 def test_random_logs_without_stamps_give_what_the_oracle_says(

@@ -214,7 +214,7 @@ def test_references_with_gaps_give_what_the_oracle_says(spark: SparkSession, tmp
         assert target.stamped.complete_percent_at_least == percent(there, figures["expected"] + unseen), place
 
 
-@pytest.mark.parametrize("kind", ["primary", "tap"])
+@pytest.mark.parametrize("kind", ["primary", pytest.param("tap", marks=pytest.mark.long)])
 def test_a_window_of_random_logs_gives_what_the_oracle_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: list[str], kind: str
 ) -> None:
