@@ -27,7 +27,8 @@ from fanout.pool.pool_members import OtherMember, PoolFigures
 from fanout.selection import Selector
 
 if TYPE_CHECKING:
-    from fanout.pool.sessions.session_pool import SessionFigures, SessionPool
+    from fanout.pool.sessions.ledger import SessionFigures
+    from fanout.pool.sessions.session_pool import SessionPool
 
 __all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
 

@@ -32,9 +32,9 @@ from fanout.pool.sessions.move_messages import (
 )
 from fanout.pool.sessions.ports import Others
 
-__all__ = ["KINDS", "MemberCalls"]
+__all__ = ["AllMemberCalls", "MemberCalls"]
 
-KINDS: Final = ("take", "fetch", "commit", "claim", "offer")
+_KINDS: Final = ("take", "fetch", "commit", "claim", "offer")
 """Kinds of questions, in the order of `MemberCalls.all`."""
 
 _TAKE_S: Final = 0.3
@@ -76,6 +76,38 @@ class MemberCalls:
     def all(self) -> tuple[CallBatches[Any, Any], ...]:
         """Return the batches of every kind."""
         return self.take, self.fetch, self.commit, self.claim, self.offer
+
+
+class AllMemberCalls:
+    """The questions to every other member."""
+
+    def __init__(self, *, others: Others, mark: Mark) -> None:
+        """Prepare; see `MemberCalls`."""
+        self._others = others
+        self._mark = mark
+        self._calls: dict[str, MemberCalls] = {}
+
+    def to(self, member: str) -> MemberCalls:
+        """Return the questions to a member."""
+        calls = self._calls.get(member)
+        if calls is None:
+            calls = self._calls[member] = MemberCalls(member, others=self._others, mark=self._mark)
+        return calls
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Calls that were made, by kind."""
+        totals = dict.fromkeys(_KINDS, 0)
+        for calls in self._calls.values():
+            for kind, each in zip(_KINDS, calls.all(), strict=True):
+                totals[kind] += each.calls_total
+        return totals
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        for calls in self._calls.values():
+            for each in calls.all():
+                each.close()
 
 
 class _Sends:

@@ -13,7 +13,7 @@ import structlog
 
 from fanout.pool.call_batches import ITEMS_MAX
 from fanout.pool.membership import AskFailed, AskFailure
-from fanout.pool.sessions import session_pool
+from fanout.pool.sessions import arrivals, ledger, own_markers, session_pool
 from fanout.pool.sessions.move_messages import (
     CLAIM_PATH,
     COMMIT_PATH,
@@ -255,8 +255,9 @@ async def test_a_marker_that_is_late_is_waited_for(
 
     When none comes to the holder or to the member that takes the session, it moves all the same.
     """
-    monkeypatch.setattr(session_pool, "_MARKER_S", 0.1)
-    monkeypatch.setattr(session_pool, "_EXACT_S", 0.6)
+    for module in (own_markers, session_pool):
+        monkeypatch.setattr(module, "MARKER_S", 0.1)
+    monkeypatch.setattr(arrivals, "_EXACT_S", 0.6)
     async with members("a", "b") as (network, (a, b)):
         a.sessions["c"] = b"1"
         network.dropped[name] = dropped
@@ -361,7 +362,8 @@ async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
 
 async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that fetched and fell silent does not keep it; the holder's own client need not even wait for that."""
-    monkeypatch.setattr(session_pool, "_PROMISE_S", 0.5)
+    for module in (arrivals, ledger):
+        monkeypatch.setattr(module, "PROMISE_S", 0.5)
     async with members("a", "b", "c") as (network, (a, b, c)):
         b.sessions["x"] = b"1"
         network.broken = lambda _, path: path == COMMIT_PATH

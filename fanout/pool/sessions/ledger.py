@@ -1,0 +1,213 @@
+"""What this member knows of every session: which member has it and since when, and to whom it is promised.
+
+Owns the ownership of each session at this member, the promises, and the record of the tasks that bring sessions here.
+The rules are in `fanout.pool.sessions.ownership`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from fanout.pool.sessions.epochs import NO_EPOCH, Epoch, EpochClock
+from fanout.pool.sessions.move_messages import Fetched, Holding, SessionQuestion, TakeQuestion
+from fanout.pool.sessions.ownership import (
+    Answer,
+    Choice,
+    Ownership,
+    Reply,
+    Stage,
+    begin,
+    claim,
+    commit,
+    fetch,
+    refuse,
+    take,
+    take_back,
+)
+from fanout.pool.sessions.ports import SessionHost
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["PROMISE_S", "SessionFigures", "SessionLedger"]
+
+PROMISE_S: Final = 10.0
+"""Time after which a session that was promised, and not fetched or committed, goes on where it is."""
+_TOMBSTONES_MAX: Final = 100_000
+"""Sessions that are elsewhere or have ended, of which the newest epoch is remembered."""
+_HERE: Final = frozenset((Stage.OWNED, Stage.PROMISED, Stage.FROZEN))
+
+
+@dataclass(slots=True)
+class SessionFigures:
+    """Counters of sessions that move."""
+
+    moved_in_total: int = 0
+    """Sessions that came here."""
+    moved_out_total: int = 0
+    """Sessions that went to another member."""
+    inexact_total: int = 0
+    """Of those that came, the ones that no marker divided: messages may be lost or doubled, retained ones come again.
+    """
+    ended_total: int = 0
+    """Sessions that ended here because their clients began anew elsewhere."""
+    later_total: int = 0
+    """Clients that were refused (0x88) because their session was not here in time."""
+    lost_total: int = 0
+    """Sessions of which it is not known whether they came, and which were thrown away."""
+
+
+@dataclass(slots=True)
+class _Promise:
+    """A session that is promised to a member, or frozen for it."""
+
+    member: str
+    until_s: float
+
+
+class SessionLedger:
+    """Ownership and promises of sessions, by Client Identifier."""
+
+    def __init__(self, *, node: str, host: SessionHost, clock: Clock) -> None:
+        """Begin without knowledge: a session that is here is owned since before everything.
+
+        Args:
+            node: This node's `node.id`.
+            host: The sessions of this node.
+            clock: Gives the time.
+        """
+        self.figures = SessionFigures()
+        """Counters."""
+        self.moves: dict[str, asyncio.Task[Choice]] = {}
+        """Tasks that bring sessions here."""
+        self._host = host
+        self._clock = clock
+        self._epochs = EpochClock(node)
+        self._known: dict[str, Ownership] = {}
+        self._promises: dict[str, _Promise] = {}
+        """Oldest first."""
+
+    def next_epoch(self) -> Epoch:
+        """Return an epoch above all that were seen."""
+        return self._epochs.next(now_ns=self._clock.now_ns())
+
+    def see(self, epoch: Epoch) -> None:
+        """Note another member's epoch."""
+        self._epochs.see(epoch)
+
+    def get(self, client_id: str) -> Ownership | None:
+        """Return what is known of a session; one that has ended meanwhile is remembered by its epoch."""
+        own = self._known.get(client_id)
+        if own is None:
+            return Ownership(Stage.OWNED, NO_EPOCH) if self._host.has(client_id) else None
+        if own.stage in _HERE and not self._host.has(client_id):
+            self._promises.pop(client_id, None)
+            return Ownership(Stage.CEDED, own.epoch)
+        return own
+
+    def known(self, client_id: str) -> Ownership | None:
+        """Return what was put last, whatever has become of the session meanwhile."""
+        return self._known.get(client_id)
+
+    def put(self, client_id: str, own: Ownership) -> None:
+        """Set what is known of a session."""
+        self._known[client_id] = own
+
+    def begin(self, client_id: str, epoch: Epoch) -> None:
+        """Note that a session began here, or goes on here; who it was promised to gets nothing."""
+        if self._promises.pop(client_id, None) is not None:
+            self._host.take_back(client_id)
+        self._known.pop(client_id, None)
+        self._known[client_id] = begin(epoch)
+
+    def forget(self, client_id: str, own: Ownership | None) -> None:
+        """Set what is known of a session that is not here; whoever waits for it is told to come again."""
+        self._promises.pop(client_id, None)
+        self._known.pop(client_id, None)
+        if own is not None:
+            self._known[client_id] = own
+        move = self.moves.get(client_id)
+        if move is not None and move is not asyncio.current_task():
+            move.cancel()
+
+    # Sessions that go.
+
+    def is_promised(self, client_id: str) -> bool:
+        """Return whether a session is promised to a member."""
+        return client_id in self._promises
+
+    def promised_to(self, member: str) -> list[str]:
+        """Return the Client Identifiers of the sessions that are promised to a member."""
+        return [client_id for client_id, promise in self._promises.items() if promise.member == member]
+
+    def promise(self, question: TakeQuestion, asker: str) -> Holding:
+        """Promise a session to a member that asks for it, if it is here and may go."""
+        client_id, epoch = question.client_id, question.epoch
+        self.see(epoch)
+        own = self.get(client_id)
+        after, answer = take(own, epoch)
+        if answer.reply is not Reply.HELD or own is None:
+            if after is not own:
+                self.forget(client_id, after)
+            return Holding(answer, ())
+        subscriptions = self._host.promise(question)
+        if isinstance(subscriptions, Reply):
+            return Holding(refuse(own, epoch) if subscriptions is Reply.REFUSED else Answer(Reply.NONE, own.epoch), ())
+        assert after is not None
+        self._known[client_id] = after
+        self._promises.pop(client_id, None)
+        self._promises[client_id] = _Promise(asker, self._clock.monotonic() + PROMISE_S)
+        return Holding(answer, subscriptions)
+
+    def freeze(self, question: SessionQuestion, markers: Mapping[str, str]) -> Fetched:
+        """Return the value of a promised session, with the messages before the markers, which are by link."""
+        client_id, epoch = question
+        own, given = fetch(self.get(client_id), epoch)
+        if not given or own is None:
+            return Fetched("gone")
+        fetched = self._host.export(client_id, markers)
+        if fetched.value:
+            self._known[client_id] = own
+        return fetched
+
+    def commit(self, question: SessionQuestion) -> bool:
+        """Give a session that was fetched away for good; return whether it is the other member's now."""
+        client_id, epoch = question
+        before = self.get(client_id)
+        own, committed = commit(before, epoch)
+        if own is not before and own is not None:
+            self._known[client_id] = own
+            self._promises.pop(client_id, None)
+            self._host.release(client_id)
+            self.figures.moved_out_total += 1
+        return committed
+
+    def yield_to(self, question: SessionQuestion) -> Epoch | None:
+        """End a session here that began anew elsewhere; return the epoch of the one here when that is newer."""
+        client_id, epoch = question
+        self.see(epoch)
+        before = self.get(client_id)
+        own, newer = claim(before, epoch)
+        if own is not before:
+            self.forget(client_id, own)
+            if self._host.has(client_id):
+                self._host.end(client_id)
+                self.figures.ended_total += 1
+        return newer
+
+    def sweep(self) -> None:
+        """Take back promises that are over, and forget the oldest sessions that are not here."""
+        now_s = self._clock.monotonic()
+        for client_id in [one for one, promise in self._promises.items() if promise.until_s <= now_s]:
+            own = take_back(self.get(client_id))
+            self._promises.pop(client_id, None)
+            if own is not None:
+                self._known[client_id] = own
+                self._host.take_back(client_id)
+        surplus = len(self._known) - self._host.count - _TOMBSTONES_MAX
+        if surplus > 0:
+            gone = (one for one in self._known if one not in self.moves and not self._host.has(one))
+            for client_id in list(islice(gone, surplus)):
+                del self._known[client_id]
