@@ -410,7 +410,7 @@ def _intersect_patterns(a: _TopicPattern, b: _TopicPattern) -> _TopicPattern | N
 
 
 def _shared_topic(a: _TopicSet, b: _TopicSet) -> str | None:
-    """Return a shortest topic of both extents (see the module's docstring for why this is exact)."""
+    """Return a shortest topic of both sets (see the module's docstring for why this is exact)."""
     met = _intersect_patterns(a.pattern, b.pattern)
     if met is None:
         return None

@@ -96,9 +96,7 @@ METRICS = (
     MetricSpec("fanout_node_start_time_seconds", "gauge", "Unix time at which the node started."),
     MetricSpec("fanout_node_ready", "gauge", "1 when the node is ready, as in /readyz, else 0."),
     MetricSpec("fanout_limit", "gauge", "A bound in force, by its key in the configuration.", ("key",)),
-    MetricSpec(
-        "fanout_link_ready", "gauge", "1 when the link's replica is proved complete and its session is up.", ("link",)
-    ),
+    MetricSpec("fanout_link_ready", "gauge", "1 when the link is ready: live, and no reason against it.", ("link",)),
     MetricSpec(
         "fanout_link_state", "gauge", "1 for the state that the link is in, 0 for the others.", ("link", "state")
     ),

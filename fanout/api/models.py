@@ -129,7 +129,9 @@ class SelectorReadiness(_Document):
 
     filter: str = Field(description="The selector's Topic Filter at the primary.")
     topics: NonNegativeInt = Field(description="Retained topics held for it now.")
-    complete: bool = Field(description="Whether its snapshot of this epoch is proved complete.")
+    complete: bool = Field(
+        description="Whether its snapshot of this epoch is proved complete, and no limit keeps a value out."
+    )
     evidence: Evidence
     maybe_unreadable: bool = Field(
         default=False,
@@ -141,7 +143,7 @@ class LinkReadiness(_Document):
     """One link, as far as readiness is concerned."""
 
     name: str
-    ready: bool = Field(description="Whether this link's replica is proved complete and its session is up.")
+    ready: bool = Field(description="Whether this link is live, and no reason is against it.")
     state: LinkState
     reason: str | None = Field(default=None, description="Why it is not ready, and what it waits for; null when it is.")
     since: AwareDatetime = Field(description="When the link entered this state.")
@@ -164,7 +166,9 @@ class Readiness(_Document):
 
     ready: bool
     state: NodeState
-    reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
+    reasons: tuple[str, ...] = Field(
+        description="Why the node is not ready, with the first reason of each link; empty when it is."
+    )
     stale_seconds: NonNegativeFloat | None = Field(
         default=None,
         description="Age of the oldest values of a node that is not ready only because they are stale, and that offers "

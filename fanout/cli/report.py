@@ -53,7 +53,8 @@ _JUDGED_EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 --fail-under is not met, 4 pyspark is not installed, 5 no report can be made."
 )
 _STANDARD_OUTPUT: Final = Path("-")
-
+_ALONE: Final = ("json_path", "html_path", "markdown_path")
+"""Documents of which one can go to standard output."""
 
 _OPTIONS: Final = {
     "settle": "settle_s",
@@ -78,10 +79,27 @@ def _every_report(
     """Name the options that every report has, behind its own."""
 
 
-def _makes(name: ReportName) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _judged_report(
+    *,
+    reference: Reference = None,
+    settle: Settle = SETTLE_S,
+    behind_max: BehindMax = None,
+    fail_under: FailUnder = None,
+    accept_union: AcceptUnion = False,
+    baseline: Baseline = None,
+    trend: Trend = None,
+    markdown_file: MarkdownFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Name the options that every report has which judges secondaries."""
+
+
+def _makes(name: ReportName, *named_too: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command that hands its arguments to `fanout.reports.entry.run_report`.
 
-    The decorated function names its own; those of `_every_report` follow.
+    Args:
+        name: The report.
+        named_too: Functions whose options follow those that the decorated function names; `_every_report` is the last.
     """
 
     def decorate(named: Callable[..., None]) -> Callable[..., None]:
@@ -93,9 +111,9 @@ def _makes(name: ReportName) -> Callable[[Callable[..., None]], Callable[..., No
             asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
             _make(name, log_dirs=log_dirs, asked=asked, verbose=verbose)
 
-        own, common = (inspect.signature(each, eval_str=True) for each in (named, _every_report))
-        command.__signature__ = own.replace(  # type: ignore[attr-defined]  # typer reads the options from it
-            parameters=[*own.parameters.values(), *common.parameters.values()]
+        signatures = [inspect.signature(each, eval_str=True) for each in (named, *named_too, _every_report)]
+        command.__signature__ = signatures[0].replace(  # type: ignore[attr-defined]  # typer reads the options from it
+            parameters=[parameter for one in signatures for parameter in one.parameters.values()]
         )
         return command
 
@@ -103,22 +121,13 @@ def _makes(name: ReportName) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
-@_makes("summary")
+@_makes("summary", _judged_report)
 def summary(
     log_dirs: LogDirectories,
     *,
-    reference: Reference = None,
-    settle: Settle = SETTLE_S,
-    behind_max: BehindMax = None,
     depth: Annotated[
         int, typer.Option(min=0, metavar="LEVELS", help="Count by prefixes of so many levels too; 0 does not.")
     ] = 0,
-    fail_under: FailUnder = None,
-    accept_union: AcceptUnion = False,
-    baseline: Baseline = None,
-    trend: Trend = None,
-    markdown_file: MarkdownFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Answer what an operator asks first, as quickly as can be.
 
@@ -128,20 +137,11 @@ def summary(
 
 
 @app.command("all", epilog=_JUDGED_EXIT_CODES)
-@_makes("all")
+@_makes("all", _judged_report)
 def everything(
     log_dirs: LogDirectories,
     *,
-    reference: Reference = None,
-    settle: Settle = SETTLE_S,
-    behind_max: BehindMax = None,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
-    fail_under: FailUnder = None,
-    accept_union: AcceptUnion = False,
-    baseline: Baseline = None,
-    trend: Trend = None,
-    markdown_file: MarkdownFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Show everything in one report.
 
@@ -150,25 +150,16 @@ def everything(
 
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
-@_makes("completeness")
+@_makes("completeness", _judged_report)
 def completeness(
     log_dirs: LogDirectories,
     *,
-    reference: Reference = None,
-    settle: Settle = SETTLE_S,
-    behind_max: BehindMax = None,
     depth: Annotated[
         int,
         typer.Option(
             min=0, metavar="LEVELS", help="Also list shares and the slowest by topic prefixes of so many levels."
         ),
     ] = 0,
-    fail_under: FailUnder = None,
-    accept_union: AcceptUnion = False,
-    baseline: Baseline = None,
-    trend: Trend = None,
-    markdown_file: MarkdownFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Show what each secondary applied of what there was.
 
@@ -281,18 +272,16 @@ def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbo
     """Make a report and print it, or the one document that goes to standard output alone; end with its exit code."""
     from fanout.reports import entry
 
-    alone = [option for option in ("json_path", "markdown_path") if asked.get(option) == _STANDARD_OUTPUT]
+    alone = [option for option in _ALONE if asked.get(option) == _STANDARD_OUTPUT]
     if len(alone) > 1:
-        raise typer.BadParameter("only one of --json and --markdown can go to standard output; give the other a FILE")
+        raise typer.BadParameter(
+            "only one of --json, --html and --markdown can go to standard output; give the others a FILE"
+        )
     options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
     with _progress() as progress, _staged(log_dirs, master=options.master, progress=progress) as files:
         result = entry.run_report(name, files, options, progress=progress)
-    if alone == ["json_path"]:
-        sys.stdout.write(result.report.to_json())
-    elif alone == ["markdown_path"]:
-        from fanout.reports.render.markdown import render_markdown
-
-        sys.stdout.write(render_markdown(result.report))
+    if alone:
+        sys.stdout.write(entry.RENDERED[alone[0]](result.report))
     else:
         from fanout.cli.output.terminal import output
         from fanout.reports.render.terminal import print_report

@@ -1,6 +1,6 @@
 """Status of a link, its events for the replication log, and its log lines.
 
-Remembers what these show: the state, the reasons against readiness, the newest error, the results of audits.
+Remembers what these show: the state, the newest error, the results of audits. Finds the reason against a live link.
 """
 
 from __future__ import annotations

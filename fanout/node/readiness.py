@@ -1,7 +1,8 @@
 """Readiness of a node: one table over the states of its links, and the phase of the node itself (core).
 
-`docs/reference/readiness.md` shows the table. The functions are pure: latching readiness for an epoch is done by
-`fanout.link`, which leaves its state `LIVE` only on session loss, a stall or a lost connection.
+`docs/reference/readiness.md` shows the table. The reason against a live link comes with its status, from
+`fanout.link.reporter`. The functions are pure: latching readiness for an epoch is done by `fanout.link`, which leaves
+its state `LIVE` only on session loss, a stall or a lost connection.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class NodeReadiness:
     state: NodeState
     """Readiness in one word."""
     reasons: tuple[str, ...]
-    """Every reason why the node is not ready; empty when it is."""
+    """Why the node is not ready, with the first reason of each link; empty when it is."""
     stale_s: float | None = None
     """Age of the oldest values, of a node that is not ready only because values are stale, and may offer them so."""
 

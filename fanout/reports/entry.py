@@ -27,6 +27,7 @@ __all__ = [
     "BEHIND_MAX_S",
     "DEPTHS",
     "LIST_LIMIT",
+    "RENDERED",
     "SETTLE_S",
     "ReportOptions",
     "ReportResult",
@@ -192,7 +193,9 @@ def run_report(
                 parquet=asked.parquet,
                 progress=tell,
             )
-    _write_files(report, asked)
+    for option, render in RENDERED.items():
+        if (path := getattr(asked, option)) is not None:
+            _write(path, render(report))
     if asked.trend_path is not None and report.summary is not None:
         from fanout.reports.summary.past_reports import past_report
         from fanout.reports.summary.trend_file import trend_text
@@ -228,17 +231,28 @@ def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) ->
     return max(settle_s, BEHIND_MAX_S) if files.sealed_only else settle_s
 
 
-def _write_files(report: Report, options: ReportOptions) -> None:
-    if options.json_path is not None:
-        _write(options.json_path, report.to_json())
-    if options.html_path is not None:
-        from fanout.reports.render.page import render_page
+def _json(report: Report) -> str:
+    return report.to_json()
 
-        _write(options.html_path, render_page(report))
-    if options.markdown_path is not None:
-        from fanout.reports.render.markdown import render_markdown
 
-        _write(options.markdown_path, render_markdown(report))
+def _html(report: Report) -> str:
+    from fanout.reports.render.page import render_page
+
+    return render_page(report)
+
+
+def _markdown(report: Report) -> str:
+    from fanout.reports.render.markdown import render_markdown
+
+    return render_markdown(report)
+
+
+RENDERED: Final[Mapping[str, Callable[[Report], str]]] = {
+    "json_path": _json,
+    "html_path": _html,
+    "markdown_path": _markdown,
+}
+"""Texts of a report, by the option of `ReportOptions` that says where it goes."""
 
 
 def _check_places(*paths: Path | None) -> None:
@@ -258,9 +272,15 @@ def _check_places(*paths: Path | None) -> None:
 
 
 def _write(path: Path, text: str, *, hint: str = "Give a path that this user may write to") -> None:
-    """Write a file aside, to the disk, and rename it, so that neither a reader nor a kill sees half of it."""
+    """Write a file aside, to the disk, and rename it, so that neither a reader nor a kill sees half of it.
+
+    What is no regular file, such as `/dev/stdout` or a named pipe, is written to and stays what it is.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
         with aside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

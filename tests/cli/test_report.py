@@ -186,6 +186,27 @@ def test_json_to_standard_output_is_alone(runner: CliRunner, job: StandInJob, lo
     assert job.options.json_path is None
 
 
+@pytest.mark.parametrize("option", ["--html", "--markdown"])
+def test_another_document_to_standard_output_is_alone(
+    runner: CliRunner, job: StandInJob, log: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file called - comes to be where the command was run."""
+    monkeypatch.chdir(log)
+    monkeypatch.setattr(entry, "RENDERED", dict.fromkeys(entry.RENDERED, lambda report: "a document\n"))
+    answer = runner.invoke(app, ["report", "summary", str(log), option, "-"])
+    assert answer.stdout == "a document\n"
+    assert (job.options.html_path, job.options.markdown_path) == (None, None)
+    assert runner.invoke(app, ["report", "summary", str(log), option, "-", "--json", "-"]).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--trend", "--baseline"])
+def test_a_file_that_is_read_is_not_standard_output(runner: CliRunner, job: StandInJob, log: Path, option: str) -> None:
+    """Nor is it a file called -."""
+    answer = runner.invoke(app, ["report", "summary", str(log), option, "-"])
+    assert answer.exit_code == 2
+    assert "needs a FILE of its own" in " ".join(answer.stderr.split())
+
+
 def test_below_the_threshold(runner: CliRunner, job: StandInJob, log: Path) -> None:
     """--fail-under not met: the report is printed, exit 1."""
     job.exit_code = 1

@@ -40,7 +40,6 @@ from fanout.config import (
     load_config,
 )
 from fanout.errors import ConfigError, ListenError, LogError, StoreError
-from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkSink, LinkStatus
 from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
@@ -58,6 +57,7 @@ from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import RetainedFile
 from tests.access.pieces import cheap_hash
+from tests.node.test_documents import LIVE
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -119,35 +119,7 @@ class LinkStandIn:
         raise AssertionError
 
     def status(self) -> LinkStatus:
-        return LinkStatus(
-            name=self.config.name,
-            primary="mqtt://127.0.0.1:1883",
-            state=LinkState.LIVE,
-            since_ns=0,
-            epoch=1,
-            epochs_total=1,
-            topics=len(self.replica),
-            selectors=(),
-            evidence=None,
-            last_error=None,
-            last_error_hint=None,
-            lag_ns=None,
-            items_behind=None,
-            round_trip_ns=None,
-            heartbeat_age_s=None,
-            heartbeat_refusal="",
-            heartbeats_lost_total=0,
-            received_total=0,
-            outside_total=0,
-            overtaken_total=0,
-            truncated_total=0,
-            refused_total=0,
-            short_by=(),
-            payload_bytes=0,
-            reconnects_total=0,
-            snapshot_seconds=None,
-            snapshot_topics=0,
-        )
+        return dataclasses.replace(LIVE, name=self.config.name, epoch=1, topics=len(self.replica), selectors=())
 
 
 @pytest.fixture(autouse=True)

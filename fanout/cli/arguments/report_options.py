@@ -29,6 +29,7 @@ __all__ = [
     "Trend",
     "Until",
     "Verbose",
+    "local_file",
     "local_path",
 ]
 
@@ -41,6 +42,13 @@ def local_path(text: str) -> Path:
     if "://" in text:
         raise typer.BadParameter(f"{text} is a URI, and this is written to a local path")
     return Path(text)
+
+
+def local_file(text: str) -> Path:
+    """Return a path that this process reads or writes to; refuse a URI, and what stands for standard output."""
+    if text == "-":
+        raise typer.BadParameter("- stands for standard output, and this needs a FILE of its own; ./- would be one")
+    return local_path(text)
 
 
 LogDirectories: TypeAlias = Annotated[
@@ -58,7 +66,12 @@ JsonFile: TypeAlias = Annotated[
 ]
 HtmlFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--html", parser=local_path, metavar="FILE", help="Write the report as one self-contained page."),
+    typer.Option(
+        "--html",
+        parser=local_path,
+        metavar="FILE",
+        help="Write the report as one self-contained page; - writes it to standard output, alone.",
+    ),
 ]
 MarkdownFile: TypeAlias = Annotated[
     Path | None,
@@ -73,7 +86,7 @@ Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all t
 Baseline: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        parser=local_path,
+        parser=local_file,
         metavar="FILE",
         help="Say whether it got worse since an earlier report, from its JSON. Default: since the first half of the "
         "window.",
@@ -83,7 +96,7 @@ Trend: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--trend",
-        parser=local_path,
+        parser=local_file,
         metavar="FILE",
         help="Say whether it got worse since the reports of the last 30 days in this file, and add this one to it: a "
         "line of JSON.",

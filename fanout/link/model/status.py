@@ -135,48 +135,47 @@ class LinkStatus:
     """Seconds from the first SUBSCRIBE to the proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
-    not_ready_reason: str | None = None
+    not_ready_reason: str | None
     """Why a link that is live and proved is not ready all the same; None for no reason."""
-    paths_above: tuple[tuple[str, ...], ...] = ()
+    paths_above: tuple[tuple[str, ...], ...]
     """Paths of fanout nodes above this one, each from the top to the primary; empty without any."""
-    stale_reason: str | None = None
+    stale_reason: str | None
     """Why the replica is stale; None while it is not."""
-    stale_left_s: float | None = None
+    stale_left_s: float | None
     """Seconds until the grace period of a stale replica ends; None while it is not stale."""
-    stale_s: float | None = None
+    stale_s: float | None
     """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
-    serves_stale: bool = False
+    serves_stale: bool
     """Whether the values are complete and stale, and may be offered as such."""
-    audits: AuditTotals = field(default_factory=AuditTotals)
+    audits: AuditTotals
     """Totals over its audits."""
-    unconfirmed: int = 0
+    unconfirmed: int
     """Topics that the newest comparison did not bring, whose values are kept."""
-    user: str = ""
+    user: str
     """User Name of the link at the primary; empty for none."""
-    counted_outside: int | None = None
+    counted_outside: int | None
     """Retained messages that the primary had beyond the replica when both were counted last; None for unknown."""
-    sampling: SamplingTotals = field(default_factory=SamplingTotals)
+    sampling: SamplingTotals
     """Totals over its samples of topics."""
-    missing_announced_total: int = 0
+    missing_announced_total: int
     """Announcements of missing topics that the primary accepted."""
-    missing_suppressed_total: int = 0
+    missing_suppressed_total: int
     """Announcements suppressed because the same filter was announced shortly before."""
-    missing_dropped_total: int = 0
+    missing_dropped_total: int
     """Filters dropped: too many waited, the primary refused the announcement, or a node below sent an invalid one."""
-    missing_pending: int = 0
+    missing_pending: int
     """Filters that wait to be checked, and to be announced if no topic matches."""
-    client_certificate_expires_s: int | None = None
+    client_certificate_expires_s: int | None
     """When the link's client certificate expires, in Unix seconds, as of the newest connection; None without one."""
-    primary_certificate_expires_s: int | None = None
+    primary_certificate_expires_s: int | None
     """When the primary's certificate expires, in Unix seconds, as of the newest connection; None without TLS."""
-    count_difference: str | None = None
+    count_difference: str | None
     """How the replica differs from the primary's count or list; None while they agree or are not compared."""
-
-    last_error_ns: int | None = None
+    last_error_ns: int | None
     """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
-    last_error_over: bool = False
+    last_error_over: bool
     """Whether the link has been live since that error."""
-    stalls_total: int = 0
+    stalls_total: int
     """Stalls of the live link."""
 
     @property
