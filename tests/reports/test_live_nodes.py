@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from tests.support.clients import publish_properties, subscriber
-from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, free_port, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector
 from tests.support.waiting import wait_until
@@ -196,6 +196,62 @@ async def test_a_killed_node_lacks_what_was_published_while_it_was_down(
     assert figures["expected"] == len(messages)
     assert (figures["missing"], figures["causes"]["restart"]) == (DOWN, DOWN)
     assert figures["applied"] + figures["unknown"] == len(messages) - DOWN
+
+
+@pytest.mark.mosquitto
+async def test_members_of_a_pool_say_of_themselves_what_their_logs_say(
+    spark: SparkSession, mosquitto: Mosquitto, tmp_path: Path, nodes: Nodes
+) -> None:
+    """Done when: the report agrees with `/v1/pool` on who holds what, and names the topic that is apart.
+
+    One member may not read a topic, and nobody repairs that.
+    """
+    acl = tmp_path / "acl"
+    everything = "topic readwrite #\ntopic read $SYS/#\n"
+    acl.write_text(f"{everything}user lesser\ntopic deny plant/7\n{everything}")
+    mosquitto.settings = [f"acl_file {acl}", "allow_anonymous true"]
+    mosquitto.restart()
+    ports = [free_port() for _ in range(3)]
+    peers = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+    members = [
+        nodes.secondary(
+            link(mosquitto.port, selector("plant/#"), settings=QUICK + 'on_doubt = "serve"\n' + user),
+            f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\nconverge_after_s = 2\n',
+            name=f"edge-{number}",
+        )
+        for number, (port, user) in enumerate(zip(ports, ("", "", 'username = "lesser"\n'), strict=True))
+    ]
+    for member in members:
+        await member.begin()
+    with publisher(mosquitto.port) as client:
+        await asyncio.to_thread(publish_all, client, updates(0, 50))
+
+    def told() -> list[Any]:
+        return list(members[0].document("/v1/pool")["members"])
+
+    def is_told() -> bool:
+        return [(one["topics"], one["digest_equal"]) for one in told()] == [(50, True), (50, True), (49, False)]
+
+    await wait_until(is_told, 60, what=lambda: str(told()))
+    held = {
+        node.name: (one["topics"], one["digest"])
+        for node in members
+        for one in node.document("/v1/status")["links"][0]["selectors"]
+    }
+    for node in members:
+        await asyncio.to_thread(node.stop)
+    document = tmp_path / "report.json"
+    directories = [str(node.log_directory) for node in members]
+    options = ["--settle", "0", "--json", str(document)]
+    answer = CliRunner().invoke(app, ["report", "convergence", *directories, *options])
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(document.read_text())["convergence"]
+    (one,) = found["sets"]
+    assert {member["node"]: (member["topics"], member["digest"]) for member in one["members"]} == held
+    assert (one["equal"], one["apart"], one["pending"], one["unknown"]) == (49, 1, 0, 0)
+    (topic,) = found["apart"]["listed"]
+    assert topic["topic"] == "plant/7"
+    assert {value["node"] for value in topic["values"] if value["digest"] is None} == {"edge-2"}
 
 
 @pytest.mark.mosquitto
