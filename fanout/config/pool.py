@@ -14,7 +14,16 @@ from typing import Final, Literal
 from pydantic import ConfigDict
 
 from fanout.config.address import Address
-from fanout.config.values import Count, HttpAddress, MemberCount, PathText, PeerAddress, PeerAddresses, Seconds
+from fanout.config.values import (
+    Count,
+    HttpAddress,
+    MemberCount,
+    PathText,
+    PeerAddress,
+    PeerAddresses,
+    Seconds,
+    ServerReference,
+)
 from fanout.errors import ConfigFault
 
 __all__ = ["PoolConfig", "find_pool_faults"]
@@ -49,6 +58,8 @@ class PoolConfig:
     """Silence after which a member is suspect: nobody waits for it."""
     converge_after_s: Seconds = 5.0
     """Time in which a difference between members may end by itself; then they audit their links."""
+    client_address: ServerReference | None = None
+    """Address at which MQTT clients reach this member itself; where others send theirs (0x9C) when they leave."""
     dead_after_s: Seconds = 5.0
     """Silence, to this node and at the primary, after which the sessions of a member are taken for lost."""
     unknown_sessions: Literal["refuse", "begin"] = "refuse"

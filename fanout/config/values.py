@@ -163,8 +163,13 @@ def _check_client_id(text: str) -> None:
         )
 
 
+def is_server_reference(text: str) -> bool:
+    """Return whether a text names servers as clients read them: `host` or `host:port`, with one blank between."""
+    return bool(text) and all(_SERVER_REFERENCE.fullmatch(each) for each in text.split(" "))
+
+
 def _check_server_reference(text: str) -> None:
-    if not text or any(not _SERVER_REFERENCE.fullmatch(each) for each in text.split(" ")):
+    if not is_server_reference(text):
         raise fault(
             f'"{text}" does not name servers as clients read them',
             'Write host or host:port, several with one blank between, as in "edge-2:1883 edge-3:1883".',

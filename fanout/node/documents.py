@@ -250,6 +250,7 @@ class NodeDocuments:
             sessions=server.session_count if server is not None else 0,
             digest=self._config_digest,
             moves=None if self._node.sessions is None else self._node.sessions.figures,
+            client_address=None if self._node.config.pool is None else self._node.config.pool.client_address,
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:

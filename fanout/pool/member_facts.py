@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from fanout.chain.cut import Cut, cut_of_document
+from fanout.config.values import is_server_reference
 from fanout.peer_text import clean_text, is_node_name, read_document
 
 __all__ = [
@@ -41,6 +42,7 @@ STATES: Final = frozenset({"ready", "not_ready", "draining", "stopping"})
 
 _TOKEN: Final = re.compile(r"[0-9a-f]{16,32}")
 """Form of what identifies a process, and of digests."""
+_ADDRESS_CHARACTERS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class MemberFacts:
     """Sessions that came to it from other members."""
     moved_out: int
     """Sessions that left it for other members."""
+    client_address: str | None = None
+    """Where MQTT clients reach this member itself; None when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         lag_s=_seconds(said, "lag_s"),
         moved_in=_count(said, "moved_in"),
         moved_out=_count(said, "moved_out"),
+        client_address=_address(said, "client_address"),
     )
     return MemberAnswer(facts, {link: cut_of_document(cut) for link, cut in cuts.items()})
 
@@ -122,6 +127,15 @@ def _text(said: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"no legal {key}")
     return clean_text(value)
+
+
+def _address(said: Mapping[str, Any], key: str) -> str | None:
+    value = said.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > _ADDRESS_CHARACTERS_MAX or not is_server_reference(value):
+        raise ValueError(f"no legal {key}")
+    return value
 
 
 def _token(said: Mapping[str, Any], key: str) -> str:

@@ -47,6 +47,7 @@ async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]
                 listen=Address("http", "127.0.0.1", port),
                 peers=tuple(Address("http", "127.0.0.1", each) for each in ports),
                 converge_after_s=CONVERGE_AFTER_S,
+                client_address=f"edge-{number}:1883",
             )
             identity = dataclasses.replace(settings.node, id=f"edge-{number}")
             node = node_of(dataclasses.replace(settings, node=identity, log=None, http=None, pool=pool, links=(link,)))

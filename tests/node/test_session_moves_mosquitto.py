@@ -167,7 +167,7 @@ async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) ->
 
 
 async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[Node]) -> None:
-    """Sessions of absent clients and of connected ones, who are told to use another server; nothing is lost."""
+    """Sessions of absent clients and of connected ones, who are told which server to use; nothing is lost."""
     absent = await connect(pool[0], "absent")
     await absent.subscribe(b"plant/number", qos=1)
     await absent.close()
@@ -185,6 +185,7 @@ async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[N
                     got.append(int(packet.payload))
                 elif isinstance(packet, Disconnect):
                     assert packet.reason_code == ReasonCode.USE_ANOTHER_SERVER
+                    assert packet.properties.server_reference in {"edge-1:1883", "edge-2:1883"}
         client = await come_back(pool[1], "here")
         assert client.connack.session_present
         await receive(client, got, until=newest[0] + 20)

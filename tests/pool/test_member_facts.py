@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -30,6 +31,7 @@ FACTS = MemberFacts(
     moved_out=1,
     sessions=14,
     lag_s=0.25,
+    client_address="edge-2:1883",
 )
 ANSWER = MemberAnswer(FACTS, {"plant": Cut("123 4", (RetainedSet(2, 2**63), None))})
 
@@ -51,6 +53,13 @@ def test_a_later_version_is_understood() -> None:
     assert decode_answer(document(mood="good", moods=[1, {}])) == ANSWER
 
 
+def test_an_earlier_version_is_understood() -> None:
+    """It does not say where clients reach it."""
+    earlier = json.loads(document())
+    del earlier["client_address"]
+    assert decode_answer(json.dumps(earlier).encode()).facts == dataclasses.replace(FACTS, client_address=None)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -70,6 +79,9 @@ def test_a_later_version_is_understood() -> None:
         {"lag_s": "soon"},
         {"lag_s": False},
         {"cuts": []},
+        {"client_address": "edge-2:1883\n"},
+        {"client_address": "a" * 1025},
+        {"client_address": 7},
     ],
 )
 def test_a_wrong_value_is_refused(changes: dict[str, Any]) -> None:
@@ -85,8 +97,8 @@ def test_a_cut_that_is_none_is_refused() -> None:
 
 
 def test_a_missing_value_is_refused() -> None:
-    """There is no default for what a member did not say; only the lag may be unknown."""
-    for key in json.loads(encode_answer(ANSWER)).keys() - {"protocol", "lag_s"}:
+    """There is no default for what a member did not say; only the lag and where clients reach it may be unknown."""
+    for key in json.loads(encode_answer(ANSWER)).keys() - {"protocol", "lag_s", "client_address"}:
         rest = json.loads(encode_answer(ANSWER))
         del rest[key]
         with pytest.raises(ValueError, match=f"no legal {key}"):

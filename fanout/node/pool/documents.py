@@ -63,6 +63,7 @@ def member_facts(
     sessions: int,
     digest: str,
     moves: SessionFigures | None,
+    client_address: str | None,
 ) -> MemberFacts:
     """Return what a node tells the other members.
 
@@ -74,6 +75,7 @@ def member_facts(
         sessions: Sessions of its clients.
         digest: Digest of what it replicates.
         moves: Figures of sessions that moved; None for a node without.
+        client_address: Where MQTT clients reach it; None when it does not say.
     """
     lags = [link.lag_seconds for link in links]
     known = [seconds for seconds in lags if seconds is not None]
@@ -88,6 +90,7 @@ def member_facts(
         lag_s=max(known) if known and len(known) == len(lags) else None,
         moved_in=0 if moves is None else moves.moved_in_total,
         moved_out=0 if moves is None else moves.moved_out_total,
+        client_address=client_address,
     )
 
 

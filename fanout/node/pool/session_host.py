@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.link.link import Link
+from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
@@ -174,12 +175,13 @@ class ServerSessions:
                 found.append((session.client_id, session.user, superuser))
         return found
 
-    def send_away(self, count: int) -> int:
+    def send_away(self, count: int, *, to: Sequence[str]) -> int:
         """Disconnect so many clients, which are to use another server; return how many are left."""
         connections = self._server.lifecycles.connection_of
         reason_code, properties = self._server.lifecycles.farewell(ReasonCode.USE_ANOTHER_SERVER)
-        for connection in list(islice(connections.values(), count)):
-            connection.disconnect(reason_code, properties=properties)
+        named = [Properties(server_reference=address) for address in to] or [properties]
+        for connection, each in zip(list(islice(connections.values(), count)), cycle(named), strict=False):
+            connection.disconnect(reason_code, properties=each)
         return len(connections)
 
     # Sessions that come.
@@ -304,6 +306,7 @@ class PoolWitness:
                     is_dead=not other.reachable and silent_s > self._dead_after_s,
                     is_ready=other.reachable and said == "ready",
                     is_empty=facts is not None and said == "stopping" and not facts.sessions,
+                    client_address=None if facts is None else facts.client_address,
                 )
             )
         return states

@@ -74,7 +74,7 @@ class HandOver:
         while any(other.is_ready for other in self._others.states()):
             before = (figures.moved_out_total, left)
             self._offer_absent()
-            left = self._host.send_away(max(1, round(clients_per_s * _ROUND_S)))
+            left = self._host.send_away(max(1, round(clients_per_s * _ROUND_S)), to=self._addresses())
             await asyncio.sleep(_ROUND_S)
             now_s = self._clock.monotonic()
             if (figures.moved_out_total, left) != before:
@@ -83,6 +83,10 @@ class HandOver:
             if now_s - moved_at_s >= (_GOODBYE_S if is_done else _STUCK_S):
                 break
         self._logger.info("sessions handed over", moved=figures.moved_out_total - begun, left=len(self._host.absent()))
+
+    def _addresses(self) -> list[str]:
+        """Return where clients reach the ready members themselves."""
+        return [other.client_address for other in self._others.states() if other.is_ready and other.client_address]
 
     def _offer_absent(self) -> None:
         """Offer the sessions without a connection to the ready members in turn, each again until it has gone."""

@@ -49,8 +49,13 @@ class SessionHost(Protocol):
     def absent(self) -> Sequence[tuple[str, str, bool]]:
         """Return the sessions without a connection that may go: Client Identifier, user, and whether a superuser's."""
 
-    def send_away(self, count: int) -> int:
-        """Disconnect so many clients, which are to use another server; return how many are left."""
+    def send_away(self, count: int, *, to: Sequence[str]) -> int:
+        """Disconnect so many clients, which are to use another server; return how many are left.
+
+        Args:
+            count: How many.
+            to: Addresses of other members, which are named in turn; without any, what the configuration names.
+        """
 
     # Sessions that come.
 
@@ -95,6 +100,8 @@ class OtherMemberState:
     """Whether it serves clients, and will go on to do so."""
     is_empty: bool = False
     """Whether it has said that it stops and has given all its sessions away, so that it need not be asked."""
+    client_address: str | None = None
+    """Where MQTT clients reach it itself; None when it does not say."""
 
 
 class Others(Protocol):

@@ -94,7 +94,7 @@ class Member:
         """Return the sessions without a connection."""
         return [(client_id, "", False) for client_id in self.sessions if client_id not in self.connected]
 
-    def send_away(self, count: int) -> int:
+    def send_away(self, count: int, *, to: Sequence[str]) -> int:
         """Disconnect some clients."""
         for client_id in list(self.connected)[:count]:
             self.connected.discard(client_id)
