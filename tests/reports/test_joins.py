@@ -22,7 +22,7 @@ from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
 from fanout.reports.figures import snapshots, topic_states
 from fanout.reports.figures.job import make_report
-from fanout.reports.read import reading
+from fanout.reports.read import reading, rows
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import take_survey
 from fanout.reports.values.document import Parameters
@@ -152,6 +152,7 @@ def test_no_join_multiplies_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The keys of all joins are unique where they have to be, and every join that the source has was made."""
+    monkeypatch.setattr(rows, "_LOOKED_UP_MIN", 1)  # fewer are no join
     files = LogFiles.in_directories([write(tmp_path, logs())])
     asked = {"reference": None, "settle_s": 1.0, "depth": 2, "fail_under_percent": None, "list_limit": 50}
     make_report(spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None)
@@ -164,5 +165,5 @@ def test_no_join_multiplies_rows(
     assert not take_survey(tables).updates[0].selector, "folded, since they were more than are taken out of Spark"
 
     assert made.keys() == set(joins())
-    assert [site for site, rows in made.items() if not rows] == []
+    assert [site for site, count in made.items() if not count] == []
     assert len(grouped) == 9

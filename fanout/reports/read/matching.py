@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.read.details import Selection
 
-__all__ = ["filter_pattern", "matches_filter", "matches_selection"]
+__all__ = ["filter_pattern", "matches_filter", "matches_selection", "plain_root"]
 
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 
@@ -26,6 +26,20 @@ def matches_selection(topic: Column, selection: Selection) -> Column:
     if selection.reaches_control:
         condition &= ~sf.startswith(topic, sf.lit(f"{selection.control_topic}/"))
     return condition
+
+
+def plain_root(selection: Selection) -> tuple[int, str] | None:
+    """Return what a topic has to begin with where that alone decides, as for `plant/7` and `plant/#`.
+
+    Returns:
+        How many levels of the topic decide (0: the whole topic), and the text that they are; None where more decides.
+    """
+    levels = selection.filter.split("/")
+    if selection.exclude or selection.reaches_control or "+" in levels or levels == ["#"]:
+        return None
+    if levels[-1] == "#":
+        return len(levels) - 1, "/".join(levels[:-1])
+    return 0, selection.filter
 
 
 def matches_filter(topic: Column, topic_filter: str) -> Column:

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from fanout.replog.files.schema import FLAG_CONFLATED
 from fanout.reports.read.details import Selection
-from fanout.reports.read.matching import matches_selection
+from fanout.reports.read.matching import matches_selection, plain_root
 from fanout.reports.read.schemas import PHASE_LIVE
 from fanout.reports.read.scope import NEVER_US, AskedWindow, Scope, Target
 
@@ -46,6 +46,9 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
+_LOOKED_UP_MIN = 16
+"""Plain selections from which on they are looked up: each other one adds to the plan of every query."""
+_FOUND = "targets_of_"
 _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
 _TARGETS = (
@@ -129,18 +132,52 @@ def explode_targets(rows: DataFrame, *, scope: Scope, targets: Sequence[Target])
         by_selection[target.group, target.selection].append(target.id)
     if not by_selection:
         return rows.withColumn("target", sf.lit(0)).limit(0)
+    rows, matched = _look_up(rows, by_selection)
     one_group = len(scope.groups) == 1
-    nobody = sf.array().cast("array<int>")
     # Each distinct selection is evaluated once for a row, however many nodes share it. Empty arrays, not nulls: taking
     # nulls out would need a lambda, which Spark does not compile.
-    matched = [
+    matched += [
         sf.when(
             matches_selection(sf.col("topic"), selection) & (sf.lit(True) if one_group else sf.col("group") == group),
             sf.array(*(sf.lit(target) for target in ids)),
-        ).otherwise(nobody)
+        ).otherwise(_nobody())
         for (group, selection), ids in sorted(by_selection.items())
     ]
-    return rows.withColumn("target", sf.explode(sf.flatten(sf.array(*matched))))
+    found = [name for name in rows.columns if name.startswith(_FOUND)]
+    return rows.withColumn("target", sf.explode(sf.flatten(sf.array(*matched)))).drop(*found)
+
+
+def _look_up(rows: DataFrame, by_selection: dict[tuple[int, Selection], list[int]]) -> tuple[DataFrame, list[Column]]:
+    """Find the targets of many plain selections by their text, not one after another, and take these selections out.
+
+    Returns:
+        The rows, and their columns with the targets that were found, whose names begin with `_FOUND`.
+    """
+    by_levels: dict[int, dict[tuple[int, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for (group, selection), ids in by_selection.items():
+        if (root := plain_root(selection)) is not None:
+            by_levels[root[0]][group, root[1]] += ids
+    columns = []
+    for levels, by_root in sorted(by_levels.items()):
+        if len(by_root) < _LOOKED_UP_MIN:
+            continue
+        name = f"{_FOUND}{levels}"
+        places = small_frame(
+            rows.sparkSession,
+            [(group, text, ids) for (group, text), ids in sorted(by_root.items())],
+            schema=f"`group` int, root string, {name} array<int>",
+        )
+        topic = sf.col("topic")
+        rooted = rows.withColumn("root", sf.substring_index(topic, "/", levels) if levels else topic)
+        rows = rooted.join(sf.broadcast(places), on=["group", "root"], how="left").drop("root")
+        columns.append(sf.coalesce(name, _nobody()))
+        for place in [one for one in by_selection if (root := plain_root(one[1])) is not None and root[0] == levels]:
+            del by_selection[place]
+    return rows, columns
+
+
+def _nobody() -> Column:
+    return sf.array().cast("array<int>")
 
 
 def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, targets: Sequence[Target]) -> DataFrame:

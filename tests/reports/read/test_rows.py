@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +15,7 @@ from fanout.reports.read.details import Selection
 from fanout.reports.read.scope import NEVER_US, Group, Reference, Scope, Source, Target
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import NodeLog, at
+from tests.reports.oracle import selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +60,41 @@ def test_reference_rows_go_to_every_target_of_their_group_that_selects_them(spar
         ("b", "plant/y", 3),
     ]
     assert rows.explode_targets(sources, scope=SCOPE, targets=()).count() == 0
+
+
+def test_many_selections_are_looked_up(spark: SparkSession) -> None:
+    """Exact topics and whole branches of one to three levels, with others between them, in two groups."""
+    rng = random.Random(11)
+    levels = ("a", "b", "ab", "", "$SYS", "é", "a b", ".")
+
+    def topic() -> str:
+        return "/".join(rng.choice(levels) for _ in range(rng.randint(1, 4))) or "a"
+
+    filters = sorted({topic() + rng.choice(("", "/#")) for _ in range(250)} | {"#", "+", "a/+", "/#", "fanout/#"})
+    selections = [Selection(one, ("a/b",) if one == "#" else ()) for one in filters]
+    targets = tuple(
+        target(number, f"node-{number}", selection, group=rng.randint(0, 1))
+        for number, selection in enumerate([*selections, *selections[::3]])
+    )
+    scope = replace(SCOPE, groups=(group(0), group(1)), targets=targets)
+    tap = NodeLog("tap", "tap")
+    topics = sorted({topic() for _ in range(150)} | {"fanout/control/x", "fanout/x", "a/b"})
+    for each in topics:
+        for link in ("a", "b"):
+            tap.update(at(1), each, "1", link=link)
+    sources = rows.source_rows(tables_of(spark, [tap]).updates, spark=spark, scope=scope)
+    exploded = rows.explode_targets(sources, scope=scope, targets=targets)
+    assert sorted(exploded.columns) == sorted([*sources.columns, "target"])
+    found = Counter(
+        (row["group"], row["topic"], row["target"]) for row in rows_of(exploded, "group", "topic", "target")
+    )
+    assert found == Counter(
+        (one.group, each, one.id)
+        for one in targets
+        for each in topics
+        if selected({"filter": one.selection.filter, "exclude": one.selection.exclude}, each)
+    )
+    assert len({one.selection.filter.count("/") for one in targets if one.selection.filter.endswith("/#")}) >= 3
 
 
 def test_node_rows_go_to_the_target_they_name_if_the_reference_selects_them(spark: SparkSession) -> None:
