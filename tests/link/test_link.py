@@ -820,3 +820,22 @@ async def test_markers_of_a_pool_come_back_before_the_first_cut(comes_back: bool
         if comes_back:
             marker = link.link.send_marker()
             await link.wait(lambda: any(event["marker"] == marker for event in link.sink.named("marker")))
+
+
+async def test_a_marker_is_dispatched_between_what_came_before_it_and_behind_it() -> None:
+    """In one read: who splits streams at a marker has all that was in front of it dispatched, and nothing else."""
+    primary = FakePrimary()
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.link.cut(["edge-2"])
+        await link.wait(lambda: b"fanout/control/edge-2/plant" in primary.subscriptions)
+        begun = len(link.sink.steps)
+        for topic, payload in ((b"plant/1", b"1"), (b"fanout/control/edge-2/plant", b"123 4"), (b"plant/2", b"2")):
+            primary.publish(topic, payload)
+        server.push()
+        await link.wait(lambda: [each for each in link.sink.steps[begun:] if each[1].updates[0][0] == b"plant/2"])
+        (marker,) = [each for each in link.sink.named("marker") if each["node"] == "edge-2"]
+        steps = enumerate(link.sink.steps)
+        dispatched = [(number, changes.updates[0][0]) for number, (step, changes) in steps if step == "dispatch"]
+        assert [topic for number, topic in dispatched if number < marker["step"]][-1] == b"plant/1"
+        assert [topic for number, topic in dispatched if number >= marker["step"]] == [b"plant/2"]
