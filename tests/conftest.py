@@ -18,8 +18,11 @@ KINDS = {
 }
 """The marker of a directory of tests; `unit` where none is named. What needs more has `broker` or `spark` instead."""
 
-FIRST = ("acceptance", "bench", "probe", "cli", "workers", "node")
-"""Directories with the longest tests, which several processes begin with, apart from those with Spark."""
+FIRST = ("link", "node", "probe", "api", "pool", "acceptance", "bench", "cli", "workers")
+"""Directories that several processes begin with, apart from those with Spark.
+
+Tests that mostly wait come beside Spark, which needs both processors; then those with the longest tests.
+"""
 
 SECOND_SESSION = {"test_recent_files.py", "test_sections.py"}
 """Modules in folders of `tests/reports` that share the second of two Spark sessions with those beside the folders.
