@@ -266,7 +266,7 @@ class LogError(FanoutError):
 
 
 class StoreError(FanoutError):
-    """The file of retained values cannot be used."""
+    """A file of retained values or of sessions cannot be used."""
 
 
 class NodeUnreachable(FanoutError):

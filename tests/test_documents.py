@@ -151,6 +151,10 @@ def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
         "link": link,
         "link.selector": selector,
     }
+    if section == "sessions":  # which are refused in a pool, and beside values in memory
+        del tables["pool"]
+        tables["retained"]["storage"] = "disc"
+        tables["sessions"] = of[section] = {}
     of[section][key] = value
     return {**tables, "link": [link]}
 

@@ -21,6 +21,7 @@ from fanout.config.settings import (
     RetainedConfig,
     RetainPolicy,
     ServerConfig,
+    SessionsConfig,
     ShipConfig,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "RetainedConfig",
     "Role",
     "ServerConfig",
+    "SessionsConfig",
     "ShipConfig",
     "load_config",
     "parse_config",

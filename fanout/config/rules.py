@@ -52,6 +52,7 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
         *_listener_key_faults(config),
         *_server_faults(config),
         *_retained_faults(config),
+        *_session_faults(config),
         *find_access_faults(config.access),
         *find_pool_faults(
             config.pool,
@@ -180,6 +181,38 @@ def _retained_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 'the list of all topics would be in memory, and retained.storage is "disc_only"',
                 'Remove the line, or use storage = "disc".',
             )
+
+
+def _session_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    """Refuse what a session in a file could not go on with."""
+    if config.sessions.storage == "ram":
+        return
+    if config.server is None:
+        yield ConfigFault(
+            "sessions.storage",
+            "a node that serves no clients has no sessions",
+            "Remove [sessions], or add [server].",
+        )
+        return
+    if config.retained.storage == "ram":
+        yield ConfigFault(
+            "sessions.storage",
+            'it is "disc", and retained.storage is "ram": links would begin anew at a restart: sessions miss messages'
+            " or get them twice",
+            'Add storage = "disc" to [retained].',
+        )
+    if config.server.workers > 1:
+        yield ConfigFault(
+            "sessions.storage",
+            f"the processes of a node with server.workers = {config.server.workers} have no sessions on disk yet",
+            "Remove [sessions], or the line workers of [server].",
+        )
+    if config.pool is not None:
+        yield ConfigFault(
+            "sessions.storage",
+            "a member of a pool gives its sessions to the other members when it stops, and has none on disk yet",
+            "Remove [sessions], or [pool].",
+        )
 
 
 def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -81,6 +81,8 @@ __all__ = [
     "RetainedSync",
     "SelectorSection",
     "ServerConfig",
+    "SessionStorage",
+    "SessionsConfig",
     "ShipConfig",
     "StallPolicy",
     "TlsVersion",
@@ -126,6 +128,13 @@ RetainedSync: TypeAlias = Literal["off", "interval", "always"]
 off:      when the system decides.
 interval: every `sync_interval_s`; a power failure loses the values since.
 always:   before they are acknowledged.
+"""
+
+SessionStorage: TypeAlias = Literal["ram", "disc"]
+"""Place of durable sessions while the node does not run.
+
+ram:  none; the end of the process ends them.
+disc: a file, which the node writes when it stops and reads when it starts; a killed process writes none.
 """
 
 QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
@@ -333,6 +342,19 @@ _RETAINED = RetainedConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsConfig:
+    """`[sessions]`: durable sessions of clients, those whose Session Expiry Interval is above 0."""
+
+    __pydantic_config__ = _STRICT
+
+    storage: SessionStorage = "ram"
+    """Their place while the node does not run; see `SessionStorage`. The file is in `node.data_directory`."""
+
+
+_SESSIONS = SessionsConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorSection:
     """`[[link.selector]]` in the file; loading makes it a `fanout.selection.Selector`."""
 
@@ -491,5 +513,7 @@ class NodeConfig:
     """`[log]`; None when absent: no replication log."""
     retained: RetainedConfig = _RETAINED
     """`[retained]`; its defaults when absent."""
+    sessions: SessionsConfig = _SESSIONS
+    """`[sessions]`; its defaults when absent."""
     links: Annotated[tuple[LinkConfig, ...], Field(alias="link")] = ()
     """Tables `[[link]]`."""

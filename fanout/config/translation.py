@@ -31,6 +31,7 @@ from fanout.config.settings import (
     RetainedConfig,
     SelectorSection,
     ServerConfig,
+    SessionsConfig,
     ShipConfig,
 )
 from fanout.config.values import FAULT
@@ -52,6 +53,7 @@ SECTIONS: Mapping[str, type] = {
     "log": LogConfig,
     "log.ship": ShipConfig,
     "retained": RetainedConfig,
+    "sessions": SessionsConfig,
     "link": LinkConfig,
     "link.selector": SelectorSection,
 }

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
 from structlog.typing import FilteringBoundLogger
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
+    from fanout.node.stored_sessions import StoredSessions
     from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.files.columns import LogSource
     from fanout.workers.pool import WorkerPool
@@ -197,6 +199,7 @@ class Node:
             )
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
+        self._stored_sessions = self._make_stored_sessions()
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -220,7 +223,7 @@ class Node:
         Raises:
             ListenError: An address cannot be bound.
             LogError: The replication log cannot be opened.
-            StoreError: The file of retained values cannot be opened.
+            StoreError: The file of retained values, or that of sessions, cannot be used.
         """
         if self.http is not None:
             await self.http.start()
@@ -234,6 +237,9 @@ class Node:
             if self.storage is not None:
                 self.storage.start()
             self.readiness_changed()
+            self.opening = "the node is restoring sessions"
+            await self._restore_sessions()
+            self.opening = "the node is starting"
             if self.server is not None:
                 await self.server.start()
             if self.agent is not None:
@@ -320,8 +326,14 @@ class Node:
             await self.peer_listener.stop()
         if self.http is not None:
             await self.http.stop()
-        if self.storage is not None and not await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S):
+        written = self.storage is None or await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S)
+        if not written:
             self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
+        if self._stored_sessions is not None:
+            if written:
+                await self._stored_sessions.store()
+            else:  # the primary sends again what is not written, and the sessions have it already
+                self._logger.warning("sessions not stored", reason="retained values were not written in time")
         if self.log is not None:
             self.log.event("stop")
             if not await asyncio.to_thread(self.log.close, timeout_s=_LOG_CLOSE_S):
@@ -461,6 +473,28 @@ class Node:
             hold=self._hold_for_disk,
             logger=self._logger,
         )
+
+    def _make_stored_sessions(self) -> StoredSessions | None:
+        if self.config.sessions.storage == "ram" or not isinstance(self.server, Server):
+            return None
+        from fanout.node.stored_sessions import StoredSessions
+
+        return StoredSessions(self._sessions_path, self.server, clock=self.clock, logger=self._logger)
+
+    @property
+    def _sessions_path(self) -> Path:
+        return self.config.node.data_directory / f"sessions-{self.config.node.id}"
+
+    async def _restore_sessions(self) -> None:
+        if self._stored_sessions is not None:
+            await self._stored_sessions.restore()
+        elif self._sessions_path.exists():  # they would be outdated when they are wanted again
+            self._sessions_path.unlink()
+            self._logger.warning(
+                "sessions of an earlier process removed",
+                reason='sessions.storage is "ram"',
+                hint='Keep storage = "disc" in [sessions] if clients are to go on with their sessions after a restart',
+            )
 
     def _make_replica(
         self,

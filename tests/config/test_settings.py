@@ -18,6 +18,7 @@ from fanout.config import (
     RetainedConfig,
     Role,
     ServerConfig,
+    SessionsConfig,
     load_config,
     parse_config,
 )
@@ -67,7 +68,7 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     [link] = data["link"]
     [selector] = link["selector"]
     [listener] = data["server"]["listener"]
-    single = {name: data[name] for name in ("node", "server", "http", "pool", "log", "retained")}
+    single = {name: data[name] for name in ("node", "server", "http", "pool", "log", "retained", "sessions")}
     access = data["access"]
     [rule] = access["rule"]
     log = {"log.ship": data["log"]["ship"]}
@@ -148,7 +149,7 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
         elif (
             default is not dataclasses.MISSING
             and key not in tables
-            and default not in (AccessConfig(), RetainedConfig())
+            and default not in (AccessConfig(), RetainedConfig(), SessionsConfig())
         ):
             assert shown[key] == as_in_file(default), key
 

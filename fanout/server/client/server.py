@@ -3,8 +3,9 @@
 Owns its parts, their order of start and stop, and the set of connections. `packet_handlers` handles packets;
 `session_lifecycle` begins and ends sessions.
 
-Sessions are in memory: a restart ends them. A shutdown publishes no Will Messages, which the specification allows to be
-put off until the next start (MQTT 5, section 3.1.2.5).
+Sessions are in memory; `moves` takes them out when the server has stopped, and puts them in before it starts. A
+shutdown publishes no Will Messages, which the specification allows to be put off until the next start (MQTT 5, section
+3.1.2.5).
 """
 
 from __future__ import annotations

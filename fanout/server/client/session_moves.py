@@ -1,4 +1,4 @@
-"""Moves of durable sessions between nodes: taking one out of this node, and putting one into it.
+"""Moves of durable sessions between nodes and over a restart: taking them out of this node, and putting them into it.
 
 Owns which session may go and which may come. `promise` ends the connection of a session that goes; `export` makes its
 value, and the session stays and collects until `release` removes it or `take_back` lets it go on. `import_session`
@@ -9,7 +9,8 @@ nodes are cut (`fanout.pool.sessions`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from fanout.access.authorization import Access
@@ -25,7 +26,14 @@ from fanout.server.messages.encoding import Message
 from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
-from fanout.server.session.session_export import batches_of, export_state, queued, subscriptions_of
+from fanout.server.session.session_export import (
+    ExportedMessages,
+    MessageMaker,
+    batches_of,
+    export_state,
+    queued,
+    subscriptions_of,
+)
 
 __all__ = ["SessionMoves", "refused"]
 
@@ -151,17 +159,20 @@ class SessionMoves:
             raise refused(client_id, MoveRefusal.NO_SESSION)
         if (reason := self._why_it_stays(session)) is not None:
             raise refused(client_id, reason)
-        exported, expired = export_state(
-            session,
-            expiry_left_ms=self._left_ms(session.expiry, whole_s=session.expiry_s),
-            will_left_ms=self._will_left_ms(session),
-            now_ns=self._clock.now_ns(),
-            keep=keep,
-        )
-        self._counters.dropped[DropReason.EXPIRED] += expired
+        exported = self._export(session, ExportedMessages(now_ns=self._clock.now_ns()), keep=keep)
         self._lifecycles.cancel_deadlines(session)
         self._logger.debug("session_exported", client_id=client_id, queued=len(exported.queue))
         return exported
+
+    def export_all(self) -> Iterator[ExportedSession]:
+        """Yield the value of each session that outlives a restart, when the server has stopped and nothing changes.
+
+        Messages of clients that have no verdict yet are left out: their clients send them again.
+        """
+        messages = ExportedMessages(now_ns=self._clock.now_ns())
+        for session in self._registry:
+            if self._why_it_stays(session, promised=True) is None:
+                yield self._export(session, messages)
 
     def take_back(self, exported: ExportedSession) -> None:
         """Let a session go on that was exported, if it is still here and its client has not come back."""
@@ -211,6 +222,7 @@ class SessionMoves:
         claimant: SessionUser | None = None,
         behind: Sequence[Message] = (),
         retained_anew: bool = False,
+        messages: MessageMaker | None = None,
     ) -> None:
         """Put a session into this node; its client resumes it with Clean Start 0.
 
@@ -221,13 +233,15 @@ class SessionMoves:
             claimant: Client that waits for it; None when none does.
             behind: Messages that were collected for it here, to be queued behind its own.
             retained_anew: Whether its client gets the retained messages of all its subscriptions again.
+            messages: Makes its messages; None when they are those of no other session, and were exported now.
 
         Raises:
             SessionMoveRefused: It must not come here; nothing has changed.
         """
         if (reason := self.why_refused(exported, claimant=claimant)) is not None:
             raise refused(exported.client_id, reason)
-        session = self._registry.restore(exported, now_ns=self._clock.now_ns(), retained_anew=retained_anew)
+        messages = messages or MessageMaker(now_ns=self._clock.now_ns())
+        session = self._registry.restore(exported, messages=messages, retained_anew=retained_anew)
         session.access = self._access(exported)
         session.will = exported.will
         session.expiry_s = math.ceil(self._expiry_s(exported))
@@ -238,6 +252,14 @@ class SessionMoves:
         self._lifecycles.end_overflowed()
         self._logger.debug("session_imported", client_id=exported.client_id, queued=session.sender.queue.messages)
 
+    def publish_will(self, exported: ExportedSession) -> None:
+        """Publish the Will Message of a session that has ended, unless its client has a session again."""
+        if self._registry.get(exported.client_id) is not None or self.why_refused(exported) is not None:
+            return
+        ended = replace(exported, subscriptions=(), in_flight=(), queue=(), retained=())
+        self.import_session(ended)
+        self.end(exported.client_id)
+
     def collect(self, subscriptions: Sequence[ExportedSubscription]) -> Session:
         """Collect the messages for a session that comes; see `SessionRegistry.collect`."""
         return self._registry.collect(subscriptions)
@@ -245,6 +267,19 @@ class SessionMoves:
     def stop_collecting(self, session: Session) -> None:
         """Collect nothing more; see `SessionRegistry.stop_collecting`."""
         self._registry.stop_collecting(session)
+
+    def _export(
+        self, session: Session, messages: ExportedMessages, *, keep: Callable[[int, bytes], bool] | None = None
+    ) -> ExportedSession:
+        exported, expired = export_state(
+            session,
+            expiry_left_ms=self._left_ms(session.expiry, whole_s=session.expiry_s),
+            will_left_ms=self._will_left_ms(session),
+            messages=messages,
+            keep=keep,
+        )
+        self._counters.dropped[DropReason.EXPIRED] += expired
+        return exported
 
     def _access(self, exported: ExportedSession) -> Access | None:
         if self._gate is None or exported.owner is None:

@@ -64,12 +64,16 @@ class SessionReceiver:
 
     @property
     def unreleased(self) -> frozenset[int]:
-        """Packet Identifiers of QoS 2 messages that were received and not released; without refused ones."""
+        """Packet Identifiers of QoS 2 messages that were received and not released.
+
+        Refused ones are left out, and those without a verdict: their messages are taken when they are sent again.
+        """
         self._free_refused()
-        return self._inbound.unreleased
+        undecided = {one.packet_id for one in self._unanswered if one.qos == 2 and one.reason_code() is None}
+        return self._inbound.unreleased - undecided if undecided else self._inbound.unreleased
 
     def restore(self, unreleased: Iterable[int]) -> None:
-        """Take over `unreleased` of a session at another node."""
+        """Take over `unreleased` of a session of another node, or of an earlier process."""
         self._inbound.restore(unreleased)
 
     def new_connection(self, version: int) -> None:

@@ -29,7 +29,7 @@ from fanout.server.session.exported_session import ExportedRetained, ExportedSes
 from fanout.server.session.retained_cache import RetainedPieces
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.session import Session
-from fanout.server.session.session_export import RELEASED, batches_of, message_of
+from fanout.server.session.session_export import RELEASED, MessageMaker, batches_of
 
 __all__ = ["SessionRegistry"]
 
@@ -153,7 +153,8 @@ class SessionRegistry:
         """Return whether a session of another node is within the limits of this one."""
         config = self._config
         filters = [one.topic_filter for one in exported.subscriptions]
-        waiting = [message_of(message, now_ns=0) for message in exported.queue]
+        make = MessageMaker(now_ns=0)
+        waiting = [make.of(message) for message in exported.queue]
         return (
             not self.full
             and len(filters) <= config.subscriptions_max
@@ -163,14 +164,14 @@ class SessionRegistry:
             and sum(map(message_bytes, waiting)) <= config.queue_bytes_max
         )
 
-    def restore(self, exported: ExportedSession, *, now_ns: int, retained_anew: bool = False) -> Session:
+    def restore(self, exported: ExportedSession, *, messages: MessageMaker, retained_anew: bool = False) -> Session:
         """Make the session of an exported one; `has_room_for` was true, and there is none of this client.
 
         Its subscriptions get from now on what comes; retained messages are due only as far as they were before.
 
         Args:
             exported: The session.
-            now_ns: Unix time in nanoseconds.
+            messages: Makes its messages.
             retained_anew: Whether all retained messages are due again.
         """
         session = self.create(exported.client_id, wire=exported.wire)
@@ -186,11 +187,11 @@ class SessionRegistry:
         session.receiver.restore(exported.unreleased)
         outbound = session.sender.inflight.outbound
         for one in exported.in_flight:
-            message = RELEASED if one.message is None else message_of(one.message, now_ns=now_ns)
+            message = RELEASED if one.message is None else messages.of(one.message)
             outbound.adopt(one.packet_id, message, one.state, size=message_bytes(message))
         outbound.continue_behind(exported.last_packet_id)
-        messages = [message_of(message, now_ns=now_ns) for message in exported.queue]
-        session.sender.restore(batches_of(messages, session=session), replacing=self._replacing(exported))
+        waiting = [messages.of(message) for message in exported.queue]
+        session.sender.restore(batches_of(waiting, session=session), replacing=self._replacing(exported))
         everything = [ExportedRetained(topic_filter, None) for topic_filter in added]
         for left in everything if retained_anew else exported.retained:
             if (granted := added.get(left.topic_filter)) is not None:

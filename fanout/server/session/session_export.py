@@ -24,7 +24,16 @@ from fanout.server.session.exported_session import (
 )
 from fanout.server.session.session import Session
 
-__all__ = ["RELEASED", "RETAINED_TOPICS_MAX", "batches_of", "export_state", "message_of", "queued", "subscriptions_of"]
+__all__ = [
+    "RELEASED",
+    "RETAINED_TOPICS_MAX",
+    "ExportedMessages",
+    "MessageMaker",
+    "batches_of",
+    "export_state",
+    "queued",
+    "subscriptions_of",
+]
 
 RETAINED_TOPICS_MAX: Final = 10_000
 """Limit of topics that are named for one subscription; listing them stops the event loop for some milliseconds."""
@@ -35,12 +44,53 @@ _BATCH_MESSAGES: Final = 256
 """Messages of a restored batch; each batch is encoded in one turn of the event loop."""
 
 
+class ExportedMessages:
+    """The values of messages at one time: one value for a message, in however many sessions it is."""
+
+    def __init__(self, *, now_ns: int) -> None:
+        """Begin with none.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+        """
+        self.now_ns = now_ns
+        """Unix time in nanoseconds."""
+        self._values: dict[int, tuple[Message, ExportedMessage]] = {}  # by identity, which each entry keeps in use
+
+    def of(self, message: Message) -> ExportedMessage:
+        """Return the value of a message."""
+        known = self._values.get(id(message))
+        if known is None:
+            known = self._values[id(message)] = (message, _exported(message, now_ns=self.now_ns))
+        return known[1]
+
+
+class MessageMaker:
+    """The messages of values at one time: sessions with the same value share one message."""
+
+    def __init__(self, *, now_ns: int) -> None:
+        """Begin with none.
+
+        Args:
+            now_ns: Unix time in nanoseconds at which the values were made.
+        """
+        self._now_ns = now_ns
+        self._messages: dict[int, tuple[ExportedMessage, Message]] = {}
+
+    def of(self, exported: ExportedMessage) -> Message:
+        """Return the message of a value as a session of this node sends it; it counts as received then."""
+        known = self._messages.get(id(exported))
+        if known is None:
+            known = self._messages[id(exported)] = (exported, _message(exported, now_ns=self._now_ns))
+        return known[1]
+
+
 def export_state(
     session: Session,
     *,
     expiry_left_ms: int,
     will_left_ms: int | None,
-    now_ns: int,
+    messages: ExportedMessages,
     keep: Callable[[int, bytes], bool] | None = None,
 ) -> tuple[ExportedSession, int]:
     """Return the value of a session without a Network Connection, which is not changed.
@@ -49,22 +99,22 @@ def export_state(
         session: The session; no message of its client waits for a verdict.
         expiry_left_ms: Time until it ends, in milliseconds.
         will_left_ms: Time until its Will Message is published; None when that is at its end.
-        now_ns: Unix time in nanoseconds.
+        messages: Values of messages, with the time.
         keep: Returns whether a queued message goes along, given its position in the queue and its topic; None for all.
 
     Returns:
         The value, and the number of queued messages that were left out because they have expired.
     """
-    sender = session.sender
+    sender, now_ns = session.sender, messages.now_ns
     in_flight = [
-        ExportedInFlight(
-            packet_id, state, None if state is SendState.AWAIT_PUBCOMP else _exported(message, now_ns=now_ns)
-        )
+        ExportedInFlight(packet_id, state, None if state is SendState.AWAIT_PUBCOMP else messages.of(message))
         for packet_id, message, state in sender.inflight.outbound.in_flight()
     ]
     waiting = [message for message, _ in queued(session, keep)]
     left = [
-        replace(_exported(message, now_ns=now_ns), replaces_retained=sender.replaces_retained(message))
+        replace(messages.of(message), replaces_retained=True)
+        if sender.replaces_retained(message)
+        else messages.of(message)
         for message in waiting
         if not 0 < message[0][6] <= now_ns  # [MQTT-3.3.2-5]
     ]
@@ -105,8 +155,7 @@ def queued(session: Session, keep: Callable[[int, bytes], bool] | None = None) -
     return [(message, position) for message, position in numbered if keep is None or keep(position, message[0][0])]
 
 
-def message_of(exported: ExportedMessage, *, now_ns: int) -> Message:
-    """Return an exported message as a session of this node sends it; it counts as received now."""
+def _message(exported: ExportedMessage, *, now_ns: int) -> Message:
     left_ns = exported.expiry_left_ns
     update = (
         exported.topic,

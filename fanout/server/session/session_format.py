@@ -1,8 +1,11 @@
-"""Bytes of an exported session (core): a versioned form that another member of a pool reads.
+"""Bytes of exported sessions (core): a versioned form that another member of a pool, or a later process, reads.
 
 The form begins with `MAGIC` and one byte for the version; fields follow in a fixed order, integers in network byte
 order, strings behind their length. A member reads its own version and the one before, so that members can be replaced
 one by one: whoever changes the form raises `VERSION` and keeps the reader of the former one.
+
+`encode_session` writes one session by itself. `encode_sessions` writes many, each message once: a thousand sessions
+without a connection wait for the same ones.
 
 The bytes come from another process, so `decode_session` believes nothing: every length is checked against what is
 there, every value against its rules, and only the exact form that `encode_session` writes is accepted.
@@ -10,7 +13,7 @@ there, every value against its rules, and only the exact form that `encode_sessi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from fanout.access.identity import Identity, Means
@@ -29,14 +32,14 @@ from fanout.server.session.exported_session import (
 )
 from fanout.server.session.wills import WillMessage
 
-__all__ = ["MAGIC", "VERSION", "decode_session", "encode_session"]
+__all__ = ["MAGIC", "VERSION", "decode_session", "decode_sessions", "encode_session", "encode_sessions"]
 
 MAGIC: Final = b"fanout session\0"
 VERSION: Final = 1
 """The version that is written."""
 
 _READABLE: Final = frozenset({VERSION})
-_HINT: Final = "Another member of the pool sent it: compare the versions of the members"
+_HINT: Final = "Compare the versions of the members of the pool, or of this fanout and the one that stored it"
 _STATES: Final = (SendState.AWAIT_PUBACK, SendState.AWAIT_PUBREC, SendState.AWAIT_PUBCOMP)
 _MEANS: Final = tuple(Means)
 _IDENTIFIER_MAX: Final = 268_435_455
@@ -49,6 +52,35 @@ def encode_session(session: ExportedSession) -> bytes:
     form = _Writer()
     form.parts.append(MAGIC)
     form.number(VERSION, 1)
+    _write_session(form, session)
+    return form.joined()
+
+
+def encode_sessions(sessions: Iterable[ExportedSession]) -> Iterator[bytes]:
+    """Yield the bytes of sessions, each behind the messages that no earlier one has.
+
+    A message is recognized by the identity of its value.
+    """
+    numbers: dict[int, int] = {}
+    written: list[ExportedMessage] = []  # keeps their identities in use
+    for session in sessions:
+        form = _Writer(numbers)
+        form.parts.append(MAGIC)
+        form.number(VERSION, 1)
+        own = (*(one.message for one in session.in_flight if one.message is not None), *session.queue)
+        first = len(written)
+        for message in own:
+            if id(message) not in numbers:
+                numbers[id(message)] = len(written)
+                written.append(message)
+        form.number(len(written) - first, 4)
+        for message in written[first:]:
+            _write_message(form, message)
+        _write_session(form, session)
+        yield form.joined()
+
+
+def _write_session(form: _Writer, session: ExportedSession) -> None:
     form.string(session.client_id.encode())
     owner = session.owner
     form.number(owner is not None, 1)
@@ -71,11 +103,11 @@ def encode_session(session: ExportedSession) -> bytes:
         form.number(one.packet_id, 2)
         form.number(_STATES.index(one.state), 1)
         if one.message is not None:
-            _write_message(form, one.message)
+            form.message(one.message)
     form.number(session.last_packet_id, 2)
     form.number(len(session.queue), 4)
     for message in session.queue:
-        _write_message(form, message)
+        form.message(message)
     form.number(len(session.retained), 4)
     for delivery in session.retained:
         form.string(delivery.topic_filter)
@@ -91,7 +123,6 @@ def encode_session(session: ExportedSession) -> bytes:
     if session.will is not None:
         _write_will(form, session.will)
     form.optional(session.will_left_ms)
-    return b"".join(form.parts)
 
 
 def decode_session(data: bytes, *, bytes_max: int) -> ExportedSession:
@@ -106,13 +137,29 @@ def decode_session(data: bytes, *, bytes_max: int) -> ExportedSession:
     """
     if len(data) > bytes_max:
         raise _invalid(f"it has {len(data):,} bytes, and the limit is {bytes_max:,}")
-    form = _Reader(data)
+    return _read(_Reader(data))
+
+
+def decode_sessions(records: Iterable[bytes]) -> Iterator[ExportedSession]:
+    """Yield the sessions of `encode_sessions`; those that had the same message have the same value of it.
+
+    Raises:
+        SessionFormInvalid: A record is no session, or of a version that is not read.
+    """
+    known: list[ExportedMessage] = []
+    for record in records:
+        yield _read(_Reader(record, known))
+
+
+def _read(form: _Reader) -> ExportedSession:
     if form.take(len(MAGIC)) != MAGIC:
         raise _invalid("it does not begin like one")
     version = form.number(1)
     if version not in _READABLE:
         raise _invalid(f"it has version {version} of the form, and this node reads {', '.join(map(str, _READABLE))}")
     try:
+        if form.known is not None:
+            form.known += form.items(_read_message)
         return _read_session(form)
     except UnicodeDecodeError as error:
         raise _invalid("a text is not well-formed UTF-8") from error
@@ -131,7 +178,7 @@ def _read_session(form: _Reader) -> ExportedSession:
         subscriptions=form.items(_read_subscription),
         in_flight=form.items(_read_in_flight),
         last_packet_id=form.number(2),
-        queue=form.items(_read_message),
+        queue=form.items(_Reader.message),
         retained=form.items(_read_retained),
         unreleased=frozenset(unreleased := form.items(_read_packet_id)),
         will=_read_will(form) if form.flag() else None,
@@ -193,7 +240,7 @@ def _read_in_flight(form: _Reader) -> ExportedInFlight:
     state = _STATES[form.below(len(_STATES))]
     if state is SendState.AWAIT_PUBCOMP:
         return ExportedInFlight(packet_id, state, None)
-    message = _read_message(form)
+    message = form.message()
     form.require(message.qos == (1 if state is SendState.AWAIT_PUBACK else 2), "a message waits for another QoS")
     return ExportedInFlight(packet_id, state, message)
 
@@ -292,8 +339,25 @@ def _check_properties(form: _Reader, properties: bytes) -> int:
 class _Writer:
     """Collects fields."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: dict[int, int] | None = None) -> None:
+        """Begin.
+
+        Args:
+            numbers: Numbers of the messages that are written already, by their identity; None to write each message.
+        """
         self.parts: list[bytes] = []
+        self._numbers = numbers
+
+    def joined(self) -> bytes:
+        """Return what was written."""
+        return b"".join(self.parts)
+
+    def message(self, message: ExportedMessage) -> None:
+        """Write a message, or its number."""
+        if self._numbers is None:
+            _write_message(self, message)
+        else:
+            self.number(self._numbers[id(message)], 4)
 
     def number(self, value: int, size: int) -> None:
         """Write an integer of `size` bytes."""
@@ -319,7 +383,14 @@ class _Writer:
 class _Reader:
     """Takes fields, none of them beyond the end."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, known: list[ExportedMessage] | None = None) -> None:
+        """Begin.
+
+        Args:
+            data: The fields.
+            known: Messages in the order of their numbers; None when each message is written.
+        """
+        self.known = known
         self._data = data
         self._at = 0
 
@@ -358,6 +429,14 @@ class _Reader:
     def optional(self) -> int | None:
         """Take an integer of eight bytes, or None."""
         return self.number(8) if self.flag() else None
+
+    def message(self) -> ExportedMessage:
+        """Take a message, or its number."""
+        if self.known is None:
+            return _read_message(self)
+        number = self.number(4)
+        self.require(number < len(self.known), "it has a message that was not written")
+        return self.known[number]
 
     def string(self) -> bytes:
         """Take bytes as long as an MQTT string."""

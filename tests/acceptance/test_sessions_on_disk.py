@@ -1,0 +1,149 @@
+"""Sessions on disk: clients of a secondary that is restarted go on, beside a real Mosquitto."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fanout.mqtt.packets import Ack, PacketType, Publish
+from fanout.mqtt.properties import Properties
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_client import RawClient, ServerClosed
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+DISC = '[retained]\nstorage = "disc"\n[sessions]\nstorage = "disc"\n'
+DURABLE = Properties(session_expiry_interval=600)
+
+
+@pytest.fixture
+def node(nodes: Nodes, patient: Mosquitto) -> LiveNode:
+    """Describe a secondary with its sessions on disk, beside a Mosquitto that keeps every message for its session."""
+    return nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Mosquitto]:
+    """Give a Mosquitto that keeps every message for a session, however many they are."""
+    with Mosquitto(tmp_path, settings=["max_queued_messages 0", "max_inflight_messages 200"]) as server:
+        yield server
+
+
+class Reader:
+    """A durable client at QoS 2 that connects again for ever, and completes what it gets."""
+
+    def __init__(self, node: LiveNode, name: str) -> None:
+        self._node = node
+        self._name = name
+        self.received: list[bytes] = []
+        """Payloads of completed and open messages, each once it came without its Packet Identifier being open."""
+        self.sessions_begun = 0
+        """How often the server had no session for it."""
+        self._open: set[int] = set()
+
+    def has(self, count: int) -> bool:
+        """Return whether it has received so many messages."""
+        return len(self.received) >= count
+
+    async def run(self) -> None:
+        """Connect, read, and begin again; until it is cancelled."""
+        while True:
+            try:
+                client = await RawClient.connect(self._node.port, self._name, clean_start=False, properties=DURABLE)
+            except (ServerClosed, OSError, AssertionError):
+                await asyncio.sleep(0.05)
+                continue
+            async with client:
+                if not client.connack.session_present:
+                    self.sessions_begun += 1
+                    self._open.clear()
+                    await client.subscribe(b"plant/#", qos=2)
+                try:
+                    while True:
+                        self._take(client, await client.receive())
+                except (ServerClosed, ConnectionError, TimeoutError):
+                    continue
+
+    def _take(self, client: RawClient, packet: object) -> None:
+        match packet:
+            case Publish(packet_id=int(packet_id), payload=payload):
+                if packet_id not in self._open:
+                    self._open.add(packet_id)
+                    self.received.append(payload)
+                client.send(Ack(PacketType.PUBREC, packet_id))
+            case Ack(type=PacketType.PUBREL, packet_id=packet_id):
+                self._open.discard(packet_id)
+                client.send(Ack(PacketType.PUBCOMP, packet_id))
+
+
+async def publish(mosquitto: Mosquitto, first: int, last: int) -> None:
+    """Publish numbers at QoS 2, off the event loop."""
+
+    def send() -> None:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/n", b"%d" % number) for number in range(first, last)], qos=2, retain=False)
+
+    await asyncio.to_thread(send)
+
+
+async def test_restarts_in_a_stream_lose_and_double_nothing(patient: Mosquitto, node: LiveNode) -> None:
+    """Ten clients, half of them away for a while: each gets every number once and in order, over three restarts."""
+    await node.begin()
+    readers = [Reader(node, f"c{number}") for number in range(10)]
+    reading = [asyncio.create_task(reader.run()) for reader in readers]
+    await wait_until(lambda: all(reader.sessions_begun for reader in readers), what="subscriptions")
+    for task in reading[5:]:  # they stay away until the end
+        task.cancel()
+    await asyncio.gather(*reading[5:], return_exceptions=True)
+    for first in (0, 1000, 2000):
+        sending = asyncio.create_task(publish(patient, first, first + 1000))
+        await wait_until(partial(readers[0].has, first + 100), what="messages")
+        await asyncio.to_thread(node.stop)
+        await node.begin()
+        await sending
+    reading[5:] = [asyncio.create_task(reader.run()) for reader in readers[5:]]
+    try:
+        expected = [b"%d" % number for number in range(3000)]
+        await wait_until(lambda: all(reader.has(3000) for reader in readers), 30, what="all messages")
+        assert [reader.received == expected for reader in readers] == [True] * 10
+        assert [reader.sessions_begun for reader in readers] == [1] * 10
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+    assert node.link_status()["epochs_total"] == 0, "the link went on too"
+
+
+async def test_a_killed_node_tells_that_its_sessions_are_gone(node: LiveNode) -> None:
+    """Nothing older is restored: Session Present is 0, and the client knows that it must begin anew."""
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+        await client.subscribe(b"plant/#", qos=1)
+    await asyncio.to_thread(node.stop)
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+        assert client.connack.session_present
+    await asyncio.to_thread(node.kill)
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+        assert not client.connack.session_present
+
+
+async def test_sessions_that_wait_are_not_kept_for_later(nodes: Nodes, node: LiveNode) -> None:
+    """A node that is started without storage removes them: they would be outdated when it has storage again."""
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE):
+        pass
+    await asyncio.to_thread(node.stop)
+    file = nodes.directory / "edge-1" / "sessions-edge-1"
+    assert file.exists()
+    node.links = node.links.replace('[sessions]\nstorage = "disc"\n', "")
+    await node.begin()
+    assert not file.exists()
+    assert "sessions of an earlier process removed" in node.log_text()
