@@ -29,11 +29,11 @@ LAYERS: dict[str, set[str]] = {
     "config": {"errors", "escaping", "mqtt", "selection", "access.filters", "access.rules"},
     "affected_clients": {"errors", "selection"},
     "replog": {"errors", "replica", "config", "runtime"},
-    "storage": {"errors", "replica", "selection"},
+    "storage": {"errors", "replica", "selection", "runtime"},
     "link": {"errors", "mqtt", "selection", "replica", "chain", "peer_text", "config", "certificates", "runtime"},
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
     "pool": {"errors", "chain", "peer_text", "config", "certificates", "runtime"},
-    "access": {"errors", "mqtt", "selection", "peer_text", "config.access"},
+    "access": {"errors", "mqtt", "selection", "peer_text", "config.access", "runtime"},
     "api": {"errors", "escaping", "runtime"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "runtime"},

@@ -27,6 +27,7 @@ from argon2.low_level import Type
 
 from fanout.errors import ConfigError, ConfigFault, PasswordFileError, system_reason
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
+from fanout.runtime.directories import sync_directory
 
 __all__ = [
     "PASSWORD_BYTES_MAX",
@@ -225,11 +226,7 @@ def _replace(target: Path, file: PasswordFile, status: os.stat_result | None) ->
         with contextlib.suppress(OSError):
             os.unlink(aside)
         raise
-    directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(target.parent)
 
 
 def _user_of(line: str) -> str | None:

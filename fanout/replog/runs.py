@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fanout.replog.files.segments import sync_directory
+from fanout.runtime.directories import sync_directory
 
 __all__ = ["Run", "RunRecord", "missing_numbers", "read_runs"]
 

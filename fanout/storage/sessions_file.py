@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fanout.errors import StoreError
+from fanout.runtime.directories import sync_directory
 from fanout.storage.file import FileDamagedError
 
 __all__ = ["read_records", "remove_file", "set_aside", "write_records", "written_ns"]
@@ -55,7 +56,7 @@ def write_records(path: Path, records: Iterable[bytes], *, now_ns: int) -> int:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        _force_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             unfinished.unlink()
@@ -126,7 +127,7 @@ def remove_file(path: Path) -> None:
     """
     try:
         path.unlink(missing_ok=True)
-        _force_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         raise _unusable(path, error) from error
 
@@ -147,14 +148,6 @@ def set_aside(path: Path, *, now_ns: int) -> Path:
 
 def _header(now_ns: int) -> bytes:
     return _HEADER.pack(_MAGIC, now_ns, zlib.crc32(now_ns.to_bytes(8, "big")))
-
-
-def _force_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unusable(path: Path, error: OSError) -> StoreError:

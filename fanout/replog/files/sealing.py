@@ -31,7 +31,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.replog.files.schema import EVENTS, SCHEMA_VERSION, UPDATES
-from fanout.replog.files.segments import Damage, SegmentIdentity, SegmentReader, make_directory, sync_directory
+from fanout.replog.files.segments import Damage, SegmentIdentity, SegmentReader, make_directory
+from fanout.runtime.directories import sync_directory
 
 __all__ = [
     "TABLES",

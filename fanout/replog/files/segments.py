@@ -35,6 +35,7 @@ from typing import Any, BinaryIO, Final, Self
 import pyarrow as pa
 
 from fanout.replog.files.schema import EVENTS, SCHEMA_VERSION, UPDATES
+from fanout.runtime.directories import sync_directory
 
 __all__ = [
     "Damage",
@@ -46,7 +47,6 @@ __all__ = [
     "encode_rows",
     "frame_times",
     "make_directory",
-    "sync_directory",
 ]
 
 _MAGIC = b"fLog"
@@ -547,12 +547,3 @@ def make_directory(directory: Path, *, durable: bool) -> None:
     directory.mkdir(exist_ok=True)
     if durable:
         sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Put the entries of a directory on the disk: a new or renamed file is not durable without it."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

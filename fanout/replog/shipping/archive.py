@@ -25,10 +25,10 @@ from urllib.parse import quote
 
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.sealing import TABLES, open_directory, table_directory
-from fanout.replog.files.segments import sync_directory
 from fanout.replog.runs import RunRecord
 from fanout.replog.settings import ArchiveSettings, ArchiveStats
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
+from fanout.runtime.directories import sync_directory
 from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:

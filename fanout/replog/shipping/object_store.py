@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from fanout.replog.files.segments import sync_directory
+from fanout.runtime.directories import sync_directory
 
 __all__ = ["STORE_ERRORS", "ObjectStore"]
 
