@@ -1,4 +1,4 @@
-"""Install command of an optional part of fanout, for the environment of this process.
+"""How fanout is installed here: the command that adds an optional part, and whether the hot path is compiled.
 
 The name of the distribution differs from that of the package and the command, because `fanout` is another project in
 the public package index.
@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
-__all__ = ["DISTRIBUTION", "install_command"]
+__all__ = ["DISTRIBUTION", "Build", "build", "install_command"]
 
 DISTRIBUTION: Final = "fanout-mqtt"
+
+Build: TypeAlias = Literal["compiled", "pure"]
+"""compiled: the modules of the hot path are extension modules. pure: all are Python. They do the same."""
+
+
+def build() -> Build:
+    """Return whether the modules of the hot path are compiled: all of them are, or none (`scripts/build_hook.py`)."""
+    decoder = Path(__file__).parent / "mqtt" / "decoder"
+    is_compiled = any(decoder.with_name(f"{decoder.name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+    return "compiled" if is_compiled else "pure"
 
 
 def install_command(extra: str) -> str:

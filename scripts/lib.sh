@@ -25,16 +25,44 @@ find_python() { # prints a Python of at least 3.11
 install_locked() { # installs the lock file $1 and the project itself, unless that was done before
   local lock=$1 mark
   mark="$VENV/.installed-$(cat "$lock" pyproject.toml | sha256sum | cut -c1-16)"
-  [ -e "$mark" ] && return
-  local python
-  python=$(find_python)
-  [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV" ||
-    fail "could not make a virtual environment in $VENV (on Debian: apt-get install python3-venv)"
-  "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip >/dev/null
-  say "Installing the packages of $lock into $VENV"
-  "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$lock" || fail "pip could not install $lock"
-  "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps -e . || fail "pip could not install fanout itself"
+  if [ ! -e "$mark" ]; then
+    local python
+    python=$(find_python)
+    [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV" ||
+      fail "could not make a virtual environment in $VENV (on Debian: apt-get install python3-venv)"
+    "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip >/dev/null
+    say "Installing the packages of $lock into $VENV"
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$lock" || fail "pip could not install $lock"
+  fi
+  install_project
   touch "$mark"
+}
+
+install_project() { # installs the project itself, compiled if FANOUT_COMPILE is 1, unless that was done before
+  local compile=${FANOUT_COMPILE:-0} mark
+  mark="$VENV/.project-$compile-$(cat pyproject.toml scripts/build_hook.py $(compiled_modules "$compile") | sha256sum | cut -c1-16)"
+  [ -e "$mark" ] && return
+  rm -f "$VENV"/.project-*
+  [ "$compile" != 1 ] || say "Compiling the modules of the hot path (FANOUT_COMPILE=0 does without)"
+  FANOUT_COMPILE=$compile "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps -e . ||
+    fail "pip could not install fanout itself"
+  touch "$mark"
+}
+
+compiled_modules() { # prints the paths of the modules that are compiled, when $1 is 1
+  [ "$1" != 1 ] || grep -o '"fanout/[a-z_/]*\.py"' scripts/build_hook.py | tr -d '"'
+}
+
+choose_compiling() { # sets FANOUT_COMPILE, unless it is set: 1 where there is a C compiler with the headers of Python
+  [ -z "${FANOUT_COMPILE:-}" ] || return 0
+  FANOUT_COMPILE=0
+  command -v cc >/dev/null 2>&1 || install_system gcc libc6-dev || true
+  if command -v cc >/dev/null 2>&1 &&
+    "$(find_python)" -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'; then
+    FANOUT_COMPILE=1
+  else
+    say "There is no C compiler with the headers of Python: fanout is not compiled, and slower"
+  fi
 }
 
 install_system() { # installs the system packages "$@" with apt-get where this user may; true when it did

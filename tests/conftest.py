@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import fanout
 from tests.support.mosquitto import Mosquitto, find_mosquitto
 
 KINDS = {
@@ -23,6 +24,8 @@ FIRST = ("link", "node", "probe", "api", "pool", "acceptance", "bench", "cli", "
 
 Tests that mostly wait come beside Spark, which needs both processors; then those with the longest tests.
 """
+
+PACKAGE = Path(fanout.__file__).parent
 
 SECOND_SESSION = {"test_recent_files.py", "test_sections.py"}
 """Modules in folders of `tests/reports` that share the second of two Spark sessions with those beside the folders.
@@ -42,10 +45,22 @@ def pytest_configure() -> None:
     So fixtures are torn down and no server stays behind; and what a property says of values does not fail because the
     machine is busy.
     """
+    _check_compiled()
     settings.register_profile("no-deadline", deadline=None)
     settings.load_profile("no-deadline")
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what it starts in the background ignore SIGINT
         signal.signal(number, signal.default_int_handler)
+
+
+def _check_compiled() -> None:
+    """Refuse to test a compiled module that is older than its source."""
+    for extension in PACKAGE.rglob("*.so"):
+        source = extension.with_name(f"{extension.name.partition('.')[0].removesuffix('__mypyc')}.py")
+        if not source.exists() or source.stat().st_mtime > extension.stat().st_mtime:
+            raise pytest.UsageError(
+                f"{extension} was compiled from another state of {source.name}: run scripts/setup to compile it again, "
+                "or FANOUT_COMPILE=0 scripts/setup to do without"
+            )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

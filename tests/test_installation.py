@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 import fanout
 from fanout.errors import ExtraMissing
-from fanout.installation import DISTRIBUTION, install_command
+from fanout.installation import DISTRIBUTION, build, install_command
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -28,22 +31,18 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
     assert importlib.metadata.version(DISTRIBUTION) == PROJECT["version"] == fanout.__version__
 
 
+def build_wheel(to: Path, *, compiled: bool) -> Path:
+    """Build the wheel of the checkout."""
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(to), str(ROOT)]
+    environment = os.environ | {"FANOUT_COMPILE": str(int(compiled))}
+    subprocess.run(command, check=True, timeout=200, capture_output=True, env=environment)
+    (wheel,) = to.glob("*.whl")
+    return wheel
+
+
 def test_the_wheel_is_named_so(tmp_path: Path) -> None:
-    """The file, what pip takes for its name, and what it installs."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-cache-dir",
-        "-w",
-        str(tmp_path),
-        str(ROOT),
-    ]
-    subprocess.run(command, check=True, timeout=200, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    """The file, what pip takes for its name, and what it installs: no module that was compiled in the checkout."""
+    wheel = build_wheel(tmp_path, compiled=False)
     assert wheel.name == f"fanout_mqtt-{PROJECT['version']}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -52,6 +51,37 @@ def test_the_wheel_is_named_so(tmp_path: Path) -> None:
     assert "\nName: fanout-mqtt\n" in metadata
     assert "fanout = fanout.cli:main" in entry_points
     assert "fanout/__main__.py" in names
+    assert not [name for name in names if name.endswith(".so")]
+
+
+@pytest.mark.long
+def test_a_compiled_wheel_says_so(tmp_path: Path) -> None:
+    """It is for one Python and one system, has source and compiled modules, and tells what it is once installed."""
+    wheel = build_wheel(tmp_path, compiled=True)
+    assert not wheel.name.endswith("-none-any.whl")
+    installed = tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(installed), str(wheel)]
+    subprocess.run(install, check=True, timeout=200, capture_output=True)
+    decoder = installed / "fanout" / "mqtt" / f"decoder{EXTENSION_SUFFIXES[0]}"
+    assert decoder.exists()
+    assert decoder.with_name("decoder.py").exists()
+    code = "import fanout.mqtt.decoder as decoder, fanout.installation as here; print(decoder.__file__, here.build())"
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        cwd=installed,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+    )
+    assert answer.stdout.split() == [str(decoder), "compiled"]
+
+
+def test_the_build_is_told_from_what_is_imported() -> None:
+    """`build` looks for a file; the module that is imported is that file."""
+    origin = str(importlib.import_module("fanout.mqtt.decoder").__file__)
+    assert build() == ("compiled" if origin.endswith(EXTENSION_SUFFIXES[0]) else "pure")
 
 
 @pytest.mark.parametrize("extra", ["report", "probe", "java"])
@@ -82,7 +112,8 @@ def test_no_page_installs_the_other_project() -> None:
     """Neither documents, scripts nor messages tell anybody to install `fanout` from an index."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "configs").iterdir()]
     for folder in ("docs", "fanout", "scripts", "docker", "bench"):
-        pages += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in {".pyc", ".png"}]
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        pages += [path for path in files if path.suffix not in {".pyc", ".png", ".so"}]
     wrong = re.compile(r"pip3? install [^\n`;|]*?['\" ]fanout(?:\[|['\"`\s]|$)", re.MULTILINE)
     assert wrong.search("Run: pip install 'fanout[report]'")
     assert {str(path): found[0] for path in pages if (found := wrong.search(path.read_text()))} == {}

@@ -722,6 +722,9 @@ class NodeStatus(_Document):
 
     node: str
     version: str = Field(description="The version of fanout that the node runs.")
+    build: Literal["compiled", "pure"] = Field(
+        default="pure", description="Whether the modules of the hot path are compiled; they do the same, faster."
+    )
     role: Role
     started: AwareDatetime
     uptime_seconds: NonNegativeFloat

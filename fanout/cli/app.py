@@ -13,6 +13,7 @@ from fanout.cli.arguments.usage import UsageError, reword
 from fanout.cli.output.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
 from fanout.errors import FanoutError
+from fanout.installation import build
 
 __all__ = ["app"]
 
@@ -60,7 +61,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fanout {__version__}")
+        typer.echo(f"fanout {__version__} ({build()})")
         raise typer.Exit
 
 

@@ -44,6 +44,7 @@ from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.errors import RequestRefused
+from fanout.installation import build
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
@@ -181,6 +182,7 @@ class NodeDocuments:
         return NodeStatus(
             node=node.config.node.id,
             version=__version__,
+            build=build(),
             role=node.role,
             started=utc_from_ns(self._started_ns),
             uptime_seconds=node.clock.monotonic() - self._started_s,

@@ -27,6 +27,7 @@ from fanout.api.http_server import HttpServer
 from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
 from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
+from fanout.installation import build
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.alarms import alarm_logger
@@ -273,6 +274,7 @@ class Node:
             "node started",
             role=self.role,
             version=__version__,
+            build=build(),
             listeners=self.server.addresses if self.server else [],
             http=self.http.url if self.http else "",
         )

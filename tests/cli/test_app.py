@@ -13,6 +13,7 @@ from fanout import __version__
 from fanout.cli import app as app_module
 from fanout.cli.app import app
 from fanout.cli.output.exit_codes import ExitCode
+from fanout.installation import build
 from tests.cli.processes import run_fanout
 
 COMMANDS = tuple(name for name in typer.main.get_group(app).commands if name != "worker")
@@ -61,7 +62,7 @@ def test_no_command_shows_the_help(runner: CliRunner) -> None:
 def test_version() -> None:
     """`fanout --version` prints one line."""
     answer = run_fanout("--version")
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"fanout {__version__}\n", "")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"fanout {__version__} ({build()})\n", "")
 
 
 def test_help_loads_nothing_heavy() -> None:
