@@ -57,6 +57,7 @@ class StoredSessions:
         self._server = server
         self._clock = clock
         self._logger = logger
+        self._has_restored = False
 
     async def restore(self) -> None:
         """Give the server the sessions that an earlier process left, before it serves, and remove the file.
@@ -67,8 +68,27 @@ class StoredSessions:
             StoreError: The file cannot be read, or not be removed.
         """
         left = await asyncio.to_thread(self._read)
-        if left is None:
+        if left is not None:
+            await self._import(left)
+            await asyncio.to_thread(remove_file, self._path)
+        self._has_restored = True
+
+    async def store(self) -> None:
+        """Leave the sessions of the server, which has stopped, to the next process; an error is logged.
+
+        Without a `restore` before that has succeeded, the file stays as it is: nobody was served.
+        """
+        if not self._has_restored:
             return
+        records = encode_sessions(self._server.moves.export_all())
+        try:
+            count = await asyncio.to_thread(write_records, self._path, records, now_ns=self._clock.now_ns())
+        except StoreError as error:
+            self._logger.error("sessions not stored", reason=error.message, hint=error.hint)
+        else:
+            self._logger.info("sessions stored", sessions=count)
+
+    async def _import(self, left: _Left) -> None:
         away_ms = max(0, self._clock.now_ns() - left.written_ns) // _NS_PER_MS
         make = MessageMaker(now_ns=left.written_ns)  # so that what expires does so as if nothing had happened
         restored = expired = refused = 0
@@ -85,7 +105,6 @@ class StoredSessions:
                 self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)
             if number % _RESTORED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        await asyncio.to_thread(remove_file, self._path)
         self._logger.info(
             "sessions restored",
             sessions=restored,
@@ -93,16 +112,6 @@ class StoredSessions:
             refused=refused,
             away_s=round(away_ms / _MS_PER_S, 1),
         )
-
-    async def store(self) -> None:
-        """Leave the sessions of the server, which has stopped, to the next process; an error is logged."""
-        records = encode_sessions(self._server.moves.export_all())
-        try:
-            count = await asyncio.to_thread(write_records, self._path, records, now_ns=self._clock.now_ns())
-        except StoreError as error:
-            self._logger.error("sessions not stored", reason=error.message, hint=error.hint)
-        else:
-            self._logger.info("sessions stored", sessions=count)
 
     def _read(self) -> _Left | None:
         try:

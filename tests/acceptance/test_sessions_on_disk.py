@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -147,3 +148,18 @@ async def test_sessions_that_wait_are_not_kept_for_later(nodes: Nodes, node: Liv
     await node.begin()
     assert not file.exists()
     assert "sessions of an earlier process removed" in node.log_text()
+
+
+async def test_a_start_that_fails_leaves_the_sessions_to_the_next(nodes: Nodes, node: LiveNode) -> None:
+    """The address of the listener is taken: what was read is written again by the stop."""
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE):
+        pass
+    await asyncio.to_thread(node.stop)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", node.port))
+        with pytest.raises(RuntimeError):
+            await asyncio.to_thread(node.start)
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+        assert client.connack.session_present

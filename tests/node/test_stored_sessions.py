@@ -40,23 +40,24 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def restart(path: Path) -> AsyncIterator[Restart]:
     """Give a function that starts a node, after the last one has stopped for `away_s`, with what it has stored."""
-    running: list[NodeInMemory] = []
+    running: list[tuple[NodeInMemory, StoredSessions]] = []
 
     async def start(*, away_s: float = 1.0, gate: Gate | None = None, **settings: object) -> NodeInMemory:
         node = NodeInMemory(gate=gate, connection_router=None, **settings)
         node.clock.advance(START_S)
+        sessions = stored(node, path)
         if running:
-            old = running.pop()
+            old, its_sessions = running.pop()
             await old.server.stop(deadline_s=0.1)
-            await stored(old, path).store()
+            await its_sessions.store()
             node.clock.advance((old.clock.now_ns() - node.clock.now_ns()) / 1e9 + away_s)
-        await stored(node, path).restore()
+        await sessions.restore()
         await node.server.start()
-        running.append(node)
+        running.append((node, sessions))
         return node
 
     yield start
-    for node in running:
+    for node, _ in running:
         await node.server.stop(deadline_s=0.1)
 
 
@@ -75,6 +76,14 @@ async def connector() -> AsyncIterator[Connect]:
             return await connections.enter_async_context(await RawClient.connect(node.port, client_id, **more))
 
         yield connect
+
+
+async def write(node: NodeInMemory, path: Path) -> None:
+    """Stop a node, and write its sessions."""
+    await node.server.stop(deadline_s=0.1)
+    sessions = stored(node, path)
+    await sessions.restore()
+    await sessions.store()
 
 
 async def leave(node: NodeInMemory, client: RawClient) -> None:
@@ -249,8 +258,7 @@ async def test_a_damaged_file_is_set_aside(restart: Restart, connect: Connect, p
     """No session of it is restored, the file stays under another name, and the log says so."""
     node = await restart()
     await leave(node, await connect(node))
-    await node.server.stop(deadline_s=0.1)
-    await stored(node, path).store()
+    await write(node, path)
     content = path.read_bytes()
     at = content.index(b"fanout session\0") + 15
     path.write_bytes(
@@ -272,11 +280,25 @@ async def test_a_damaged_file_is_set_aside(restart: Restart, connect: Connect, p
 async def test_a_file_that_cannot_be_written_or_removed(restart: Restart, path: Path, tmp_path: Path) -> None:
     """A stop goes on, and the log says what was lost; a start does not, since the sessions would be outdated next."""
     node = await restart()
-    (tmp_path / "file").touch()
+    unwritable = stored(node, tmp_path / "folder" / "sessions")
+    await unwritable.restore()
+    (tmp_path / "folder").touch()
     with capture_logs() as logs:
-        await stored(node, tmp_path / "file" / "sessions").store()
+        await unwritable.store()
     (line,) = logs
     assert (line["event"], line["log_level"]) == ("sessions not stored", "error")
     path.mkdir()
     with pytest.raises(StoreError, match="is a directory"):
         await stored(node, path).restore()
+
+
+async def test_a_start_that_fails_before_it_has_read_them_keeps_the_file(
+    restart: Restart, connect: Connect, path: Path
+) -> None:
+    """The stop behind it has no sessions, and does not write that over those of the last process."""
+    node = await restart()
+    await leave(node, await connect(node))
+    await write(node, path)
+    content = path.read_bytes()
+    await stored(NodeInMemory(), path).store()
+    assert path.read_bytes() == content
