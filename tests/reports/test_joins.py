@@ -152,7 +152,7 @@ def test_no_join_multiplies_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The keys of all joins are unique where they have to be, and every join that the source has was made."""
-    monkeypatch.setattr(rows, "_LOOKED_UP_MIN", 1)  # fewer are no join
+    monkeypatch.setattr(rows, "LOOKED_UP_MIN", 1)  # fewer are no join
     files = LogFiles.in_directories([write(tmp_path, logs())])
     asked = {"reference": None, "settle_s": 1.0, "depth": 2, "fail_under_percent": None, "list_limit": 50}
     make_report(spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None)

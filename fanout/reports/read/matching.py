@@ -7,25 +7,63 @@ comparisons, one with `+` a regular expression.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from fanout.reports.read.details import Selection
 
-__all__ = ["filter_pattern", "matches_filter", "matches_selection", "plain_root"]
+__all__ = [
+    "LOOKED_UP_MIN",
+    "beginning",
+    "filter_pattern",
+    "matches_any",
+    "matches_filter",
+    "matches_selection",
+    "plain_root",
+]
 
+LOOKED_UP_MIN: Final = 16
+"""Plain selections of one number of levels from which on they are looked up; others add to the plan of every query."""
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 
 
 def matches_selection(topic: Column, selection: Selection) -> Column:
     """Return whether a selection takes a topic: its filter matches, no exclude does, and it is no control topic."""
     condition = matches_filter(topic, selection.filter)
-    for excluded in selection.exclude:
-        condition &= ~matches_filter(topic, excluded)
+    if selection.exclude:
+        condition &= ~_any_of([matches_filter(topic, excluded) for excluded in selection.exclude])
     if selection.reaches_control:
         condition &= ~sf.startswith(topic, sf.lit(f"{selection.control_topic}/"))
     return condition
+
+
+def matches_any(topic: Column, selections: Sequence[Selection]) -> Column:
+    """Return whether any of the selections, of which there is at least one, takes a topic."""
+    roots: dict[int, list[str]] = defaultdict(list)
+    for selection in selections:
+        if (root := plain_root(selection)) is not None:
+            roots[root[0]].append(root[1])
+    looked_up = {levels for levels, texts in roots.items() if len(texts) >= LOOKED_UP_MIN}
+    others = [one for one in selections if (root := plain_root(one)) is None or root[0] not in looked_up]
+    conditions = [beginning(topic, levels).isin(roots[levels]) for levels in sorted(looked_up)]
+    return _any_of(conditions + [matches_selection(topic, one) for one in others])
+
+
+def beginning(topic: Column, levels: int) -> Column:
+    """Return what of a topic decides for a plain selection of so many levels, see `plain_root`."""
+    return sf.substring_index(topic, "/", levels) if levels else topic
+
+
+def _any_of(conditions: Sequence[Column]) -> Column:
+    """Return whether one of the conditions holds: as a tree of little depth, since Spark descends by recursion."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    return _any_of(conditions[:half]) | _any_of(conditions[half:])
 
 
 def plain_root(selection: Selection) -> tuple[int, str] | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from fanout.replog.files.schema import FLAG_CONFLATED
 from fanout.reports.read.details import Selection
-from fanout.reports.read.matching import matches_selection, plain_root
+from fanout.reports.read.matching import LOOKED_UP_MIN, beginning, matches_any, matches_selection, plain_root
 from fanout.reports.read.schemas import PHASE_LIVE
 from fanout.reports.read.scope import NEVER_US, AskedWindow, Scope, Target
 
@@ -46,8 +44,6 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-_LOOKED_UP_MIN = 16
-"""Plain selections from which on they are looked up: each other one adds to the plan of every query."""
 _FOUND = "targets_of_"
 _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
@@ -159,7 +155,7 @@ def _look_up(rows: DataFrame, by_selection: dict[tuple[int, Selection], list[int
             by_levels[root[0]][group, root[1]] += ids
     columns = []
     for levels, by_root in sorted(by_levels.items()):
-        if len(by_root) < _LOOKED_UP_MIN:
+        if len(by_root) < LOOKED_UP_MIN:
             continue
         name = f"{_FOUND}{levels}"
         places = small_frame(
@@ -167,8 +163,7 @@ def _look_up(rows: DataFrame, by_selection: dict[tuple[int, Selection], list[int
             [(group, text, ids) for (group, text), ids in sorted(by_root.items())],
             schema=f"`group` int, root string, {name} array<int>",
         )
-        topic = sf.col("topic")
-        rooted = rows.withColumn("root", sf.substring_index(topic, "/", levels) if levels else topic)
+        rooted = rows.withColumn("root", beginning(sf.col("topic"), levels))
         rows = rooted.join(sf.broadcast(places), on=["group", "root"], how="left").drop("root")
         columns.append(sf.coalesce(name, _nobody()))
         for place in [one for one in by_selection if (root := plain_root(one[1])) is not None and root[0] == levels]:
@@ -202,8 +197,7 @@ def within_reference(rows: DataFrame, *, scope: Scope, targets: Sequence[Target]
         if group.selections is None:
             continue
         ids = [target.id for target in targets if target.group == group.id]
-        selected = reduce(or_, (matches_selection(sf.col("topic"), s) for s in group.selections))
-        rows = rows.where(selected | ~sf.col("target").isin(ids))
+        rows = rows.where(matches_any(sf.col("topic"), group.selections) | ~sf.col("target").isin(ids))
     return rows
 
 
