@@ -118,7 +118,10 @@ async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> N
     """Once, when the session is resumed."""
     lines: list[dict[str, object]] = []
     one = FakePrimary(retained=dict(VALUES))
-    async with FakeServer(one) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+    async with (
+        FakeServer(one) as server,
+        running(config_for(server.port, heartbeat_s=30.0), logger=logging_to(lines)) as link,
+    ):
         await link.wait_state(LinkState.LIVE)
         one.truncate_after = 0
         audit = asyncio.ensure_future(link.link.audit())
