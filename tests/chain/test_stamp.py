@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanout.chain.stamp import (
     Count,
     StampCount,
+    TrailerReader,
     as_copy,
     decode_count,
     encode_stamp,
@@ -84,6 +85,36 @@ def test_a_node_gets_the_properties_that_were_sent_to_it(
     assert split_trailer(came[4], came[6]) == (properties, stamp)
     assert is_copy(came) is copy
     assert has_copies([row(b""), came]) or not copy
+
+
+alike = st.builds(
+    lambda stamp, tail: user(b"fanout-stamp", b"%s:%d:%s" % (stamp.primary.encode(), stamp.epoch, tail)),
+    st.sampled_from([STAMP, STAMP._replace(primary="a" * 20), STAMP._replace(epoch=0)]),
+    st.from_regex(rb"[0-9:]{0,3}[0-9]{1,18}:[0-9;]{1,19}(;copy)?", fullmatch=True),
+)
+"""Properties that begin like a stamp that came before, most of them stamps themselves."""
+
+
+@given(st.lists(st.one_of(alike, st.tuples(blocks, st.none() | stamps).map(lambda sent: with_trailer(*sent)))))
+@example([user(b"fanout-stamp", b"a:1:%s:1" % digits) for digits in (b"1", b"2", b"1_0", b" 9", b"+3", b"")])
+@example([user(b"fanout-stamp", b"a:1:1:%s" % digits) for digits in (b"1", b"9" * 18, b"9" * 19, b"-1", b"1:1")])
+@example([user(b"fanout-stamp", b"a" * name + b":1:1:1") for name in (52, 52, 51)])
+def test_a_reader_of_many_trailers_says_what_is_said_of_each(sent: list[bytes]) -> None:
+    """Whatever came before: among stamps whose length looks like a colon, too."""
+    reader = TrailerReader()
+    for properties in sent:
+        came = row(properties)
+        assert reader.split(came[4], came[6]) == split_trailer(came[4], came[6])
+
+
+def test_stamps_of_a_primary_share_what_they_have_in_common() -> None:
+    """A million retained values hold its name once."""
+    reader = TrailerReader()
+    first, second = (reader.split(encode_stamp(STAMP._replace(sequence=count)), 0)[1] for count in (1, 2))
+    assert first is not None
+    assert second is not None
+    assert first.primary is second.primary
+    assert first.epoch is second.epoch
 
 
 def test_others_are_no_copies() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
-from fanout.chain.stamp import StampCount, split_publisher_stamp, split_trailer
+from fanout.chain.stamp import StampCount, TrailerReader, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
@@ -132,7 +132,7 @@ class IngestPipeline:
         self.primary_stamps = stamped
         self._replica.counts_down |= stamped  # only fanout nodes stamp
         if stamped:
-            self.converter.split_stamp = split_trailer
+            self.converter.split_stamp = TrailerReader().split
         else:
             self.converter.split_stamp = split_publisher_stamp if self._publishers_stamp else None
         self._stamps_itself = self._stamps is not None and not stamped
