@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
-from bench.stage import BARE, BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, RELAY, Run, Side, Stage, burst
+from bench.stage import BARE, BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, RELAY, Run, Side, Stage, bridges, burst
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Measure ours and the bridge alternately, for each QoS and number of subscribers."""
+    """Measure ours and the bridges alternately, for each QoS and number of subscribers."""
     names = [{"on": OURS, "off": BARE}[one] for one in arguments.log.split(",")]
-    names += [BRIDGE, *([RELAY] if arguments.self_test else []), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ())]
+    names += [*bridges(), *([RELAY] if arguments.self_test else []), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ())]
     results: list[Row] = []
     for qos in map(int, arguments.qos.split(",")):
         with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:

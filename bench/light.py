@@ -10,7 +10,7 @@ from functools import partial
 
 from bench.paced import PacedRun, paced
 from bench.report import Ask, Report, alternate, medians, ratio, rows
-from bench.stage import BRIDGE, DIRECT, HOP, LABELS, OURS, Side, Stage
+from bench.stage import BRIDGE, DIRECT, HOP, LABELS, OURS, Side, Stage, bridges
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> Report:
             payload_bytes=arguments.payload_bytes,
         )
 
-    with Stage() as stage, stage.sides(DIRECT, OURS, BRIDGE, HOP) as sides:
+    with Stage() as stage, stage.sides(DIRECT, OURS, *bridges(), HOP) as sides:
         runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
     p50_ms = {name: medians(results).p50_ms for name, results in runs.items()}
     ours, peer = (p50_ms[name] - p50_ms[DIRECT] for name in (OURS, BRIDGE))

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Protocol, Self
 import httpx
 
 __all__ = [
+    "FlashMQ",
     "Mosquitto",
     "Node",
     "Server",
@@ -290,6 +291,49 @@ class Mosquitto(Server):
             *self.settings,
         ]
         self._config.write_text("\n".join(lines) + "\n")
+
+
+class FlashMQ(Server):
+    """A FlashMQ with one bridge, from a binary that the machine's user names: no package index has one."""
+
+    def __init__(self, directory: Path, *, binary: str, primary_port: int, topic_filter: str, qos: int) -> None:
+        """Describe a server.
+
+        Args:
+            directory: For its configuration and log; must exist.
+            binary: Path of FlashMQ.
+            primary_port: Port on loopback of the server that it bridges.
+            topic_filter: What it subscribes to there.
+            qos: The Maximum QoS of that subscription.
+
+        Raises:
+            RuntimeError: There is no such program.
+        """
+        if shutil.which(binary) is None:
+            raise RuntimeError(f"FLASHMQ names {binary!r}, which is no program")
+        self._config = directory / "flashmq.conf"
+        super().__init__([binary, "--config-file", str(self._config)], log=directory / "flashmq.log", port=free_port())
+        self._bridge = [f"port {primary_port}", "clientid_prefix bench", f"subscribe {topic_filter} {qos}"]
+
+    def _prepare(self) -> None:
+        """Write the configuration, as the manual page flashmq.conf(5) has it."""
+        lines = [
+            "allow_anonymous true",
+            # As little as can be is dropped: a reader behind the others fails a benchmark.
+            "client_max_write_buffer_size 268435456",
+            "max_qos_msg_pending_per_client 65535",
+            "max_qos_bytes_pending_per_client 268435456",
+            *_block(
+                "listen", "protocol mqtt", f"port {self.port}", "inet_protocol ip4", f"inet4_bind_address {self.host}"
+            ),
+            *_block("bridge", f"address {self.host}", "protocol_version mqtt3.1.1", *self._bridge),
+        ]
+        self._config.write_text("\n".join(lines) + "\n")
+
+
+def _block(name: str, *lines: str) -> tuple[str, ...]:
+    """Return a section of the configuration of FlashMQ."""
+    return (f"{name} {{", *(f"    {line}" for line in lines), "}")
 
 
 class Node(Server):

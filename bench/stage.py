@@ -7,6 +7,7 @@ everybody must deliver everything.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.load import VERSION, connect, packet_bytes, publish, publishes
-from bench.processes import Mosquitto, Node, Server, free_port, link, make_certificate, selector, wait_for
+from bench.processes import FlashMQ, Mosquitto, Node, Server, free_port, link, make_certificate, selector, wait_for
 from bench.readers import Audience, Readers
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
@@ -26,6 +27,7 @@ __all__ = [
     "BRIDGE",
     "BRIDGE_TLS",
     "DIRECT",
+    "FLASHMQ",
     "HOP",
     "LABELS",
     "OURS",
@@ -34,6 +36,7 @@ __all__ = [
     "Run",
     "Side",
     "Stage",
+    "bridges",
     "burst",
     "wait_through",
 ]
@@ -44,6 +47,8 @@ BARE = "bare"
 """A secondary without a replication log."""
 BRIDGE = "peer"
 """A Mosquitto that bridges the primary."""
+FLASHMQ = "fmqb"
+"""A FlashMQ that bridges the primary."""
 DIRECT = "prim"
 """The primary itself: what a subscriber there sees."""
 RELAY = "rely"
@@ -59,6 +64,7 @@ LABELS = {
     OURS: "ours",
     BARE: "ours, no log",
     BRIDGE: "bridge",
+    FLASHMQ: "FlashMQ bridge",
     DIRECT: "primary",
     RELAY: "load generator's limit",
     HOP: "bare hop in Python",
@@ -67,6 +73,8 @@ LABELS = {
 }
 """What a table calls them."""
 
+_FLASHMQ_BINARY = "FLASHMQ"
+"""The environment variable that names the binary."""
 _UNLIMITED = ("max_queued_messages 0", "max_inflight_messages 0")
 _SETTLE_S = 0.2
 _LOAD_PIECE = 50_000
@@ -128,7 +136,7 @@ class Stage:
         """Start one server and end it afterwards; it listens, but need not hold anything yet.
 
         Args:
-            name: OURS, BARE, BRIDGE, DIRECT, RELAY, HOP, OURS_TLS or BRIDGE_TLS.
+            name: OURS, BARE, BRIDGE, FLASHMQ, DIRECT, RELAY, HOP, OURS_TLS or BRIDGE_TLS.
             settings: Further lines for `[server]` of a secondary.
             links: Further links of a secondary, from `bench.processes.link`.
         """
@@ -190,6 +198,14 @@ class Stage:
             port = free_port()
             command = [sys.executable, "-m", "bench.hop", str(port), str(self.primary.port), name]
             return Server(command, log=self.scratch / "hop.log", port=port)
+        if name == FLASHMQ:
+            return FlashMQ(
+                self.scratch,
+                binary=os.environ[_FLASHMQ_BINARY],
+                primary_port=self.primary.port,
+                topic_filter=f"{name}/#",
+                qos=self._qos,
+            )
         return Mosquitto(
             self.scratch,
             name="bridge" if name == BRIDGE else "bridge-tls",
@@ -205,6 +221,11 @@ class Stage:
                 "restart_timeout 1",
             ],
         )
+
+
+def bridges() -> tuple[str, ...]:
+    """Return the sides that bridge the primary: Mosquitto, and FlashMQ where `FLASHMQ` names its binary."""
+    return (BRIDGE, FLASHMQ) if os.environ.get(_FLASHMQ_BINARY) else (BRIDGE,)
 
 
 def wait_through(side: Side) -> None:

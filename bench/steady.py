@@ -7,7 +7,7 @@ from functools import partial
 
 from bench.paced import PacedRun, paced
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
-from bench.stage import BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, Side, Stage
+from bench.stage import BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, Side, Stage, bridges
 
 __all__ = ["add_arguments", "run"]
 
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Measure ours and the bridge alternately, for each number of subscribers."""
+    """Measure ours and the bridges alternately, for each number of subscribers."""
     results: list[Row] = []
-    names = (OURS, BRIDGE, OURS_TLS, BRIDGE_TLS) if arguments.tls else (OURS, BRIDGE)
+    names = (OURS, *bridges(), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ()))
     with Stage(tls=arguments.tls) as stage, stage.sides(*names) as sides:
         for subscribers in map(int, arguments.subscribers.split(",")):
             results += _compare(sides, subscribers, arguments)

@@ -59,6 +59,43 @@ def test_fanout_measures_each_server_at_each_qos(tmp_path: Path) -> None:
     assert [result["asked"][0]["at_least"] for result in results[::4]] == [1, 5, 1, 3]
 
 
+_STAND_IN = r"""#!{python}
+import os, re, sys
+text = open(sys.argv[sys.argv.index("--config-file") + 1]).read()
+listen, bridge = (dict(line.split(maxsplit=1) for line in block.strip().splitlines())
+                  for block in re.findall(r"{{\n(.*?)}}", text, re.DOTALL))
+topic, qos = bridge["subscribe"].split()
+config = sys.argv[0] + ".conf"
+with open(config, "w") as file:
+    print("user root\nallow_anonymous true\nlistener", listen["port"], listen["inet4_bind_address"], file=file)
+    print("connection", bridge["clientid_prefix"], file=file)
+    print("address", bridge["address"] + ":" + bridge["port"], file=file)
+    print("topic", topic, "in", qos, file=file)
+os.execv({mosquitto!r}, ["mosquitto", "-c", config])
+"""
+
+
+def test_flashmq_is_a_further_peer_where_its_binary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place is taken by a Mosquitto that gets the same settings, since no package index has a FlashMQ."""
+    binary = tmp_path / "flashmq"
+    binary.write_text(_STAND_IN.format(python=sys.executable, mosquitto=find_mosquitto()))
+    binary.chmod(0o755)
+    monkeypatch.setenv("FLASHMQ", str(binary))
+    results = measure(tmp_path, "steady", "--subscribers", "2", "--samples", "1", "--rate", "500", "--seconds", "0.2")
+
+    assert servers(results) == ["ours", "bridge", "FlashMQ bridge"]
+
+
+def test_a_flashmq_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes figures without it for figures beside it."""
+    monkeypatch.setenv("FLASHMQ", str(tmp_path / "flashmq"))
+    command = [sys.executable, "-m", "bench", "light", "--runs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode != 0
+    assert f"FLASHMQ names '{tmp_path / 'flashmq'}', which is no program" in done.stderr
+
+
 def test_qos2_is_measured_alone_and_in_a_pool(tmp_path: Path) -> None:
     """Every handshake comes to its end, and a member asks nobody about its sessions meanwhile."""
     options = ["--subscribers", "2", "--publishers", "2", "--messages", "100"]
