@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -58,6 +59,9 @@ class StoredSessions:
         self._clock = clock
         self._logger = logger
         self._has_restored = False
+        self._ended: dict[str, ExportedSession] = {}
+        """Sessions that expired while no process ran and whose Will Message is not published yet, by Client
+        Identifier."""
 
     async def restore(self) -> None:
         """Give the server the sessions that an earlier process left, before it serves, and remove the file.
@@ -80,13 +84,14 @@ class StoredSessions:
         """
         if not self._has_restored:
             return
-        records = encode_sessions(self._server.moves.export_all())
+        ended = [session for name, session in self._ended.items() if self._server.registry.get(name) is None]
+        records = encode_sessions(chain(self._server.moves.export_all(), ended))
         try:
             count = await asyncio.to_thread(write_records, self._path, records, now_ns=self._clock.now_ns())
         except StoreError as error:
             self._logger.error("sessions not stored", reason=error.message, hint=error.hint)
         else:
-            self._logger.info("sessions stored", sessions=count)
+            self._logger.info("sessions stored", sessions=count - len(ended))
 
     async def _import(self, left: _Left) -> None:
         away_ms = max(0, self._clock.now_ns() - left.written_ns) // _NS_PER_MS
@@ -129,8 +134,16 @@ class StoredSessions:
 
     def _end_later(self, session: ExportedSession) -> None:
         """End a session that has expired since: all that is left of it is its Will Message, if it has one."""
+
+        def end() -> None:
+            del self._ended[session.client_id]
+            self._server.moves.publish_will(session)
+
         if session.will is not None:
-            self._server.after(RETURN_S, lambda: self._server.moves.publish_will(session))
+            self._ended[session.client_id] = replace(
+                session, expiry_left_ms=1, subscriptions=(), in_flight=(), queue=(), retained=(), unreleased=frozenset()
+            )
+            self._server.after(RETURN_S, end)
 
 
 def _aged(session: ExportedSession, away_ms: int) -> ExportedSession:

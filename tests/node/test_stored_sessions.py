@@ -206,17 +206,29 @@ async def test_a_will_waits_for_its_client_to_come_back(
     assert node.server.session_count == 2, "a Will Message does not end the session"
 
 
-async def test_a_will_of_a_session_that_expired_meanwhile_is_published(restart: Restart, connect: Connect) -> None:
-    """Nobody could publish it at the end of the session; a client that is back has nothing to fear."""
+@pytest.mark.parametrize("starts", [1, 3])
+async def test_a_will_of_a_session_that_expired_meanwhile_is_published(
+    restart: Restart, connect: Connect, starts: int
+) -> None:
+    """Nobody could publish it at the end of the session; however often the node stops before it may be published.
+
+    A client that is back has nothing to fear.
+    """
     node = await restart()
     for client_id in ("back", "gone"):
         await connect(node, client_id, will=Will(b"will", client_id.encode(), qos=1, retain=False))
-    node = await restart(away_s=601)
+    for _ in range(starts):
+        node = await restart(away_s=601)
+        await node.pass_time(RETURN_S - 1)
+        assert node.published == []
     assert node.server.session_count == 0
     assert not (await connect(node, "back")).connack.session_present
-    await node.pass_time(RETURN_S + 1)
+    await node.pass_time(2)
     assert [row[1] for _, row in node.published] == [b"gone"]
     assert node.server.session_count == 1
+    node = await restart()
+    await node.pass_time(RETURN_S + 1)
+    assert node.published == []
 
 
 async def test_a_message_without_a_verdict_is_taken_when_it_comes_again(restart: Restart, connect: Connect) -> None:
