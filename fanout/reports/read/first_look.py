@@ -13,9 +13,7 @@ from fanout.reports.read.schemas import PHASE_LIVE
 
 __all__ = [
     "fold_sessions",
-    "list_details",
     "list_selectors",
-    "summarize_completes",
     "summarize_events",
     "summarize_updates",
 ]
@@ -73,46 +71,33 @@ def list_selectors(updates: DataFrame) -> DataFrame:
 
 
 def summarize_events(events: DataFrame) -> DataFrame:
-    """Return the columns of `EventSummary`."""
+    """Return the events of each process and link in few rows, which `fold_events` and others in `reading` tell apart.
+
+    One row has all that are not told apart. Each selector that was proved complete has a row of its own (`selector`),
+    and so has each `start` and `gap` (`event`, with its `detail`, which reports read).
+    """
     at_us = sf.unix_micros("at")
+    complete, detailed = sf.col("event") == "complete", sf.col("event").isin("start", "gap")
     # What a link reports of a CONNECT that was answered; a broker that is no fanout node gives null.
     upstream = sf.when(sf.col("event") == "state", sf.get_json_object("detail", "$.primary_node"))
-    return events.groupBy("node", "role", "node_epoch", "link").agg(
+    return events.groupBy(
+        "node",
+        "role",
+        "node_epoch",
+        "link",
+        sf.when(complete, sf.col("selector")).alias("selector"),
+        sf.when(detailed, sf.col("log_pos")).alias("detail_pos"),
+    ).agg(
         sf.count(sf.lit(1)).alias("rows"),
         sf.min("log_pos").alias("first_pos"),
         sf.max("log_pos").alias("last_pos"),
         sf.min(at_us).alias("first_us"),
         sf.max(at_us).alias("last_us"),
+        sf.min_by("link_epoch", at_us).alias("link_epoch"),
         sf.count_if(sf.col("event") == "tear_down").alias("tear_downs"),
         sf.max(sf.when(sf.col("event") == "tear_down", sf.col("log_pos"))).alias("tear_down_pos"),
         sf.max(sf.when(sf.col("event") == "stop", at_us)).alias("stop_us"),
-        sf.sort_array(sf.collect_set(upstream)).alias("upstreams"),
-    )
-
-
-def summarize_completes(events: DataFrame, *, since: DataFrame) -> DataFrame:
-    """Return the columns of `CompleteSummary`: for each selector the first time, whatever the number of sessions.
-
-    Args:
-        events: The table.
-        since: (node, since_epoch): the process from which on a node has been configured as it is; `node` is the key.
-    """
-    at_us = sf.unix_micros("at")
-    counts = sf.col("node_epoch") >= sf.coalesce("since_epoch", sf.lit(0))
-    return (
-        events.where(sf.col("event") == "complete")
-        .join(sf.broadcast(since), on="node", how="left")
-        .where(counts)
-        .groupBy("node", "link", "selector")
-        .agg(
-            *(sf.min_by(name, at_us).alias(name) for name in ("node_epoch", "link_epoch")),
-            sf.min(at_us).alias("first_us"),
-        )
-    )
-
-
-def list_details(events: DataFrame) -> DataFrame:
-    """Return the events whose detail a report reads: `start` and `gap`."""
-    return events.where(sf.col("event").isin("start", "gap")).select(
-        "event", "node", "link", "node_epoch", sf.unix_micros("at").alias("at_us"), "detail"
+        sf.collect_set(upstream).alias("upstreams"),
+        sf.max(sf.when(detailed, sf.col("event"))).alias("event"),
+        sf.max(sf.when(detailed, sf.col("detail"))).alias("detail"),
     )

@@ -102,14 +102,13 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
     with ThreadPoolExecutor(1, thread_name_prefix="survey") as pool:
         summary = first_look.summarize_updates(tables.updates)
         counted = pool.submit(_bounded_rows, summary)  # planning the queries of the events takes as long meanwhile
-        details = collect_rows(first_look.list_details(tables.events))
         events = collect_rows(first_look.summarize_events(tables.events))
-        starts = _configured(details, window=window)
-        completes = _completes(tables.events, starts=starts)
+        starts = _configured(events, window=window)
+        completes = _completes(events, starts=starts)
         updates, selectors = _updates(summary, tables.updates, rows=counted.result(), completes=completes)
     return Survey(
         updates=updates,
-        events=tuple(EventSummary(**{**row, "upstreams": tuple(row["upstreams"])}) for row in events),
+        events=_by_process(events),
         completes=completes,
         starts=starts,
         gaps=tuple(
@@ -118,9 +117,9 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
                 node=row["node"],
                 link=row["link"],
                 node_epoch=row["node_epoch"],
-                at_us=row["at_us"],
+                at_us=row["first_us"],
             )
-            for row in details
+            for row in events
             if row["event"] == "gap"
         ),
         selectors=selectors,
@@ -143,28 +142,59 @@ def with_holes(survey: Survey, *, tables: Tables) -> Survey:
     return replace(survey, holes=holes, begins=(*others, *begins))
 
 
-def _configured(details: Sequence[Mapping[str, Any]], *, window: AskedWindow) -> tuple[StartRecord, ...]:
+def _by_process(rows: Sequence[Mapping[str, Any]]) -> tuple[EventSummary, ...]:
+    """Return the events of each process and link together."""
+    found: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["node"], row["role"], row["node_epoch"], row["link"]].append(row)
+
+    def latest(name: str, parts: list[Mapping[str, Any]]) -> int | None:
+        return max((row[name] for row in parts if row[name] is not None), default=None)
+
+    return tuple(
+        EventSummary(
+            *key,
+            rows=sum(row["rows"] for row in parts),
+            first_pos=min(row["first_pos"] for row in parts),
+            last_pos=max(row["last_pos"] for row in parts),
+            first_us=min(row["first_us"] for row in parts),
+            last_us=max(row["last_us"] for row in parts),
+            tear_downs=sum(row["tear_downs"] for row in parts),
+            tear_down_pos=latest("tear_down_pos", parts),
+            stop_us=latest("stop_us", parts),
+            upstreams=tuple(sorted({name for row in parts for name in row["upstreams"]})),
+        )
+        for key, parts in found.items()
+    )
+
+
+def _configured(events: Sequence[Mapping[str, Any]], *, window: AskedWindow) -> tuple[StartRecord, ...]:
     """Return the starts up to the end of a window, and all of a node that started later only."""
     starts = tuple(
-        StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
-        for row in details
+        StartRecord(row["node"], row["node_epoch"], row["first_us"], row["detail"])
+        for row in events
         if row["event"] == "start"
     )
     before = {start.node for start in starts if start.at_us < window.until_us}
     return tuple(start for start in starts if start.at_us < window.until_us or start.node not in before)
 
 
-def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:
+def _completes(events: Sequence[Mapping[str, Any]], *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:
+    """Return when each selector was first proved complete since its node has been configured as it is."""
     by_node: dict[str, list[StartRecord]] = defaultdict(list)
     for start in starts:
         by_node[start.node].append(start)
     known = {node: config for node, found in by_node.items() if (config := stated_config(found)) is not None}
-    since = small_frame(
-        events.sparkSession,
-        [(node, config.since_epoch) for node, config in known.items()],
-        schema="node string, since_epoch bigint",
-    )
-    return tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(events, since=since)))
+    firsts: dict[tuple[str, str, str], CompleteSummary] = {}
+    for row in sorted(events, key=lambda row: row["first_us"]):
+        since = known.get(row["node"])
+        if row["selector"] is None or (since is not None and row["node_epoch"] < since.since_epoch):
+            continue
+        one = CompleteSummary(
+            row["node"], row["node_epoch"], row["link"], row["link_epoch"], row["selector"], row["first_us"]
+        )
+        firsts.setdefault((one.node, one.link, one.selector), one)
+    return tuple(firsts.values())
 
 
 def _updates(
