@@ -111,7 +111,11 @@ class RawClient:
                 bridge=bridge,
             )
         )
-        client.connack = await client.expect(Connack)
+        try:
+            client.connack = await client.expect(Connack)
+        except BaseException:
+            await client.close()
+            raise
         return client
 
     async def __aenter__(self) -> RawClient:
