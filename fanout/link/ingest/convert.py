@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
@@ -139,6 +140,7 @@ class Converter:
         # One selector, no prefix, no stamps. Measured (2 shared cores, Python 3.11): 0.6 us a row with a known topic,
         # 1.3 us with a new one.
         converted = ConvertedRows()
+        received: Any = now_ns  # one object for all values: compiled code makes one for each use of an `int`
         append = converted.updates.append
         get = self._replica.values.get
         index_cache = self._index_cache
@@ -167,7 +169,7 @@ class Converter:
                     _QOS[flags] if fixed_qos is None else fixed_qos,
                     retain_all or _RETAIN[flags],
                     properties,
-                    now_ns,
+                    received,
                     0 if expiry_s is None else now_ns + expiry_s * _NS,
                     digest(topic + b"\0" + payload),
                     None,
@@ -177,6 +179,7 @@ class Converter:
 
     def _convert_any(self, rows: Sequence[PublishRow], now_ns: int) -> ConvertedRows:
         converted = ConvertedRows()
+        received: Any = now_ns  # one object for all values: compiled code makes one for each use of an `int`
         append = converted.updates.append
         get = self._replica.values.get
         index_of = self._replica.selector_of.get
@@ -215,7 +218,7 @@ class Converter:
                     _QOS[flags] if qos is None else qos,
                     retain_all or _RETAIN[flags],
                     properties,
-                    now_ns,
+                    received,
                     0 if expiry_s is None else now_ns + expiry_s * _NS,
                     xxh3_64_intdigest(topic + b"\0" + payload),
                     stamp,
