@@ -373,7 +373,8 @@ class Node(Server):
         """Where it keeps its replication log."""
         self.links = links
         """The links of its configuration; read at every start."""
-        self._settings = settings
+        self.settings = settings
+        """Further lines for `[server]`; read at every start."""
         self._log = log
         self._drain_s = drain_s
         self._http = http
@@ -406,7 +407,7 @@ class Node(Server):
             f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\ndrain_s = {self._drain_s}\n'
         ]
         if self.port:
-            sections.append(f'[server]\nlisten = ["{self.address}"]\n{self._settings}')
+            sections.append(f'[server]\nlisten = ["{self.address}"]\n{self.settings}')
         sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n{self._http}')
         if self._log:
             further = self._log if isinstance(self._log, str) else ""

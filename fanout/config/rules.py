@@ -201,12 +201,6 @@ def _session_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             " or get them twice",
             'Add storage = "disc" to [retained].',
         )
-    if config.server.workers > 1:
-        yield ConfigFault(
-            "sessions.storage",
-            f"the processes of a node with server.workers = {config.server.workers} have no sessions on disk yet",
-            "Remove [sessions], or the line workers of [server].",
-        )
     if config.pool is not None:
         yield ConfigFault(
             "sessions.storage",

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -52,6 +52,8 @@ from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
 from fanout.server.accept.peers import is_local
 from fanout.server.client.server import Server
+from fanout.server.client.session_restart import SessionRestart
+from fanout.server.session.exported_session import ExportedSession
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
 from fanout.storage.store import DiskStore, stored_rows
@@ -201,6 +203,7 @@ class Node:
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self._stored_sessions = self._make_stored_sessions()
+        self._restart: SessionRestart | None = None
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -239,10 +242,8 @@ class Node:
                 self.storage.start()
             self.readiness_changed()
             self.opening = "the node is restoring sessions"
-            await self._restore_sessions()
+            await self._start_server()
             self.opening = "the node is starting"
-            if self.server is not None:
-                await self.server.start()
             if self.agent is not None:
                 await self.agent.start()
             if self.peer_listener is not None:
@@ -332,8 +333,9 @@ class Node:
         if not written:
             self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
         if self._stored_sessions is not None:
+            sessions = await self._end_sessions(leave=written)
             if written:
-                await self._stored_sessions.store()
+                await self._stored_sessions.store(sessions)
             else:  # the primary sends again what is not written, and the sessions have it already
                 self._logger.warning("sessions not stored", reason="retained values were not written in time")
         if self.log is not None:
@@ -477,20 +479,37 @@ class Node:
         )
 
     def _make_stored_sessions(self) -> StoredSessions | None:
-        if self.config.sessions.storage == "ram" or not isinstance(self.server, Server):
+        if self.config.sessions.storage == "ram" or self.server is None:
             return None
         from fanout.node.stored_sessions import StoredSessions
 
-        return StoredSessions(self._sessions_path, self.server, clock=self.clock, logger=self._logger)
+        return StoredSessions(self._sessions_path, clock=self.clock, logger=self._logger)
 
     @property
     def _sessions_path(self) -> Path:
         return self.config.node.data_directory / f"sessions-{self.config.node.id}"
 
-    async def _restore_sessions(self) -> None:
-        if self._stored_sessions is not None:
-            await self._stored_sessions.restore()
-        elif self._sessions_path.exists():  # they would be outdated when they are wanted again
+    async def _start_server(self) -> None:
+        """Start to serve clients, behind the restoration of their sessions."""
+        stored = self._stored_sessions
+        if stored is None:
+            self._remove_outdated_sessions()
+        if self.pool is not None:
+            await self.pool.start(restore=None if stored is None else stored.restore)
+        elif isinstance(self.server, Server):
+            if stored is not None:
+                self._restart = SessionRestart(self.server, clock=self.clock, logger=self._logger)
+                await stored.restore(self._restart.take_over)
+            await self.server.start()
+
+    async def _end_sessions(self, *, leave: bool) -> Iterator[ExportedSession]:
+        """Return the sessions that the next process may take over, now that nothing changes them any more."""
+        if self.pool is not None:
+            return await self.pool.end(leaves_sessions=leave)
+        return iter(()) if self._restart is None else self._restart.leave()
+
+    def _remove_outdated_sessions(self) -> None:
+        if self._sessions_path.exists():  # they would be outdated when they are wanted again
             self._sessions_path.unlink()
             self._logger.warning(
                 "sessions of an earlier process removed",

@@ -28,6 +28,7 @@ __all__ = [
     "ChannelMessage",
     "Complete",
     "Corrected",
+    "End",
     "FeedBatch",
     "Kick",
     "PublishVerdicts",
@@ -36,9 +37,12 @@ __all__ = [
     "ReloadCertificates",
     "Report",
     "SendAway",
+    "SessionRecords",
+    "SessionsTakenOver",
     "SetUp",
     "SilentWorkers",
     "Stop",
+    "Stopped",
     "Subscribed",
     "WorkerReady",
 ]
@@ -162,10 +166,40 @@ class SilentWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Hub: disconnect the clients, and end."""
+    """Hub: disconnect the clients, then end, or wait for `End`."""
 
     deadline_s: float
     """As in `Server.stop`."""
+    stays: bool = False
+    """True to say `Stopped`, and to keep the sessions up to date until `End`, instead of ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Hub: end, behind a `Stop` with `stays`."""
+
+    leaves_sessions: bool
+    """True to send the sessions before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecords:
+    """Both: sessions that one process leaves to the next, in pieces: to a worker that starts, from one that ends."""
+
+    records: tuple[bytes, ...]
+    """As `fanout.server.session.session_format.encode_sessions` gives them."""
+    left_ns: int | None = None
+    """With the last piece the Unix time in nanoseconds at which they were left; None with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsTakenOver:
+    """Worker: it has the sessions of the `SessionRecords`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Worker: its clients are gone, after a `Stop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +272,10 @@ ChannelMessage = (
     | Kick
     | SilentWorkers
     | Stop
+    | End
+    | SessionRecords
+    | SessionsTakenOver
+    | Stopped
     | WorkerReady
     | Alive
     | Answer

@@ -13,9 +13,10 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from itertools import chain
+from typing import Final, TypeAlias, cast
 
 from structlog.typing import FilteringBoundLogger
 
@@ -30,6 +31,8 @@ from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
 from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, join
+from fanout.server.client.session_restart import TakeOver
+from fanout.server.session.exported_session import ExportedSession
 from fanout.workers.channel import encode
 from fanout.workers.client_router import new_handover_sockets, redirect_handovers
 from fanout.workers.figures import add_up
@@ -45,13 +48,18 @@ from fanout.workers.messages import (
     SilentWorkers,
     Stop,
 )
-from fanout.workers.ownership import share_of
+from fanout.workers.ownership import owner_of, share_of
 from fanout.workers.worker_process import TICK_S, WorkerProcess, WorkerState
 
 __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
 
+Restore: TypeAlias = Callable[[TakeOver], Awaitable[None]]
+"""Reads the sessions that an earlier process left, and hands them on."""
+
 _STOP_MARGIN_S: Final = 5.0
 """Time that a worker has to end, beyond the time of its clients."""
+_LEAVE_S: Final = 60.0
+"""Time that a worker has to send the sessions that it leaves."""
 _AGAIN_S: Final = 0.1
 LISTEN_PATIENCE_S = 15.0
 """Time to wait for an address in use: the workers of a killed node keep it until they notice that the hub has ended,
@@ -95,9 +103,14 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_paused = False
+        self._keeps_sessions = config.sessions.storage == "disc"
 
-    async def start(self) -> None:
+    async def start(self, *, restore: Restore | None = None) -> None:
         """Open the listeners and start the workers, which take some time until they serve.
+
+        Args:
+            restore: Called with a function that gives the workers the sessions of an earlier process, before one of
+                them serves clients; None when there are none.
 
         Raises:
             ListenError: An address cannot be bound, for `LISTEN_PATIENCE_S` where it is in use, or a certificate cannot
@@ -122,6 +135,19 @@ class WorkerPool:
         for worker in self._workers:
             self._tasks.append(asyncio.create_task(worker.run(), name=f"worker-{worker.number + 1}"))
         self._tasks.append(asyncio.create_task(self._watch(), name="workers-watch"))
+        if restore is not None:
+            await restore(self._take_over)
+        for worker in self._workers:
+            worker.serve()
+
+    async def _take_over(self, sessions: Sequence[ExportedSession], *, left_ns: int) -> None:
+        """Give each worker the sessions of its clients, and wait until they have them."""
+        shares: list[list[ExportedSession]] = [[] for _ in self._workers]
+        for session in sessions:
+            shares[owner_of(session.client_id, len(shares))].append(session)
+        await asyncio.gather(
+            *(worker.take_over(share, left_ns=left_ns) for worker, share in zip(self._workers, shares, strict=True))
+        )
 
     async def _bind(self) -> list[list[socket.socket]]:
         patience_ends = time.monotonic() + LISTEN_PATIENCE_S
@@ -141,12 +167,33 @@ class WorkerPool:
     async def stop(self, *, deadline_s: float = 5.0) -> None:
         """Stop the workers, which disconnect their clients; kill those that do not end in time.
 
+        Where sessions are kept on disk, the workers stay until `end`, and their sessions get what links still bring.
+
         Args:
             deadline_s: As in `Server.stop`.
         """
         self._listeners.close()  # first, because no worker accepts new connections any more
         timeout_s = 2 * deadline_s + _STOP_MARGIN_S
-        await asyncio.gather(*(worker.stop(Stop(deadline_s), timeout_s=timeout_s) for worker in self._workers))
+        stop = Stop(deadline_s, stays=self._keeps_sessions)
+        await asyncio.gather(*(worker.stop(stop, timeout_s=timeout_s) for worker in self._workers))
+        if not self._keeps_sessions:
+            await self._end_tasks()
+
+    async def end(self, *, leaves_sessions: bool) -> Iterator[ExportedSession]:
+        """End the workers behind `stop`, where sessions are kept on disk.
+
+        Args:
+            leaves_sessions: Whether their sessions are wanted.
+
+        Returns:
+            The sessions, those of each worker behind those of the one before.
+        """
+        ending = (worker.end(leaves_sessions=leaves_sessions, timeout_s=_LEAVE_S) for worker in self._workers)
+        sessions = await asyncio.gather(*ending)
+        await self._end_tasks()
+        return chain.from_iterable(sessions)
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -27,6 +27,8 @@ from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import Clock
 from fanout.server.client.connack import random_client_id
 from fanout.server.client.server import Server
+from fanout.server.client.session_restart import SessionRestart
+from fanout.server.session.session_format import decode_sessions, encode_sessions
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.client_router import ClientRouter
 from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
@@ -38,6 +40,7 @@ from fanout.workers.messages import (
     ChannelMessage,
     Complete,
     Corrected,
+    End,
     FeedBatch,
     Kick,
     PublishVerdicts,
@@ -45,14 +48,18 @@ from fanout.workers.messages import (
     ReloadCertificates,
     Report,
     SendAway,
+    SessionRecords,
+    SessionsTakenOver,
     SetUp,
     SilentWorkers,
     Stop,
+    Stopped,
     Subscribed,
     WorkerReady,
 )
 from fanout.workers.ownership import new_client_id, share_of
 from fanout.workers.remote_ingress import RemoteIngress
+from fanout.workers.worker_process import pieces_of
 
 __all__ = ["ALIVE_S", "REPORT_S", "run_worker"]
 
@@ -106,6 +113,11 @@ class _Worker:
         """Other workers that say nothing, as the hub last told."""
         self._alive: asyncio.TimerHandle | None = None
         self._stop: Stop | None = None
+        self._end: End | None = None
+        self._records: list[bytes] = []
+        """Sessions that an earlier process of the node left, as far as the hub has sent them."""
+        self._left_ns: int | None = None
+        """When it left them, once the hub has sent all of them."""
         self._backlog = FeedBacklog()
         self._replica = Replica()  # values that the hub does not keep come without RETAIN
         self._server: Server | None = None
@@ -157,6 +169,12 @@ class _Worker:
             subscribed=self._tell_subscribed if any(link.announce_missing for link in config.links) else None,
             retain_available=config.retained.available,
         )
+        restart = SessionRestart(server, clock=self._clock, logger=self._logger)
+        await self._wait(lambda: self._complete or self._left_ns is not None)
+        if self._left_ns is not None:
+            await restart.take_over(decode_sessions(self._records), left_ns=self._left_ns)
+            self._records.clear()
+            self.channel.send(SessionsTakenOver())
         if await self._wait(lambda: self._complete):
             await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])
             connection_router.open()
@@ -169,9 +187,22 @@ class _Worker:
             await server.stop(deadline_s=deadline_s)
             self._report(server, gate)
             await connection_router.end()
+        if self._stop is not None and self._stop.stays:
+            await self._stay(restart)
         if self._alive is not None:
             self._alive.cancel()
         await gate.close()
+
+    async def _stay(self, restart: SessionRestart) -> None:
+        """Deliver to sessions what links still bring, until the hub ends that; send the sessions if it wants them."""
+        self.channel.send(Stopped())
+        while self._end is None and not self.channel.closed:
+            self._wake.clear()
+            await self._wake.wait()
+        if self._end is not None and self._end.leaves_sessions:
+            for piece in pieces_of(encode_sessions(restart.leave()), left_ns=self._clock.now_ns()):
+                self.channel.send(piece)
+                await self.channel.wait_almost_sent()
 
     async def _serve(self, server: Server, gate: Gate, connection_router: ClientRouter) -> None:
         """Report, and carry out the hub's requests, until the hub stops the worker or ends."""
@@ -309,8 +340,13 @@ class _Worker:
                 self._send_away.append(message)
             case SilentWorkers(numbers):
                 self._silent = numbers - {-1 if self._set_up is None else self._set_up.number}
+            case SessionRecords(records, left_ns):
+                self._records += records
+                self._left_ns = left_ns
             case Stop():
                 self._stop = message
+            case End():
+                self._end = message
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for a worker")
         self._wake.set()

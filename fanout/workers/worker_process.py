@@ -4,6 +4,9 @@ Owns the lifecycle of the process over all restarts, and sends it the current va
 
 The values are sent in pieces, each when the one before is almost sent, with batches in between. A piece is read from
 the replica and written in one step, so that the last message for a topic has its newest value.
+
+Where sessions are kept on disk, those that an earlier process of the node left follow the values, and a worker that
+stops stays until links have stopped too, and sends the sessions that it has.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import contextlib
 import enum
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -26,6 +29,8 @@ from fanout.replica.update import Update
 from fanout.runtime.backoff import Backoff
 from fanout.server.base.counters import ServerStats
 from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
+from fanout.server.session.exported_session import ExportedSession
+from fanout.server.session.session_format import decode_sessions, encode_sessions
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
@@ -36,18 +41,22 @@ from fanout.workers.messages import (
     AskSubscribed,
     ChannelMessage,
     Complete,
+    End,
     FeedBatch,
     Kick,
     Published,
     Report,
     SendAway,
+    SessionRecords,
+    SessionsTakenOver,
     SetUp,
     Stop,
+    Stopped,
     Subscribed,
     WorkerReady,
 )
 
-__all__ = ["TICK_S", "WorkerProcess", "WorkerState"]
+__all__ = ["TICK_S", "WorkerProcess", "WorkerState", "pieces_of"]
 
 TICK_S: Final = 0.5
 """Pause between calls of `WorkerProcess.tick`."""
@@ -55,7 +64,7 @@ TICK_S: Final = 0.5
 _PIECE: Final = 1_000
 """Limit of values sent in one step: about a millisecond."""
 _PIECE_BYTES: Final = 1024 * 1024
-"""Bytes of values at which a step ends: a step is several times in memory while it is encoded."""
+"""Bytes of values, or of sessions, at which a step ends: a step is several times in memory while it is encoded."""
 _RESTART_MIN_S: Final = 0.1
 _RESTART_MAX_S: Final = 10.0
 _SETTLED_S: Final = 30.0
@@ -151,6 +160,21 @@ class WorkerProcess:
         self._stopping = False
         self._ended = asyncio.Event()
         self._ended.set()
+        self._stopped = asyncio.Event()
+        """Set when its clients are gone after `stop`, or the process has ended."""
+        self._may_restore = asyncio.Event()
+        """Set when it is known which sessions its process takes over."""
+        self._may_serve = asyncio.Event()
+        """Set when every worker may serve clients."""
+        self._left: tuple[Iterable[ExportedSession], int] | None = None
+        """Sessions for its process, and when they were left; None when there are none."""
+        self._gives_sessions = False
+        """True once a process has got sessions, or a part of them."""
+        self._taken_over = asyncio.Event()
+        """Set when a process has them, or has ended before."""
+        self._records: list[bytes] = []
+        """Sessions that its process leaves."""
+        self._has_all_records = False
         self._silent_ticks = 0
         self._heard_s = 0.0
         self._reads = True
@@ -174,20 +198,59 @@ class WorkerProcess:
             await self._pause(code)
 
     async def stop(self, message: Stop, *, timeout_s: float) -> None:
-        """Stop the worker without a restart, and kill it when it does not end in time."""
+        """Stop the worker without a restart, and kill it when it does not stop in time.
+
+        A worker that stays (`Stop.stays`) applies and delivers what comes, to sessions without clients, until `end`.
+        """
         self._stopping = True
-        process, channel = self._process, self._channel
-        if process is None or channel is None:
-            return
-        channel.send(message)
+        if self._channel is not None:
+            self._stopped.clear()
+            self._channel.send(message)
+            await self._in_time(self._stopped if message.stays else self._ended, timeout_s=timeout_s)
+
+    async def end(self, *, leaves_sessions: bool, timeout_s: float) -> Iterator[ExportedSession]:
+        """End a worker that has stayed, and kill it when it does not end in time.
+
+        Returns:
+            The sessions that it leaves; none when it has not sent all of them, which is logged.
+        """
+        was_there = self._channel is not None
+        if self._channel is not None:
+            self._channel.send(End(leaves_sessions))
+            await self._in_time(self._ended, timeout_s=timeout_s)
+        if leaves_sessions and not (was_there and self._has_all_records):
+            self._logger.error("sessions of the worker not stored", reason="it ended before it had sent them")
+            return iter(())
+        return decode_sessions(self._records)
+
+    async def _in_time(self, happened: asyncio.Event, *, timeout_s: float) -> None:
+        """Wait for a step of its stop; kill the process when that takes too long."""
+        process = self._process
         try:
             async with asyncio.timeout(timeout_s):
-                await process.wait()
+                await happened.wait()
         except TimeoutError:
             self._logger.error("the worker does not end, it is killed", timeout_s=timeout_s)
-            _kill(process)
-            await process.wait()
-        await self._ended.wait()  # its last report may still be read
+            if process is not None:
+                _kill(process)
+            await self._ended.wait()  # its last report may still be read
+
+    async def take_over(self, sessions: Iterable[ExportedSession], *, left_ns: int) -> None:
+        """Give the process sessions before it serves, and wait until it has them; when it ends before, they are gone.
+
+        Args:
+            sessions: Sessions of clients that this worker serves.
+            left_ns: Unix time in nanoseconds at which an earlier process left them.
+        """
+        self._left = (sessions, left_ns)
+        self._may_restore.set()
+        await self._taken_over.wait()
+        self._left = None
+
+    def serve(self) -> None:
+        """Let its process, and each later one, serve clients."""
+        self._may_restore.set()
+        self._may_serve.set()
 
     async def send_away(self, concerns: Concerned) -> int:
         """Disconnect its clients with an affected subscription, and return their number.
@@ -376,6 +439,10 @@ class WorkerProcess:
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
         self._ended.set()
+        self._stopped.set()
+        if self._gives_sessions and not self._taken_over.is_set():
+            self._logger.error("sessions of the worker not restored", reason="it ended before it had taken them over")
+            self._taken_over.set()
         for request in self._requests:
             self._answer(request, 0)
         report, self.last_report = self.last_report, None
@@ -403,6 +470,14 @@ class WorkerProcess:
                 if piece:
                     channel.send(FeedBatch(piece))
                 await channel.wait_almost_sent()
+        await self._may_restore.wait()
+        if self._left is not None and not self._gives_sessions:
+            self._gives_sessions = True  # once: they may be what a process ends by
+            sessions, left_ns = self._left
+            for records in pieces_of(encode_sessions(sessions), left_ns=left_ns):
+                channel.send(records)
+                await channel.wait_almost_sent()
+        await self._may_serve.wait()
         channel.send(Complete())
 
     def _note_backpressure(self, is_full: bool) -> None:
@@ -424,6 +499,13 @@ class WorkerProcess:
                     self._on_subscribed(topic_filters)
                 case Answer(request, value):
                     self._answer(request, value)
+                case SessionsTakenOver():
+                    self._taken_over.set()
+                case SessionRecords(records, left_ns):
+                    self._records += records
+                    self._has_all_records = left_ns is not None
+                case Stopped():
+                    self._stopped.set()
                 case WorkerReady():
                     self.state = WorkerState.SERVING
                     self.served_once = True
@@ -445,6 +527,24 @@ class WorkerProcess:
             self.needs_stand_in = False
             self._logger.warning("worker runs again", silent_s=round(silent_s, 1))
             self._on_silence()
+
+
+def pieces_of(records: Iterable[bytes], *, left_ns: int) -> Iterator[SessionRecords]:
+    """Yield messages with the records of sessions, of about a megabyte each.
+
+    Args:
+        records: The records.
+        left_ns: Unix time in nanoseconds at which the sessions were left.
+    """
+    piece: list[bytes] = []
+    size = 0
+    for record in records:
+        piece.append(record)
+        size += len(record)
+        if size >= _PIECE_BYTES:
+            yield SessionRecords(tuple(piece))
+            piece, size = [], 0
+    yield SessionRecords(tuple(piece), left_ns)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -81,17 +81,18 @@ class TestRetained:
 
 
 class TestSessions:
-    """Sessions on disk need values on disk, and one process that has the sessions to itself."""
+    """Sessions on disk need values on disk, and a node that has the sessions to itself."""
 
     def test_what_sessions_on_disk_need_is_named(self) -> None:
         """Each key that is in the way is a fault, with what to do; without all of them it is fine."""
-        text = f'{NODE}[server]\nworkers = 2\n[pool]\n{LINK}{SELECTOR}[sessions]\nstorage = "disc"\n'
+        text = f'{NODE}{SERVER}[pool]\n{LINK}{SELECTOR}[sessions]\nstorage = "disc"\n'
         found = [(problem, hint) for key, problem, hint in faults_of(text) if key == "sessions.storage"]
-        for wanted in ('retained.storage is "ram"', "server.workers = 2", "a member of a pool"):
+        for wanted in ('retained.storage is "ram"', "a member of a pool"):
             assert [wanted in problem for problem, _ in found].count(True) == 1
         assert all(hint for _, hint in found)
-        text = text.replace("workers = 2\n[pool]\n", "") + '[retained]\nstorage = "disc"\n'
+        text = text.replace("[pool]\n", "") + '[retained]\nstorage = "disc"\n'
         assert faults_of(text) == []
+        assert faults_of(text.replace(SERVER, f"{SERVER}workers = 2\n")) == []
 
     def test_a_tap_has_no_sessions(self) -> None:
         """Without [server] there is nothing to store."""

@@ -19,7 +19,8 @@ from fanout.errors import StoreError
 from fanout.mqtt.packets import Ack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node.stored_sessions import RETURN_S, StoredSessions
+from fanout.node.stored_sessions import StoredSessions
+from fanout.server.client.session_restart import RETURN_S, SessionRestart
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -40,12 +41,12 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def restart(path: Path) -> AsyncIterator[Restart]:
     """Give a function that starts a node, after the last one has stopped for `away_s`, with what it has stored."""
-    running: list[tuple[NodeInMemory, StoredSessions]] = []
+    running: list[tuple[NodeInMemory, Sessions]] = []
 
     async def start(*, away_s: float = 1.0, gate: Gate | None = None, **settings: object) -> NodeInMemory:
         node = NodeInMemory(gate=gate, connection_router=None, **settings)
         node.clock.advance(START_S)
-        sessions = stored(node, path)
+        sessions = Sessions(node, path)
         if running:
             old, its_sessions = running.pop()
             await old.server.stop(deadline_s=0.1)
@@ -61,9 +62,22 @@ async def restart(path: Path) -> AsyncIterator[Restart]:
         await node.server.stop(deadline_s=0.1)
 
 
-def stored(node: NodeInMemory, path: Path) -> StoredSessions:
-    """Return the stored sessions of a node."""
-    return StoredSessions(path, node.server, clock=node.clock, logger=structlog.get_logger())
+class Sessions:
+    """The sessions of a node in memory, and their file."""
+
+    def __init__(self, node: NodeInMemory, path: Path) -> None:
+        """Prepare both."""
+        logger = structlog.get_logger()
+        self._file = StoredSessions(path, clock=node.clock, logger=logger)
+        self._restart = SessionRestart(node.server, clock=node.clock, logger=logger)
+
+    async def restore(self) -> None:
+        """Take over what the file has."""
+        await self._file.restore(self._restart.take_over)
+
+    async def store(self) -> None:
+        """Leave the sessions to the file."""
+        await self._file.store(self._restart.leave())
 
 
 @pytest.fixture(name="connect")
@@ -81,7 +95,7 @@ async def connector() -> AsyncIterator[Connect]:
 async def write(node: NodeInMemory, path: Path) -> None:
     """Stop a node, and write its sessions."""
     await node.server.stop(deadline_s=0.1)
-    sessions = stored(node, path)
+    sessions = Sessions(node, path)
     await sessions.restore()
     await sessions.store()
 
@@ -282,7 +296,7 @@ async def test_a_damaged_file_is_set_aside(restart: Restart, connect: Connect, p
     )
     fresh = NodeInMemory()
     with capture_logs() as logs:
-        await stored(fresh, path).restore()
+        await Sessions(fresh, path).restore()
     (line,) = logs
     assert (line["event"], line["log_level"]) == ("file of sessions is damaged, set aside", "error")
     assert os.listdir(path.parent) == [Path(line["file"]).name]
@@ -292,7 +306,7 @@ async def test_a_damaged_file_is_set_aside(restart: Restart, connect: Connect, p
 async def test_a_file_that_cannot_be_written_or_removed(restart: Restart, path: Path, tmp_path: Path) -> None:
     """A stop goes on, and the log says what was lost; a start does not, since the sessions would be outdated next."""
     node = await restart()
-    unwritable = stored(node, tmp_path / "folder" / "sessions")
+    unwritable = Sessions(node, tmp_path / "folder" / "sessions")
     await unwritable.restore()
     (tmp_path / "folder").touch()
     with capture_logs() as logs:
@@ -301,7 +315,7 @@ async def test_a_file_that_cannot_be_written_or_removed(restart: Restart, path: 
     assert (line["event"], line["log_level"]) == ("sessions not stored", "error")
     path.mkdir()
     with pytest.raises(StoreError, match="is a directory"):
-        await stored(node, path).restore()
+        await Sessions(node, path).restore()
 
 
 async def test_a_start_that_fails_before_it_has_read_them_keeps_the_file(
@@ -312,5 +326,5 @@ async def test_a_start_that_fails_before_it_has_read_them_keeps_the_file(
     await leave(node, await connect(node))
     await write(node, path)
     content = path.read_bytes()
-    await stored(NodeInMemory(), path).store()
+    await Sessions(NodeInMemory(), path).store()
     assert path.read_bytes() == content

@@ -18,7 +18,8 @@ from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
 from fanout.affected_clients import Concerned
-from fanout.config import Address, IdentityConfig, NodeConfig, ServerConfig
+from fanout.config import Address, IdentityConfig, NodeConfig, ServerConfig, SessionsConfig
+from fanout.config.settings import SessionStorage
 from fanout.errors import ListenError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
@@ -26,6 +27,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
 from fanout.server.base.ports import PublishVerdict
 from fanout.server.client.client_list import ClientQuery
+from fanout.server.client.session_restart import TakeOver
 from fanout.workers.pool import WorkerPool
 from fanout.workers.worker_process import WorkerState
 from tests.support.waiting import wait_until
@@ -49,11 +51,21 @@ class NoIngress:
         return [ReasonCode.NOT_AUTHORIZED] * len(rows)
 
 
-def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN, replica: Replica | None = None) -> WorkerPool:
+def make_pool(
+    logger: NoLogger,
+    *,
+    listen: tuple[Address, ...] = LISTEN,
+    replica: Replica | None = None,
+    sessions: SessionStorage = "ram",
+) -> WorkerPool:
     """Make a pool of two workers."""
     bound: FilteringBoundLogger = logger
     return WorkerPool(
-        NodeConfig(node=IdentityConfig(id="n"), server=ServerConfig(listen=listen, workers=2)),
+        NodeConfig(
+            node=IdentityConfig(id="n"),
+            server=ServerConfig(listen=listen, workers=2),
+            sessions=SessionsConfig(storage=sessions),
+        ),
         ingress=NoIngress(),
         replicas=[replica or Replica()],
         subscribed=lambda topic_filters: None,
@@ -158,6 +170,24 @@ async def test_nothing_is_started_while_the_pool_stops(monkeypatch: pytest.Monke
     assert not stopping.done()
     await stopping
     assert starts.read_bytes() == begun
+
+
+async def test_sessions_that_workers_do_not_take_over_hold_up_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that ends before it has them gets them once; the log says that they are gone."""
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    logger = NoLogger()
+    pool = make_pool(logger, sessions="disc")
+
+    async def restore(take_over: TakeOver) -> None:
+        await take_over([], left_ns=0)
+
+    await asyncio.wait_for(pool.start(restore=restore), 30)
+    assert [call.args for call in logger.calls].count(("sessions of the worker not restored",)) == 2
+    await wait_until(lambda: all(worker.restarts_total >= 2 for worker in pool.workers))
+    await pool.stop(deadline_s=0.1)
+    assert list(await pool.end(leaves_sessions=True)) == []
+    assert [call.args for call in logger.calls].count(("sessions of the worker not restored",)) == 2
+    assert [call.args for call in logger.calls].count(("sessions of the worker not stored",)) == 2
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, directory: Path, code: str) -> None:

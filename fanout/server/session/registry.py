@@ -180,7 +180,7 @@ class SessionRegistry:
             options, shared = self._granted(subscription), parse_shared(subscription.topic_filter)
             if shared is None:
                 added[subscription.topic_filter] = options
-            else:
+            elif self._config.workers == 1:  # members of the group would be in different processes
                 self._shared.subscribe(session, shared, options)
         if added:
             self.index.change(session, added=added)

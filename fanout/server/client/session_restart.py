@@ -1,0 +1,108 @@
+"""Sessions of a server over a restart of its process: what it takes over, and what it leaves to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final, Protocol
+
+from fanout.errors import SessionMoveRefused
+from fanout.server.base.ports import Clock, Logger
+from fanout.server.client.server import Server
+from fanout.server.session.exported_session import ExportedSession
+from fanout.server.session.session_export import MessageMaker
+
+__all__ = ["RETURN_S", "SessionRestart", "TakeOver"]
+
+RETURN_S: Final = 30.0
+"""Time after a start in which no Will Message is published for a session of the earlier process: clients come back,
+and links connect."""
+_RESTORED_AT_ONCE: Final = 64
+"""Sessions that are restored in one turn of the event loop."""
+_MS_PER_S: Final = 1000
+_NS_PER_MS: Final = 1_000_000
+
+
+class TakeOver(Protocol):
+    """Gives sessions of an earlier process to what serves clients, in this process or in others."""
+
+    async def __call__(self, sessions: Sequence[ExportedSession], *, left_ns: int) -> None:
+        """Return when they are there; `left_ns` is the Unix time in nanoseconds at which they were left."""
+
+
+class SessionRestart:
+    """Takes over the sessions of an earlier process, and leaves those of this one."""
+
+    def __init__(self, server: Server, *, clock: Clock, logger: Logger) -> None:
+        """Prepare.
+
+        Args:
+            server: Serves the clients.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self._server = server
+        self._clock = clock
+        self._logger = logger
+        self._ended: dict[str, ExportedSession] = {}
+        """Sessions that expired while no process ran and whose Will Message is not published yet, by Client
+        Identifier."""
+
+    async def take_over(self, sessions: Iterable[ExportedSession], *, left_ns: int) -> None:
+        """Give the server the sessions of an earlier process, before it serves.
+
+        Args:
+            sessions: The sessions.
+            left_ns: Unix time in nanoseconds at which that process left them.
+        """
+        away_ms = max(0, self._clock.now_ns() - left_ns) // _NS_PER_MS
+        make = MessageMaker(now_ns=left_ns)  # so that what expires does so as if nothing had happened
+        restored = expired = refused = 0
+        for number, session in enumerate(sessions, 1):
+            try:
+                if session.expiry_left_ms <= away_ms:
+                    expired += 1
+                    self._end_later(session)
+                else:
+                    self._server.moves.import_session(_aged(session, away_ms), messages=make)
+                    restored += 1
+            except SessionMoveRefused as refusal:
+                refused += 1
+                self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)
+            if number % _RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._logger.info(
+            "sessions restored",
+            sessions=restored,
+            expired=expired,
+            refused=refused,
+            away_s=round(away_ms / _MS_PER_S, 1),
+        )
+
+    def leave(self) -> Iterator[ExportedSession]:
+        """Yield what the server, which has stopped, leaves to the next process."""
+        ended = [session for name, session in self._ended.items() if self._server.registry.get(name) is None]
+        return chain(self._server.moves.export_all(), ended)
+
+    def _end_later(self, session: ExportedSession) -> None:
+        """End a session that has expired since: all that is left of it is its Will Message, if it has one."""
+
+        def end() -> None:
+            del self._ended[session.client_id]
+            self._server.moves.publish_will(session)
+
+        if session.will is not None:
+            self._ended[session.client_id] = replace(
+                session, expiry_left_ms=1, subscriptions=(), in_flight=(), queue=(), retained=(), unreleased=frozenset()
+            )
+            self._server.after(RETURN_S, end)
+
+
+def _aged(session: ExportedSession, away_ms: int) -> ExportedSession:
+    """Return a session after so many milliseconds without a process."""
+    will_left_ms = session.will_left_ms
+    if will_left_ms is not None:
+        will_left_ms = max(will_left_ms - away_ms, int(RETURN_S * _MS_PER_S))
+    return replace(session, expiry_left_ms=session.expiry_left_ms - away_ms, will_left_ms=will_left_ms)
