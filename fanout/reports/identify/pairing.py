@@ -176,10 +176,11 @@ def pair_link(
             f"{link.title} brought no stamps, as over MQTT 3.1.1; {ground}, so it is compared with {reference.name} by "
             f"value."
         )
-        return _by_value(groups, sources)
-    group_of = {(source.node, source.link): groups[source.group] for source in sources}
+        return _by_value(groups[0], groups=groups, sources=sources, links=links)
+    group_of = {(source.node, source.link): groups[source.group] for source in reversed(sources)}
     if reference.kind == "union":
-        return group_of[link.node, link.name]
+        group, whom = group_of[link.node, link.name], "the union"
+        return _comparable(link, group, whom=whom, groups=groups, sources=sources, links=links, notices=notices)
     observers = [other for other in links if other.node in reference.nodes]
     same = [other for other in observers if link.same_primary(other)]
     only = len(observers) == 1 and sum(other.node == link.node for other in links) == 1
@@ -196,7 +197,8 @@ def pair_link(
             f"{link.title} and {best.title} name different addresses; as they {why} they are taken to lead "
             f"to the same primary."
         )
-    return group_of[best.node, best.name]
+    group, whom = group_of[best.node, best.name], best.title
+    return _comparable(link, group, whom=whom, groups=groups, sources=sources, links=links, notices=notices)
 
 
 def names(nodes: Iterable[str]) -> str:
@@ -243,14 +245,10 @@ def _handed_on(survey: Survey, links: Sequence[ObservedLink]) -> tuple[list[Grou
 
 def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bool) -> Group:
     origins = [o for link in part if (o := survey.origins_us(link.node, link=link.name)) is not None]
-    held = [time for link in part if (time := link.held_from) is not None]
     if origins:
         from_us, end_us = min(first for first, _ in origins), max(last for _, last in origins)
     else:
-        from_us = min((time for time, _ in held), default=NEVER_US)
-        # One log whose beginning is there says enough.
-        from_us = max(from_us, min(survey.begins_us(link.node) or from_us for link in part))
-        end_us = max(survey.log_span_us(link.node)[1] for link in part)
+        from_us, end_us = _span_by_value(part)
     selections = {selection for link in part for selection in link.config.selections}
     return Group(
         id=group,
@@ -291,9 +289,42 @@ def _ground_to_pair(link: ObservedLink, *, primary: str, group: Group, links: Se
     return None if fed or any(other.node == link.node for other in others) else "it is the only link of its node"
 
 
-def _by_value(groups: list[Group], sources: list[Source]) -> Group:
-    """Return the group of the same sources whose basis is the values."""
-    if groups[-1].basis == "stamped":
-        groups.append(replace(groups[0], id=len(groups), basis="unstamped", exact=False, stamped_by=()))
-        sources.extend([replace(source, group=groups[-1].id) for source in sources])
-    return groups[-1]
+def _comparable(
+    link: ObservedLink,
+    group: Group,
+    *,
+    whom: str,
+    groups: list[Group],
+    sources: list[Source],
+    links: Sequence[ObservedLink],
+    notices: list[str],
+) -> Group:
+    """Return a group, or that of its values when a link brought updates without the stamps that the group has."""
+    if group.basis == "unstamped" or link.stamps or not link.live_rows:
+        return group
+    notices.append(f"{link.title} brought no stamps, as over MQTT 3.1.1, so it is compared with {whom} by value.")
+    return _by_value(group, groups=groups, sources=sources, links=links)
+
+
+def _by_value(group: Group, *, groups: list[Group], sources: list[Source], links: Sequence[ObservedLink]) -> Group:
+    """Return the group of the sources of a stamped one whose basis is the values."""
+    own = [(source.node, source.link) for source in sources if source.group == group.id]
+    for other in groups:
+        if other.basis == "unstamped" and own == [(one.node, one.link) for one in sources if one.group == other.id]:
+            return other
+    observed = [link for link in links if (link.node, link.name) in own]
+    by_value = replace(group, id=len(groups), basis="unstamped", exact=False, stamped_by=())
+    if len(observed) == len(own):  # else what was published at the reference is among them, and it is its own clock
+        from_us, end_us = _span_by_value(observed)
+        by_value = replace(by_value, from_us=from_us, end_us=end_us)
+    groups.append(by_value)
+    sources.extend(Source(node, name, by_value.id) for node, name in own)
+    return by_value
+
+
+def _span_by_value(part: Sequence[ObservedLink]) -> tuple[int, int]:
+    """Return from when until when links that observe a primary tell by values what it had, by their own clocks."""
+    from_us = min((held[0] for link in part if (held := link.held_from) is not None), default=NEVER_US)
+    # One log whose beginning is there says enough.
+    from_us = max(from_us, min(link.survey.begins_us(link.node) or from_us for link in part))
+    return from_us, max(link.survey.log_span_us(link.node)[1] for link in part)

@@ -631,6 +631,32 @@ def test_a_union_is_named_as_the_reference(spark: SparkSession, tmp_path: Path) 
     assert any("union of the secondaries" in statement for statement in report.basis)
 
 
+def test_a_node_without_stamps_is_compared_by_value_with_a_union_that_has_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its figures are bounds; by identity all that it got would be missing, and every topic have stopped."""
+    _, whole, cut = primary_and_secondaries()
+    for row in cut.updates:
+        row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
+    report = make_report(
+        spark,
+        LogFiles.in_directories([write(tmp_path / "log", [whole, cut])]),
+        name="all",
+        parameters=Parameters(reference=None, settle_s=1, depth=2, fail_under_percent=None, list_limit=5),
+        progress=lambda stage: None,
+    )
+    by_node = {target.node: target for target in report.targets}
+    exact, bounds = by_node["whole"].stamped, by_node["cut"].unstamped
+    assert exact is not None
+    assert bounds is not None
+    assert (exact.expected, exact.missing, exact.pending) == (171, 0, 9)
+    assert (bounds.reference_updates, bounds.missing_at_least) == (180, 45)
+    assert by_node["cut"].final is not None
+    assert by_node["cut"].final.equal == 7
+    assert report.stalls is not None
+    assert {one.node: one.stalled for one in report.stalls.targets} == {"whole": 0, "cut": 0}
+
+
 def test_a_union_is_judged_when_that_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
     """With `accept_union` the shares decide, as with any other reference."""
     report = completeness(spark, tmp_path, primary_and_secondaries()[1:], fail_under_percent=1, accept_union=True)

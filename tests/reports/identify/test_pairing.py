@@ -211,8 +211,9 @@ def test_links_of_a_tap_are_found_by_stamp_address_name_or_being_the_only_ones()
         node("name", link("a", "mqtt://elsewhere")),
         node("none", link("x", "mqtt://elsewhere")),
     )
-    assert found == {"stamps/a": 0, "address/x": 1, "name/a": 0, "none/x": None} | {"stamps/a": found["stamps/a"]}
+    assert found == {"stamps/a": 0, "address/x": 2, "name/a": 0, "none/x": None} | {"stamps/a": found["stamps/a"]}
     assert notices == [
+        "address/x brought no stamps, as over MQTT 3.1.1, so it is compared with tap/b by value.",
         "name/a and tap/a name different addresses; as they have the same name they are taken to lead to the same "
         "primary.",
         "none/x is not compared: no link of tap leads to the same primary.",
@@ -220,6 +221,36 @@ def test_links_of_a_tap_are_found_by_stamp_address_name_or_being_the_only_ones()
     found, notices = pairs(node("tap", link("a", "mqtt://a"), role="tap"), node("edge", link("x", "mqtt://z")))
     assert found == {"edge/x": 0}
     assert "as they are the only links of their nodes they are taken" in notices[0]
+
+
+def test_a_link_without_stamps_is_compared_by_value_with_one_that_has_them() -> None:
+    """Over MQTT 3.1.1 no stamp comes: by identity all would be missing. One that brought nothing may lack all."""
+    tap = node("tap", link("up", "a"), role="tap", stamps={"up": "hub"})
+    silent = NodeLog("silent")
+    silent.start(at(0), link("up", "a"))
+    logs = (tap, node("ours", link("up", "a"), stamps={"up": "hub"}), node("plain", link("up", "a")), silent)
+    found, notices = pairs(*logs, node("second", link("up", "a")))
+    assert found == {"ours/up": 0, "plain/up": 1, "second/up": 1, "silent/up": 0}
+    assert notices == [
+        f"{name}/up brought no stamps, as over MQTT 3.1.1, so it is compared with tap/up by value."
+        for name in ("plain", "second")
+    ]
+    scope = decide_scope(survey_of(*logs), requested=None, settle_us=0)
+    assert [(group.basis, group.stamped_by) for group in scope.groups] == [("stamped", ("hub",)), ("unstamped", ())]
+    assert [(source.node, source.link, source.group) for source in scope.sources] == [
+        ("tap", "up", 0),
+        ("tap", "up", 1),
+    ]
+    by_value = {target.node: target for target in scope.targets}["plain"]
+    assert (by_value.group, by_value.covered_from_us) == (1, at(1)), "from when both held everything, by their clocks"
+
+
+def test_a_link_without_stamps_is_compared_by_value_in_a_union() -> None:
+    """Each link is in the union that it is compared with, by whichever basis."""
+    one, two = (node(name, link("up", "a"), stamps={"up": "hub"}) for name in ("one", "two"))
+    found, notices = pairs(one, two, node("plain", link("up", "a")))
+    assert found == {"one/up": 0, "two/up": 0, "plain/up": 1}
+    assert notices == ["plain/up brought no stamps, as over MQTT 3.1.1, so it is compared with the union by value."]
 
 
 def test_stamps_decide_against_address_and_name() -> None:
