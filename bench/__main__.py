@@ -30,6 +30,7 @@ BENCHES = {
     "scale": "bench.scale",
     "capacity": "bench.capacity",
     "disc": "bench.disc",
+    "sessions": "bench.sessions",
     "path": "bench.path",
     "workers": "bench.workers",
     "chaos": "bench.chaos.command",

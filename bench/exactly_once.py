@@ -1,4 +1,4 @@
-"""Messages at QoS 2 from clients to clients of one secondary: alone, and as a member of a pool."""
+"""Messages at QoS 2 from clients to clients of one secondary: alone, as a member of a pool, with sessions on disk."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from bench.load import connect
 from bench.processes import Node, free_port, link, selector
 from bench.report import Ask, Report, alternate, medians, ratio, rows
 from bench.roaming import packets
-from bench.stage import Stage
+from bench.stage import ON_DISK, SESSIONS, VALUES, Stage
 
 __all__ = ["add_arguments", "run"]
 
 ALONE, MEMBER = "alon", "memb"
 """Roots of the topics, of one length."""
-_LABELS = {ALONE: "alone", MEMBER: "member of a pool"}
+_LABELS = {ALONE: "alone", MEMBER: "member of a pool", VALUES: "values on disk", SESSIONS: "sessions on disk too"}
 _VERSION = 4
 _LEFT = 0.98
 """Of the messages per second of a secondary alone, this much must be left in a pool."""
+_LEFT_ON_DISK = 0.85
+"""Of the messages per second with values on disk, this much must be left with durable sessions there too."""
 _SETTLE_S = 0.5
 _SILENCE_S = 30.0
 _READ_BYTES = 1 << 16
@@ -45,7 +47,12 @@ def run(arguments: argparse.Namespace) -> Report:
     with Stage() as stage, _nodes(stage) as nodes:
         runs = alternate(arguments.runs, {name: partial(_measure, name, nodes[name], arguments) for name in nodes})
     speeds = {name: medians(results).messages_per_s for name, results in runs.items()}
-    asked = {MEMBER: (Ask("times that alone", ratio(speeds[MEMBER], speeds[ALONE]), at_least=_LEFT),)}
+    asked = {
+        MEMBER: (Ask("times that alone", ratio(speeds[MEMBER], speeds[ALONE]), at_least=_LEFT),),
+        SESSIONS: (
+            Ask("times that with values on disk", ratio(speeds[SESSIONS], speeds[VALUES]), at_least=_LEFT_ON_DISK),
+        ),
+    }
     case = {"subscribers": arguments.subscribers, "messages": arguments.messages}
     title = f"QoS 2 from client to primary to clients; medians of {arguments.runs} alternating runs"
     return Report("qos2", title, tuple(rows(case, runs, labels=_LABELS, asked=asked)))
@@ -77,12 +84,12 @@ class Run:
 
 @contextmanager
 def _nodes(stage: Stage) -> Iterator[dict[str, Node]]:
-    """Start a secondary alone, and one in a pool of two; the other member replicates the same."""
+    """Start the secondaries; the other member of the pool replicates the same."""
     scratch, primary = stage.scratch, stage.primary.port
     ports = free_port(), free_port()
 
-    def node(name: str, root: str, pool: str) -> Node:
-        links = link(primary, selector(f"{root}/#", qos=2, writes="forward")) + pool
+    def node(name: str, root: str, *, pool: str = "") -> Node:
+        links = ON_DISK.get(root, "") + link(primary, selector(f"{root}/#", qos=2, writes="forward")) + pool
         return Node(scratch, role="secondary", name=name, links=links)
 
     def pool(port: int) -> str:
@@ -90,22 +97,27 @@ def _nodes(stage: Stage) -> Iterator[dict[str, Node]]:
         return f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\n'
 
     with ExitStack() as ends:
-        alone = ends.enter_context(node("alone", ALONE, ""))
-        member = ends.enter_context(node("member", MEMBER, pool(ports[0])))
+        alone = ends.enter_context(node("alone", ALONE))
+        member = ends.enter_context(node("member", MEMBER, pool=pool(ports[0])))
         # It has a topic of its own, so that it costs no processor time while the messages are sent.
-        other = ends.enter_context(node("other", "else", pool(ports[1])))
-        for each in (alone, member, other):
+        other = ends.enter_context(node("other", "else", pool=pool(ports[1])))
+        on_disk = {root: ends.enter_context(node(root, root)) for root in ON_DISK}
+        for each in (alone, member, other, *on_disk.values()):
             each.wait_ready()
-        yield {ALONE: alone, MEMBER: member}
+        yield {ALONE: alone, MEMBER: member, **on_disk}
 
 
 def _measure(root: str, node: Node, arguments: argparse.Namespace) -> Run:
     share = arguments.messages // arguments.publishers
     total = share * arguments.publishers
+    durable = root in ON_DISK
     with ExitStack() as ends:
-        subscribers = [_Subscriber(node.port, f"{root}-s{number}", total) for number in range(arguments.subscribers)]
+        subscribers = [
+            _Subscriber(node.port, f"{root}-s{number}", total, durable=durable)
+            for number in range(arguments.subscribers)
+        ]
         publishers = [
-            _Publisher(node.port, f"{root}-p{number}", f"{root}/{number}", share, arguments.window)
+            _Publisher(node.port, f"{root}-p{number}", f"{root}/{number}", share, arguments.window, durable=durable)
             for number in range(arguments.publishers)
         ]
         for each in (*subscribers, *publishers):
@@ -139,8 +151,8 @@ def _session_calls(node: Node) -> float:
 class _Client:
     """One connection; `is_done` once all that it waits for has come."""
 
-    def __init__(self, port: int, client_id: str) -> None:
-        self.connection: socket.socket = connect(port, client_id)
+    def __init__(self, port: int, client_id: str, *, durable: bool) -> None:
+        self.connection: socket.socket = connect(port, client_id, durable=durable)
         self.connection.setblocking(False)
         self.is_done = False
         self._buffer = bytearray()
@@ -163,8 +175,8 @@ class _Client:
 
 
 class _Subscriber(_Client):
-    def __init__(self, port: int, client_id: str, messages: int) -> None:
-        super().__init__(port, client_id)
+    def __init__(self, port: int, client_id: str, messages: int, *, durable: bool) -> None:
+        super().__init__(port, client_id, durable=durable)
         self.released = 0
         """Messages whose PUBREL came."""
         self._messages = messages
@@ -192,8 +204,8 @@ class _Subscriber(_Client):
 
 
 class _Publisher(_Client):
-    def __init__(self, port: int, client_id: str, topic: str, messages: int, window: int) -> None:
-        super().__init__(port, client_id)
+    def __init__(self, port: int, client_id: str, topic: str, messages: int, window: int, *, durable: bool) -> None:
+        super().__init__(port, client_id, durable=durable)
         self._topic, self._window = topic, window
         self._waiting = deque(range(messages))
         self._in_flight = 0

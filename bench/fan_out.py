@@ -6,7 +6,22 @@ import argparse
 from functools import partial
 
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
-from bench.stage import BARE, BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, RELAY, Run, Side, Stage, bridges, burst
+from bench.stage import (
+    BARE,
+    BRIDGE,
+    BRIDGE_TLS,
+    LABELS,
+    OURS,
+    OURS_TLS,
+    RELAY,
+    SESSIONS,
+    VALUES,
+    Run,
+    Side,
+    Stage,
+    bridges,
+    burst,
+)
 
 __all__ = ["add_arguments", "run"]
 
@@ -14,6 +29,10 @@ _ASKED = {0: {1: 1.0, 10: 5.0, 100: 40.0, 1000: 100.0}, 1: {1: 1.0, 10: 3.0, 100
 """Delivered per second, ours divided by the bridge's, by QoS and number of subscribers."""
 _LOG_LEAVES = 0.9
 """Of what is delivered per second without a replication log, this much must be left with one."""
+
+
+_SESSIONS_LEAVE = 0.85
+"""Of what is delivered per second to durable sessions in memory, this much must be left with them on disk."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages-min", type=int, default=2_000, help="fewest messages of a burst (2000)")
     parser.add_argument("--tls", action="store_true", help="also measure both with TLS to the primary")
     parser.add_argument(
+        "--durable", action="store_true", help="durable sessions, at a secondary with sessions on disk and one without"
+    )
+    parser.add_argument(
         "--self-test", action="store_true", help="also measure the load generator, with a relay as the server"
     )
 
@@ -34,6 +56,8 @@ def run(arguments: argparse.Namespace) -> Report:
     """Measure ours and the bridges alternately, for each QoS and number of subscribers."""
     names = [{"on": OURS, "off": BARE}[one] for one in arguments.log.split(",")]
     names += [*bridges(), *([RELAY] if arguments.self_test else []), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ())]
+    if arguments.durable:
+        names = [VALUES, SESSIONS]
     results: list[Row] = []
     for qos in map(int, arguments.qos.split(",")):
         with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:
@@ -47,16 +71,27 @@ def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argp
     messages = max(arguments.messages_min, min(100_000, arguments.deliveries // subscribers))
 
     def one(side: Side) -> Run:
-        return burst(side, subscribers=subscribers, qos=qos, messages=messages, payload_bytes=arguments.payload_bytes)
+        return burst(
+            side,
+            subscribers=subscribers,
+            qos=qos,
+            messages=messages,
+            payload_bytes=arguments.payload_bytes,
+            durable=arguments.durable,
+        )
 
     runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
     speeds = {name: medians(results).delivered_per_s for name, results in runs.items()}
-    peer, limit = speeds[BRIDGE], speeds.pop(RELAY, None)
+    peer, limit = speeds.get(BRIDGE), speeds.pop(RELAY, None)
     asked: dict[str, tuple[Ask, ...]] = {}
-    if subscribers in _ASKED[qos]:
+    if peer is not None and subscribers in _ASKED[qos]:
         for name in {OURS, BARE} & set(sides):
             at_least = _ASKED[qos][subscribers]
             asked[name] = (Ask("times the bridge", ratio(speeds[name], peer), at_least=at_least),)
+    if arguments.durable:
+        asked[SESSIONS] = (
+            Ask("times that without", ratio(speeds[SESSIONS], speeds[VALUES]), at_least=_SESSIONS_LEAVE),
+        )
     if {OURS, BARE} <= set(sides):
         with_log = Ask("times that without the log", ratio(speeds[OURS], speeds[BARE]), at_least=_LOG_LEAVES)
         asked[OURS] = (*asked.get(OURS, ()), with_log)

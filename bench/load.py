@@ -27,15 +27,30 @@ _STAMP = struct.Struct("=Q")
 """A time of `time.monotonic_ns`, which all processes of a machine share, at the start of a payload."""
 
 
-def connect(port: int, client_id: str, *, receive_buffer_bytes: int = 0, version: int = VERSION) -> socket.socket:
-    """Open a connection with a clean session and wait for its CONNACK.
+def connect(
+    port: int,
+    client_id: str,
+    *,
+    receive_buffer_bytes: int = 0,
+    version: int = VERSION,
+    durable: bool = False,
+    resume: bool = False,
+) -> socket.socket:
+    """Open a connection with a new session and wait for its CONNACK.
 
     Args:
         port: On loopback.
         client_id: Client Identifier.
         receive_buffer_bytes: Size of the socket's receive buffer; 0: as the system likes.
         version: Protocol Level: 4 (MQTT 3.1.1) or 5.
+        durable: Whether the session outlives the connection; over MQTT 3.1.1.
+        resume: Whether to go on with such a session in place of a new one.
+
+    Raises:
+        ConnectionError: There is no such session, or the client is refused.
     """
+    if durable:
+        connect(port, client_id).close()  # which ends a former one
     client = socket.socket()
     client.settimeout(_PATIENCE_S)
     if receive_buffer_bytes:
@@ -45,10 +60,13 @@ def connect(port: int, client_id: str, *, receive_buffer_bytes: int = 0, version
     client.connect(("127.0.0.1", port))
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.sendall(
-        encode(Connect(client_id=client_id, version=version, clean_start=True, keep_alive=0), version=version)
+        encode(
+            Connect(client_id=client_id, version=version, clean_start=not (durable or resume), keep_alive=0),
+            version=version,
+        )
     )
     remaining = expect(client, 2, b"\x20")[1]
-    expect(client, remaining, b"\0")
+    expect(client, remaining, b"\x01" if resume else b"\0")
     return client
 
 

@@ -59,6 +59,8 @@ class Audience:
     """Whether they subscribe at the start; otherwise when they are told to expect messages."""
     live_only: bool = False
     """Whether they get no retained messages when they subscribe, for which they must speak MQTT 5."""
+    durable: bool = False
+    """Whether their sessions outlive their connections."""
     name: str = "bench"
     """Start of their Client Identifiers."""
 
@@ -181,6 +183,7 @@ class _Clients:
                     f"{audience.name}-{number}",
                     receive_buffer_bytes=_SLOW_BUFFER_BYTES if number < slow else 0,
                     version=audience.version,
+                    durable=audience.durable,
                 )
             )
             for number in range(slow + audience.count)

@@ -30,9 +30,12 @@ __all__ = [
     "FLASHMQ",
     "HOP",
     "LABELS",
+    "ON_DISK",
     "OURS",
     "OURS_TLS",
     "RELAY",
+    "SESSIONS",
+    "VALUES",
     "Run",
     "Side",
     "Stage",
@@ -51,6 +54,10 @@ FLASHMQ = "fmqb"
 """A FlashMQ that bridges the primary."""
 DIRECT = "prim"
 """The primary itself: what a subscriber there sees."""
+VALUES = "disc"
+"""As `OURS`, with retained values on disk."""
+SESSIONS = "sess"
+"""As `VALUES`, with sessions on disk."""
 RELAY = "rely"
 """The relay, for the self-test of the load generator. All names are roots, hence of one length."""
 HOP = "bhop"
@@ -66,6 +73,8 @@ LABELS = {
     BRIDGE: "bridge",
     FLASHMQ: "FlashMQ bridge",
     DIRECT: "primary",
+    VALUES: "ours, values on disk",
+    SESSIONS: "ours, sessions on disk too",
     RELAY: "load generator's limit",
     HOP: "bare hop in Python",
     OURS_TLS: "ours, TLS",
@@ -76,6 +85,10 @@ LABELS = {
 _FLASHMQ_BINARY = "FLASHMQ"
 """The environment variable that names the binary."""
 _UNLIMITED = ("max_queued_messages 0", "max_inflight_messages 0")
+ON_DISK = {
+    VALUES: '[retained]\nstorage = "disc"\n',
+    SESSIONS: '[retained]\nstorage = "disc"\n[sessions]\nstorage = "disc"\n',
+}
 _SETTLE_S = 0.2
 _LOAD_PIECE = 50_000
 
@@ -181,15 +194,14 @@ class Stage:
         return self.scratch / "primary.pem"
 
     def _server(self, name: str, *, settings: str, links: str) -> Server:
-        if name in (OURS, BARE, OURS_TLS):
+        if name in (OURS, BARE, OURS_TLS, *ON_DISK):
             first = link(self.primary.port, selector(f"{name}/#", qos=self._qos))
             if name == OURS_TLS:
                 keys = f'ca_file = "{self._certificate}"\n'
                 first = link(self._tls_port, selector(f"{name}/#", qos=self._qos), settings=keys)
                 first = first.replace("mqtt://", "mqtts://")
-            return Node(
-                self.scratch, role="secondary", name=name, links=first + links, settings=settings, log=name != BARE
-            )
+            parts = ON_DISK.get(name, "") + first + links
+            return Node(self.scratch, role="secondary", name=name, links=parts, settings=settings, log=name != BARE)
         if name == RELAY:
             port = free_port()
             command = [sys.executable, "-m", "bench.relay", str(port)]
@@ -292,6 +304,7 @@ def burst(
     retained: int = 0,
     stalled: int = 0,
     half_speed: int = 0,
+    durable: bool = False,
 ) -> Run:
     """Publish `messages` at once and wait until each of the fast subscribers has all of them.
 
@@ -305,6 +318,7 @@ def burst(
         retained: How many topics have a retained value already, which the subscribers get before.
         stalled: How many subscribers more that never read.
         half_speed: How many subscribers more that read half as fast as the others.
+        durable: Whether their sessions outlive their connections.
     """
     packets = publishes(messages, root=side.name, topics=topics, payload_bytes=payload_bytes, qos=qos)
     audience = Audience(
@@ -316,6 +330,7 @@ def burst(
         stalled=stalled,
         half_speed=half_speed,
         subscribed=not retained,
+        durable=durable,
     )
     with Readers(audience) as readers:
         publisher = connect(side.publish_port, "bench-publisher")

@@ -134,7 +134,7 @@ SessionStorage: TypeAlias = Literal["ram", "disc"]
 """Place of durable sessions while the node does not run.
 
 ram:  none; the end of the process ends them.
-disc: a file, which the node writes when it stops and reads when it starts; a killed process writes none.
+disc: the file of retained values, always up to date; of several workers a file that they write when they stop.
 """
 
 QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
@@ -348,7 +348,7 @@ class SessionsConfig:
     __pydantic_config__ = _STRICT
 
     storage: SessionStorage = "ram"
-    """Their place while the node does not run; see `SessionStorage`. The file is in `node.data_directory`."""
+    """Their place while the node does not run; see `SessionStorage`. Files are in `node.data_directory`."""
 
 
 _SESSIONS = SessionsConfig()

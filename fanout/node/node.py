@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -26,7 +26,7 @@ from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
 from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
-from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
+from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, ServerConfig, read_token
 from fanout.installation import build
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
@@ -34,6 +34,7 @@ from fanout.node.alarms import alarm_logger
 from fanout.node.clients import send_all_away
 from fanout.node.combined_store import CombinedStore
 from fanout.node.config_warnings import find_config_warnings
+from fanout.node.disk.restore import OWN_STORE, restore_replicas
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
@@ -41,7 +42,6 @@ from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import make_pool_members, make_session_pool
 from fanout.node.replication_log import describe, log_loaded, make_log
-from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
@@ -52,8 +52,6 @@ from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
 from fanout.server.accept.peers import is_local
 from fanout.server.client.server import Server
-from fanout.server.client.session_restart import SessionRestart
-from fanout.server.session.exported_session import ExportedSession
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
 from fanout.storage.store import DiskStore, stored_rows
@@ -64,7 +62,8 @@ if TYPE_CHECKING:
 
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
-    from fanout.node.stored_sessions import StoredSessions
+    from fanout.node.disk.journaled_sessions import JournaledSessions
+    from fanout.node.disk.stored_sessions import StoredSessions
     from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.files.columns import LogSource
     from fanout.workers.pool import WorkerPool
@@ -153,19 +152,7 @@ class Node:
         self.server: Server | WorkerPool | None = self.pool
         """Serves clients; None on a node without clients."""
         if server_config and self.pool is None:
-            self.server = Server(
-                server_config,
-                node_id=config.node.id,
-                store=self.store,
-                ingress=self.ingress,
-                clock=self.clock,
-                logger=self._logger,
-                known_topics=self.own.values,
-                gate=self.gate,
-                subscribed=self._note_subscribed if self._announcers else None,
-                retain_available=config.retained.available,
-                stamps=self.stamps if role == "primary" else None,
-            )
+            self.server = self._make_server(server_config, gate=self.gate)
         self.documents = NodeDocuments(self)
         self.http = (
             HttpServer(
@@ -203,7 +190,7 @@ class Node:
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self._stored_sessions = self._make_stored_sessions()
-        self._restart: SessionRestart | None = None
+        self._journaled_sessions: JournaledSessions | None = None
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -238,10 +225,11 @@ class Node:
                 await self.http.stop()
             raise
         try:
+            self.opening = "the node is restoring sessions"
+            await self._recover_sessions()
             if self.storage is not None:
                 self.storage.start()
             self.readiness_changed()
-            self.opening = "the node is restoring sessions"
             await self._start_server()
             self.opening = "the node is starting"
             if self.agent is not None:
@@ -329,11 +317,13 @@ class Node:
             await self.peer_listener.stop()
         if self.http is not None:
             await self.http.stop()
+        if self._journaled_sessions is not None:
+            self._journaled_sessions.leave()
         written = self.storage is None or await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S)
         if not written:
             self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
-        if self._stored_sessions is not None:
-            sessions = await self._end_sessions(leave=written)
+        if self._stored_sessions is not None and self.pool is not None:
+            sessions = await self.pool.end(leaves_sessions=written)
             if written:
                 await self._stored_sessions.store(sessions)
             else:  # the primary sends again what is not written, and the sessions have it already
@@ -421,7 +411,7 @@ class Node:
         if self.server is None:
             return
         if changes.dispatch:
-            self.server.dispatch(changes.dispatch)
+            self.server.dispatch(changes.dispatch, position=changes.position)
         if changes.corrected:
             self.server.correct(changes.corrected)
 
@@ -481,13 +471,37 @@ class Node:
     def _make_stored_sessions(self) -> StoredSessions | None:
         if self.config.sessions.storage == "ram" or self.server is None:
             return None
-        from fanout.node.stored_sessions import StoredSessions
+        from fanout.node.disk.stored_sessions import StoredSessions
 
         return StoredSessions(self._sessions_path, clock=self.clock, logger=self._logger)
 
     @property
     def _sessions_path(self) -> Path:
         return self.config.node.data_directory / f"sessions-{self.config.node.id}"
+
+    async def _recover_sessions(self) -> None:
+        """Restore the sessions that an earlier process has left in the file of retained values."""
+        if self.storage is None or self.config.server is None:
+            return
+        if self._stored_sessions is None:
+            if await asyncio.to_thread(self.storage.forget_clients):
+                self._tell_sessions_removed()
+        elif isinstance(self.server, Server):
+            from fanout.node.disk.journaled_sessions import JournaledSessions
+
+            self._journaled_sessions = JournaledSessions(
+                self.server, self.storage, left=self._stored_sessions, clock=self.clock, logger=self._logger
+            )
+            await self._journaled_sessions.recover()
+        else:
+            from fanout.node.disk.journaled_sessions import sessions_on_disk
+
+            one = self._make_server(dataclasses.replace(self.config.server, workers=1), gate=self._make_gate())
+            await sessions_on_disk(one, self.storage, clock=self.clock, logger=self._logger)
+            if one.session_count:
+                await self._stored_sessions.write(one.moves.export_all())
+            one.context.timer.close()
+            await asyncio.to_thread(self.storage.forget_clients)
 
     async def _start_server(self) -> None:
         """Start to serve clients, behind the restoration of their sessions."""
@@ -497,25 +511,22 @@ class Node:
         if self.pool is not None:
             await self.pool.start(restore=None if stored is None else stored.restore)
         elif isinstance(self.server, Server):
-            if stored is not None:
-                self._restart = SessionRestart(self.server, clock=self.clock, logger=self._logger)
-                await stored.restore(self._restart.take_over)
+            if self._journaled_sessions is not None:
+                await self._journaled_sessions.begin()
             await self.server.start()
 
-    async def _end_sessions(self, *, leave: bool) -> Iterator[ExportedSession]:
-        """Return the sessions that the next process may take over, now that nothing changes them any more."""
-        if self.pool is not None:
-            return await self.pool.end(leaves_sessions=leave)
-        return iter(()) if self._restart is None else self._restart.leave()
-
     def _remove_outdated_sessions(self) -> None:
-        if self._sessions_path.exists():  # they would be outdated when they are wanted again
+        if self._sessions_path.exists():
             self._sessions_path.unlink()
-            self._logger.warning(
-                "sessions of an earlier process removed",
-                reason='sessions.storage is "ram"',
-                hint='Keep storage = "disc" in [sessions] if clients are to go on with their sessions after a restart',
-            )
+            self._tell_sessions_removed()
+
+    def _tell_sessions_removed(self) -> None:
+        """Log that sessions were removed: they would be outdated when they are wanted again."""
+        self._logger.warning(
+            "sessions of an earlier process removed",
+            reason='sessions.storage is "ram"',
+            hint='Keep storage = "disc" in [sessions] if clients are to go on with their sessions after a restart',
+        )
 
     def _make_replica(
         self,
@@ -551,6 +562,21 @@ class Node:
         )
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
+
+    def _make_server(self, config: ServerConfig, *, gate: Gate | None) -> Server:
+        return Server(
+            config,
+            node_id=self.config.node.id,
+            store=self.store,
+            ingress=self.ingress,
+            clock=self.clock,
+            logger=self._logger,
+            known_topics=self.own.values,
+            gate=gate,
+            subscribed=self._note_subscribed if self._announcers else None,
+            retain_available=self.config.retained.available,
+            stamps=self.stamps if self.role == "primary" else None,
+        )
 
     def _make_pool(self) -> WorkerPool:
         from fanout.workers.pool import WorkerPool
@@ -622,17 +648,21 @@ class Node:
         ]
 
     def _accept_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
-        committed = self._keep_own(changes)
+        committed = self._keep_own(changes, client_id)
         self._relay_missing(changes)
         if self.log is not None and self._own_source is not None:
             self.log.append(changes, source=self._own_source)
         if self.server is not None:
-            self.server.dispatch(changes.dispatch, origin=client_id)
+            self.server.dispatch(changes.dispatch, origin=client_id, position=changes.position)
         return committed
 
-    def _keep_own(self, changes: Changes) -> asyncio.Future[ReasonCode] | None:
-        """Write own values to disk; return a future that is set once they are there, None without a write."""
-        if self.storage is None or not stored_rows(changes):
+    def _keep_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
+        """Write own values, and messages that sessions wait for, to disk.
+
+        Returns:
+            A future that is set once they are there; None when nothing is written.
+        """
+        if self.storage is None or not (stored_rows(changes) or self.storage.history.takes(changes)):
             return None
         committed: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
 
@@ -640,7 +670,7 @@ class Node:
             if not committed.done():  # the waiter may be gone, and has cancelled it
                 committed.set_result(ReasonCode.SUCCESS)
 
-        self.storage.put(OWN_STORE, [changes], done=done)
+        self.storage.put(OWN_STORE, [changes], done=done, origin=client_id)
         return committed
 
     def _make_announcers(self) -> dict[str, MissingAnnouncer]:

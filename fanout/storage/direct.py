@@ -27,7 +27,7 @@ from typing import Final, Unpack
 
 from fanout.errors import StoreError
 from fanout.replica.update import Changes, Update
-from fanout.storage.file import RetainedFile, translated
+from fanout.storage.file import ClientWrites, RetainedFile, translated
 from fanout.storage.file_lock import FileLock
 from fanout.storage.store import DiskStore, Done, Encode, StoreOptions, StoreStats, stored_rows
 from fanout.storage.table import RetainedTable, attach_scratch
@@ -72,6 +72,8 @@ class DirectStore(DiskStore):
         self._rows = 0
         """Updates handed over and not committed."""
         self._rows_total = 0
+        self._clients = ClientWrites()
+        """What the sessions of clients need, of the transaction under way."""
         self._unforced: list[tuple[int, list[Done]]] = []
         """With `always`: the numbers of transactions, and the callbacks that wait until they are on the disk."""
         self._passes = 0
@@ -108,6 +110,11 @@ class DirectStore(DiskStore):
         self.commit()
         super().forget(store)
 
+    def forget_clients(self) -> int:
+        """Remove the sessions of clients and the history; see `DiskStore.forget_clients`."""
+        self.commit()
+        return super().forget_clients()
+
     def table(self, store: str) -> RetainedTable:
         """Return the rows of a store."""
         return self._tables.setdefault(store, RetainedTable(self, store))
@@ -120,11 +127,20 @@ class DirectStore(DiskStore):
     # --- for replicas and links ---
 
     def put(
-        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
+        self,
+        store: str,
+        changes: Sequence[Changes],
+        *,
+        session: Encode | None = None,
+        done: Done | None = None,
+        origin: str | None = None,
     ) -> None:
         """Note batches that the replicas have already written; see `DiskStore.put`."""
         if self._failure is not None:
             return
+        if history := self.history.note(changes, now_ns=time.time_ns(), origin=origin):
+            with self.writing():
+                self._clients.history += history
         rows = sum(map(stored_rows, changes))
         if not rows and session is None and done is None:
             return
@@ -134,6 +150,14 @@ class DirectStore(DiskStore):
                 self._opened.leave(store, session())
             if done is not None:
                 self._done.append(done)
+
+    def put_sessions(self, records: dict[str, bytes | None], *, history_from: int, done: Done) -> None:
+        """Write sessions of clients, with the transaction under way."""
+        if self._failure is not None:
+            return
+        with self.writing():
+            self._clients.add(ClientWrites(records=records, history_from=history_from))
+            self._done.append(done)
 
     @property
     def database(self) -> sqlite3.Connection:
@@ -191,6 +215,8 @@ class DirectStore(DiskStore):
             if not self.database.in_transaction:
                 return
             self._forget_marks()
+            self._opened.write_clients(self._clients)
+            self._clients = ClientWrites()
             self.database.execute("COMMIT")
             self._rows_total += self._rows
             self._rows = 0

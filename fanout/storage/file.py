@@ -13,22 +13,26 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from fanout.errors import StoreError
+from fanout.replica.history import HistoryBatch
 from fanout.replica.update import Update
+from fanout.storage.history import decode_batches, encode_batches
 from fanout.storage.rows import decode_update, encode_value
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "RetainedFile", "Sync", "Writes", "translated"]
+__all__ = ["CACHE_BYTES", "FORMAT", "ClientWrites", "FileDamagedError", "RetainedFile", "Sync", "Writes", "translated"]
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the format, stored as SQLite's `user_version`.
 
-Version 1 could not hold values with more than 65,535 bytes of properties. It is upgraded to 2 when it is opened.
+Version 1 could not hold values with more than 65,535 bytes of properties, version 2 no sessions of clients. They are
+upgraded when they are opened.
 """
 
 Sync: TypeAlias = Literal["off", "interval", "always"]
@@ -56,12 +60,39 @@ _SCHEMA: Final = (
     "CREATE TABLE retained (store INTEGER NOT NULL, topic BLOB NOT NULL, value BLOB NOT NULL,"
     " PRIMARY KEY (store, topic)) WITHOUT ROWID",
 )
+_CLIENTS_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS client_session (client_id TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS history (position INTEGER PRIMARY KEY, batches BLOB NOT NULL)",
+)
+"""What clients need after a kill. `position` is the number of the last batch in a row."""
 _PIECE: Final = "substr(?2, json_extract(value, '$[{}]'), json_extract(value, '$[{}]'))"
 _PUT: Final = (
     f"INSERT INTO retained SELECT ?1, {_PIECE.format(0, 1)}, {_PIECE.format(2, 3)} FROM json_each(?3) WHERE true"
     " ON CONFLICT DO UPDATE SET value = excluded.value"
 )
 _REMOVE: Final = f"DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT {_PIECE.format(0, 1)} FROM json_each(?3))"
+
+
+@dataclass(slots=True)
+class ClientWrites:
+    """What the sessions of clients need on disk."""
+
+    history: list[HistoryBatch] = field(default_factory=list)
+    """Batches that are dispatched."""
+    records: dict[str, bytes | None] = field(default_factory=dict)
+    """Sessions by Client Identifier; None for one that has ended."""
+    history_from: int = 0
+    """Number of the oldest batch that is needed still; 0 leaves the history as it is."""
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to write."""
+        return bool(self.history or self.records or self.history_from)
+
+    def add(self, later: ClientWrites) -> None:
+        """Add what is to be written later."""
+        self.history += later.history
+        self.records |= later.records
+        self.history_from = max(self.history_from, later.history_from)
 
 
 class FileDamagedError(Exception):
@@ -159,12 +190,15 @@ class RetainedFile:
             self.database.execute("DELETE FROM store WHERE name = ?", (store,))
         self._ids.pop(store, None)
 
-    def commit(self, writes: Writes, sessions: Mapping[str, bytes | None], *, force: bool) -> None:
+    def commit(
+        self, writes: Writes, sessions: Mapping[str, bytes | None], *, clients: ClientWrites | None = None, force: bool
+    ) -> None:
         """Make changes in one transaction.
 
         Args:
             writes: The values.
             sessions: New sessions of stores.
+            clients: What the sessions of clients need; None for nothing.
             force: Whether to wait until these and all earlier changes are on the disk.
 
         Raises:
@@ -181,6 +215,8 @@ class RetainedFile:
                 self.write(store, values)
             for store, session in sessions.items():
                 self.leave(store, session)
+            if clients is not None:
+                self.write_clients(clients)
             if force:  # SQLite forces only a transaction with a change
                 database.execute(f"PRAGMA user_version = {FORMAT}")
             database.execute("COMMIT")
@@ -204,6 +240,58 @@ class RetainedFile:
     def leave(self, store: str, session: bytes | None) -> None:
         """Set the session of a store, in the transaction under way."""
         self.database.execute("UPDATE store SET session = ? WHERE id = ?", (session, self.id_of(store)))
+
+    def write_clients(self, writes: ClientWrites) -> None:
+        """Write what the sessions of clients need, in the transaction under way."""
+        execute = self.database.execute
+        if writes.history:
+            execute(
+                "INSERT INTO history (position, batches) VALUES (?, ?)",
+                (writes.history[-1].position, encode_batches(writes.history)),
+            )
+        kept = [(client_id, record) for client_id, record in writes.records.items() if record is not None]
+        ended = [(client_id,) for client_id, record in writes.records.items() if record is None]
+        if kept:
+            self.database.executemany("INSERT OR REPLACE INTO client_session VALUES (?, ?)", kept)
+        if ended:
+            self.database.executemany("DELETE FROM client_session WHERE client_id = ?", ended)
+        if writes.history_from:
+            execute("DELETE FROM history WHERE position < ?", (writes.history_from,))
+
+    def client_records(self) -> dict[str, bytes]:
+        """Return the records of the sessions of clients.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        with _reading(self.path):
+            return dict(self.database.execute("SELECT client_id, record FROM client_session"))
+
+    def history_position(self) -> int:
+        """Return the number of the last batch of the history; 0 when there is none."""
+        (position,) = self.database.execute("SELECT coalesce(max(position), 0) FROM history").fetchone()
+        return int(position)
+
+    def history(self) -> Iterator[HistoryBatch]:
+        """Yield the batches of the history, in order.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        with _reading(self.path):
+            for (batches,) in self.database.execute("SELECT batches FROM history ORDER BY position"):
+                try:
+                    yield from decode_batches(batches)
+                except (ValueError, TypeError) as error:
+                    raise FileDamagedError(f"the history of messages cannot be read: {error}") from error
+
+    def forget_clients(self) -> int:
+        """Remove the sessions of clients and the history; return how many sessions there were."""
+        with self.database:
+            self.database.execute("BEGIN")
+            count = self.database.execute("DELETE FROM client_session").rowcount
+            self.database.execute("DELETE FROM history")
+        return count
 
     @property
     def size_bytes(self) -> int:
@@ -235,13 +323,17 @@ class RetainedFile:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             database.execute("BEGIN")
-            for statement in (*_SCHEMA, f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {FORMAT}"):
+            version = (f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {FORMAT}")
+            for statement in (*_SCHEMA, *_CLIENTS_SCHEMA, *version):
                 database.execute(statement)
             database.execute("COMMIT")
         elif application != _APPLICATION:
             raise FileDamagedError("it was not made by fanout")
-        elif found == 1:
-            database.execute(f"PRAGMA user_version = {FORMAT}")
+        elif found in (1, 2):
+            database.execute("BEGIN")
+            for statement in (*_CLIENTS_SCHEMA, f"PRAGMA user_version = {FORMAT}"):
+                database.execute(statement)
+            database.execute("COMMIT")
         elif found != FORMAT:
             raise StoreError(
                 f"the file of retained values {self.path} has format {found}, and this fanout reads {FORMAT}",

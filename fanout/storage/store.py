@@ -8,11 +8,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
+from fanout.replica.history import HistoryBatch, MessageHistory
 from fanout.replica.update import ChangeKind, Changes
 from fanout.storage.file import FileDamagedError, RetainedFile, Sync
 
@@ -86,6 +88,8 @@ class DiskStore(abc.ABC):
         self._failed = asyncio.Event()
         self._held = False
         self._transactions = 0
+        self.history = MessageHistory()
+        """Numbers the batches that sessions of clients may wait for; what reads the file sets where they begin."""
 
     def open(self, *, now_ns: int) -> None:
         """Open the file, or create it; a damaged one is set aside, and a new one created.
@@ -126,11 +130,74 @@ class DiskStore(abc.ABC):
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
+    def check_clients(self) -> None:
+        """Read the sessions of clients and the history, and forget what was read.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        self._opened.client_records()
+        deque(self._opened.history(), maxlen=0)
+
+    def client_records(self) -> dict[str, bytes]:
+        """Return the records of the sessions of clients, by Client Identifier.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        return self._opened.client_records()
+
+    def read_history(self) -> Iterator[HistoryBatch]:
+        """Yield the history of messages; before `start`.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        return self._opened.history()
+
+    def read_position(self) -> int:
+        """Return the number of the last batch of the history, 0 when there is none; before `start`."""
+        return self._opened.history_position()
+
+    def forget_clients(self) -> int:
+        """Remove the sessions of clients and the history, before `start`; return how many sessions there were."""
+        return self._opened.forget_clients()
+
+    @property
+    def history_position(self) -> int:
+        """Number of the newest batch of the history."""
+        return self.history.position
+
+    @property
+    def history_updates(self) -> int:
+        """Number of updates that were put into the history."""
+        return self.history.updates
+
+    def keep_history(self, wanted: bool, /) -> None:
+        """Say whether batches that are dispatched from now on are needed."""
+        self.history.is_wanted = wanted
+
+    @abc.abstractmethod
+    def put_sessions(self, records: dict[str, bytes | None], *, history_from: int, done: Done) -> None:
+        """Hand over sessions of clients.
+
+        Args:
+            records: Their records by Client Identifier, None for one that has ended; not changed afterwards.
+            history_from: Number of the oldest batch of the history that is needed still; 0 leaves the history as it is.
+            done: Called on the event loop when this and everything before is committed.
+        """
+
     @abc.abstractmethod
     def put(
-        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
+        self,
+        store: str,
+        changes: Sequence[Changes],
+        *,
+        session: Encode | None = None,
+        done: Done | None = None,
+        origin: str | None = None,
     ) -> None:
-        """Hand over the changes of batches.
+        """Hand over the changes of batches, before they are dispatched.
 
         Only references are taken, so `changes` must not change afterwards.
 
@@ -139,6 +206,7 @@ class DiskStore(abc.ABC):
             changes: The batches, in order; with `session` they are committed together, or not at all.
             session: Encodes the session of the store; None leaves the stored session.
             done: Called on the event loop when this and everything before is committed.
+            origin: Client Identifier of the local client that published them; None for others.
         """
 
     @property

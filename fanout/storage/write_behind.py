@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Unpack
 
 from fanout.replica.update import ChangeKind, Changes, Update
+from fanout.storage.file import ClientWrites
 from fanout.storage.store import DiskStore, Done, Encode, StoreOptions, StoreStats, stored_rows
 
 __all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "WriteBehindStore"]
@@ -56,6 +57,7 @@ class _Unit:
     rows: int
     size: int
     done: Done | None
+    clients: ClientWrites | None
 
 
 class WriteBehindStore(DiskStore):
@@ -78,6 +80,7 @@ class WriteBehindStore(DiskStore):
         # The transaction under way, which is retried until it succeeds.
         self._values: dict[str, dict[bytes, Update | None]] = {}
         self._sessions: dict[str, Encode] = {}
+        self._clients = ClientWrites()
         self._rows = 0
         self._bytes = 0
         self._units = 0
@@ -94,16 +97,33 @@ class WriteBehindStore(DiskStore):
         return self._opened.read(store)
 
     def put(
-        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
+        self,
+        store: str,
+        changes: Sequence[Changes],
+        *,
+        session: Encode | None = None,
+        done: Done | None = None,
+        origin: str | None = None,
     ) -> None:
         """Queue the changes of batches. `session` is called in the thread, once for the newest of a transaction."""
+        history = self.history.note(changes, now_ns=time.time_ns(), origin=origin)
         rows = sum(map(stored_rows, changes))
-        if not rows and session is None and done is None:
+        if not rows and session is None and done is None and not history:
             return
-        size = sum(map(_size, changes))
-        self._put_rows += rows
-        self._put_bytes += size
-        self._queue.append(_Unit(store, changes, session, rows, size, done))
+        clients = ClientWrites(history) if history else None
+        rows = max(rows, sum(len(batch.updates) for batch in history))
+        self._append(_Unit(store, changes, session, rows, sum(map(_size, changes)), done, clients))
+
+    def put_sessions(self, records: dict[str, bytes | None], *, history_from: int, done: Done) -> None:
+        """Queue sessions of clients."""
+        size = sum(len(record) for record in records.values() if record is not None)
+        writes = ClientWrites(records=records, history_from=history_from)
+        self._append(_Unit("", (), None, 0, size, done, writes))
+
+    def _append(self, unit: _Unit) -> None:
+        self._put_rows += unit.rows
+        self._put_bytes += unit.size
+        self._queue.append(unit)
         if not self._woken:
             self._woken = True
             self._wake.set()
@@ -199,13 +219,16 @@ class WriteBehindStore(DiskStore):
         """Move pending units into the transaction under way."""
         while self._queue and self._rows < _ROWS_AT_ONCE and self._bytes < _BYTES_AT_ONCE:
             unit = self._queue.popleft()
-            values = self._values.setdefault(unit.store, {})
-            for changes in unit.changes:
-                _merge(values, changes)
+            if unit.changes:
+                values = self._values.setdefault(unit.store, {})
+                for changes in unit.changes:
+                    _merge(values, changes)
             if unit.session is not None:
                 self._sessions[unit.store] = unit.session
             if unit.done is not None:
                 self._done.append(unit.done)
+            if unit.clients is not None:
+                self._clients.add(unit.clients)
             self._rows += unit.rows
             self._bytes += unit.size
             self._units += 1
@@ -213,7 +236,7 @@ class WriteBehindStore(DiskStore):
     def _commit(self, *, force: bool) -> bool:
         try:
             sessions = {store: encode() for store, encode in self._sessions.items()}
-            self._opened.commit(self._values, sessions, force=force)
+            self._opened.commit(self._values, sessions, clients=self._clients, force=force)
         except (sqlite3.Error, OSError) as error:
             if not self._alarm:
                 self._logger.error("retained values cannot be written", reason=str(error), file=str(self.path))
@@ -233,6 +256,7 @@ class WriteBehindStore(DiskStore):
         self._transactions += 1
         done, self._done = self._done, []
         self._values, self._sessions, self._rows, self._bytes, self._units = {}, {}, 0, 0, 0
+        self._clients = ClientWrites()
         if (done or self._held) and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell, done)
         return True

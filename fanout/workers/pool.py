@@ -247,12 +247,13 @@ class WorkerPool:
             worker.set_up = replace(worker.set_up, config=config)
         self._send(encode(Reload(share_of(config).access)))
 
-    def dispatch(self, updates: list[Update], *, origin: str | None = None) -> None:
+    def dispatch(self, updates: list[Update], *, origin: str | None = None, position: int = 0) -> None:
         """Feed a batch to every worker.
 
         Args:
             updates: The updates in order; retained ones are in the replicas already.
             origin: Client Identifier of the client that published all of them, for No Local; None for others.
+            position: Not used: the sessions of workers are written when they stop.
         """
         if not self._workers:
             return  # workers start with the values of the replicas

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -38,11 +39,13 @@ def patient(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 class Reader:
-    """A durable client at QoS 2 that connects again for ever, and completes what it gets."""
+    """A durable client that connects again for ever, and completes what it gets; it leaves now and then on its own."""
 
-    def __init__(self, node: LiveNode, name: str) -> None:
+    def __init__(self, node: LiveNode, name: str, *, qos: int = 2, leaves: Random | None = None) -> None:
         self._node = node
         self._name = name
+        self._qos = qos
+        self._leaves = leaves
         self.received: list[bytes] = []
         """Payloads of completed and open messages, each once it came without its Packet Identifier being open."""
         self.sessions_begun = 0
@@ -65,15 +68,18 @@ class Reader:
                 if not client.connack.session_present:
                     self.sessions_begun += 1
                     self._open.clear()
-                    await client.subscribe(b"plant/#", qos=2)
+                    await client.subscribe(b"plant/#", qos=self._qos)
                 try:
-                    while True:
+                    while self._leaves is None or self._leaves.random() > 0.005:
                         self._take(client, await client.receive())
                 except (ServerClosed, ConnectionError, TimeoutError):
                     continue
 
     def _take(self, client: RawClient, packet: object) -> None:
         match packet:
+            case Publish(packet_id=int(packet_id), payload=payload, qos=1):
+                self.received.append(payload)
+                client.send(Ack(PacketType.PUBACK, packet_id))
             case Publish(packet_id=int(packet_id), payload=payload):
                 if packet_id not in self._open:
                     self._open.add(packet_id)
@@ -94,8 +100,57 @@ async def publish(mosquitto: Mosquitto, first: int, last: int) -> None:
     await asyncio.to_thread(send)
 
 
+@pytest.mark.parametrize("storage", ["disc", "disc_only"])
+async def test_kills_in_a_stream_lose_and_double_nothing(patient: Mosquitto, nodes: Nodes, storage: str) -> None:
+    """Ten clients at QoS 2, half of them away for a while: each gets every number once and in order over five kills."""
+    stored = DISC.replace("disc", storage, 1)
+    node = nodes.secondary(stored, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
+    await through_a_stream(patient, node, [node.kill] * 5)
+    assert node.link_status()["epochs_total"] == 0, "the link went on too"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_kills_at_any_moment_beside_clients_that_come_and_go(patient: Mosquitto, nodes: Nodes, seed: int) -> None:
+    """At QoS 2 each number comes once and in order; at QoS 1 none is lost. Subscriptions change meanwhile."""
+    draw = Random(seed)
+    node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
+    await node.begin()
+    readers = [Reader(node, f"c{number}", qos=1 + number % 2, leaves=Random(draw.random())) for number in range(8)]
+    reading = [asyncio.create_task(reader.run()) for reader in readers]
+    await wait_until(lambda: all(reader.sessions_begun for reader in readers), what="subscriptions")
+    for round_ in range(6):
+        sending = asyncio.create_task(publish(patient, 500 * round_, 500 * round_ + 500))
+        mark = 500 * round_ + draw.randrange(1, 450)
+        await wait_until(partial(any_has, readers, mark), what="messages")
+        await asyncio.to_thread(node.kill)
+        await node.begin()
+        await sending
+    try:
+        expected = [b"%d" % number for number in range(3000)]
+        wanted = set(expected)
+        await wait_until(lambda: all(wanted <= set(reader.received) for reader in readers), 30, what="all messages")
+        assert [reader.received == expected for reader in readers[1::2]] == [True] * 4
+        assert [list(dict.fromkeys(reader.received)) == expected for reader in readers[::2]] == [True] * 4
+        assert [reader.sessions_begun for reader in readers] == [1] * 8
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
 async def test_restarts_in_a_stream_lose_and_double_nothing(patient: Mosquitto, node: LiveNode) -> None:
-    """Ten clients, half of them away for a while: each gets every number once and in order, over three restarts."""
+    """The same over three restarts in good order."""
+    await through_a_stream(patient, node, [node.stop] * 3)
+    assert node.link_status()["epochs_total"] == 0, "the link went on too"
+
+
+def any_has(readers: Sequence[Reader], count: int) -> bool:
+    """Return whether a reader has received so many messages."""
+    return any(reader.has(count) for reader in readers)
+
+
+async def through_a_stream(patient: Mosquitto, node: LiveNode, ends: Sequence[Callable[[], object]]) -> None:
+    """Let ten clients at QoS 2 read a stream while a node ends and begins anew; half of them are away until the end."""
     await node.begin()
     readers = [Reader(node, f"c{number}") for number in range(10)]
     reading = [asyncio.create_task(reader.run()) for reader in readers]
@@ -103,27 +158,29 @@ async def test_restarts_in_a_stream_lose_and_double_nothing(patient: Mosquitto, 
     for task in reading[5:]:  # they stay away until the end
         task.cancel()
     await asyncio.gather(*reading[5:], return_exceptions=True)
-    for first in (0, 1000, 2000):
+    for round_, end in enumerate(ends):
+        first = 1000 * round_
         sending = asyncio.create_task(publish(patient, first, first + 1000))
         await wait_until(partial(readers[0].has, first + 100), what="messages")
-        await asyncio.to_thread(node.stop)
+        await asyncio.to_thread(end)
         await node.begin()
         await sending
     reading[5:] = [asyncio.create_task(reader.run()) for reader in readers[5:]]
     try:
-        expected = [b"%d" % number for number in range(3000)]
-        await wait_until(lambda: all(reader.has(3000) for reader in readers), 30, what="all messages")
+        count = 1000 * len(ends)
+        expected = [b"%d" % number for number in range(count)]
+        await wait_until(lambda: all(reader.has(count) for reader in readers), 30, what="all messages")
         assert [reader.received == expected for reader in readers] == [True] * 10
         assert [reader.sessions_begun for reader in readers] == [1] * 10
     finally:
         for task in reading:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
-    assert node.link_status()["epochs_total"] == 0, "the link went on too"
 
 
-async def test_a_killed_node_tells_that_its_sessions_are_gone(node: LiveNode) -> None:
+async def test_a_killed_node_with_workers_tells_that_its_sessions_are_gone(nodes: Nodes, patient: Mosquitto) -> None:
     """Nothing older is restored: Session Present is 0, and the client knows that it must begin anew."""
+    node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK), settings=WORKERS)
     await node.begin()
     async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
         await client.subscribe(b"plant/#", qos=1)
@@ -143,12 +200,16 @@ async def test_sessions_that_wait_are_not_kept_for_later(nodes: Nodes, node: Liv
     async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE):
         pass
     await asyncio.to_thread(node.stop)
-    file = nodes.directory / "edge-1" / "sessions-edge-1"
-    assert file.exists()
-    node.links = node.links.replace('[sessions]\nstorage = "disc"\n', "")
+    kept = node.links
+    node.links = kept.replace('[sessions]\nstorage = "disc"\n', "")
     await node.begin()
-    assert not file.exists()
+    assert not (nodes.directory / "edge-1" / "sessions-edge-1").exists()
     assert "sessions of an earlier process removed" in node.log_text()
+    await asyncio.to_thread(node.stop)
+    node.links = kept
+    await node.begin()
+    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+        assert not client.connack.session_present
 
 
 async def test_a_start_that_fails_leaves_the_sessions_to_the_next(nodes: Nodes, node: LiveNode) -> None:

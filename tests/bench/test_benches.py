@@ -96,15 +96,30 @@ def test_a_flashmq_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: py
     assert f"FLASHMQ names '{tmp_path / 'flashmq'}', which is no program" in done.stderr
 
 
-def test_qos2_is_measured_alone_and_in_a_pool(tmp_path: Path) -> None:
+def test_qos2_is_measured_alone_in_a_pool_and_on_disk(tmp_path: Path) -> None:
     """Every handshake comes to its end, and a member asks nobody about its sessions meanwhile."""
     options = ["--subscribers", "2", "--publishers", "2", "--messages", "100"]
     results = measure(tmp_path, "qos2", *options)
 
-    assert servers(results) == ["alone", "member of a pool"]
-    alone, member = results
+    assert servers(results) == ["alone", "member of a pool", "values on disk", "sessions on disk too"]
+    alone, member, values, sessions = results
     assert member["asked"][0]["reached"] == pytest.approx(member["messages/s"] / alone["messages/s"])
-    assert [result["calls to members"] for result in results] == [0, 0]
+    assert sessions["asked"][0]["reached"] == pytest.approx(sessions["messages/s"] / values["messages/s"])
+    assert [result["calls to members"] for result in results] == [0, 0, 0, 0]
+
+
+def test_sessions_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
+    """The clients that are looked at get all that waited for them."""
+    results = measure(tmp_path, "sessions", "--sessions", "20", "--messages", "10")
+    assert [result["end"] for result in results] == ["SIGTERM", "SIGKILL"]
+    assert all(result["start s"] > 0 for result in results)
+
+
+def test_durable_sessions_are_measured_with_and_without_a_disk(tmp_path: Path) -> None:
+    """Their values are on disk in both."""
+    options = ["--durable", "--subscribers", "2", "--qos", "1", "--deliveries", "2000"]
+    results = measure(tmp_path, "fanout", *options)
+    assert servers(results) == ["ours, values on disk", "ours, sessions on disk too"]
 
 
 def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:

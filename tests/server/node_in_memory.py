@@ -15,6 +15,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, Update, content_digest
 from fanout.server import PublishVerdict, Server
 from fanout.server.accept.routing_stream import ConnectionRouter
+from fanout.storage.store import DiskStore
 
 __all__ = ["ManualClock", "NodeInMemory", "update"]
 
@@ -48,6 +49,7 @@ class NodeInMemory:
     Attributes:
         verdicts: What `publish` answers for a topic that begins with a key, instead of taking the message.
         published: Every row that was published, with its client.
+        storage: Where batches go before they are dispatched; None for nowhere.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class NodeInMemory:
         self.replica = Replica()
         self.verdicts: dict[bytes, Callable[[], PublishVerdict]] = {}
         self.published: list[tuple[str, PublishRow]] = []
+        self.storage: DiskStore | None = None
         self.config = ServerConfig(**{"listen": LOOPBACK, **settings})  # type: ignore[arg-type]  # tests know the keys
         self.server = Server(
             self.config,
@@ -103,7 +106,9 @@ class NodeInMemory:
     def take(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Apply and dispatch updates, as if they came from a link."""
         changes = self.replica.apply(updates, phase=Phase.LIVE)
-        return self.server.dispatch(changes.dispatch, origin=origin)
+        if self.storage is not None:
+            self.storage.put("link", [changes], origin=origin)
+        return self.server.dispatch(changes.dispatch, origin=origin, position=changes.position)
 
     def set(self, topic: bytes, payload: bytes, **more: object) -> None:
         """Apply and dispatch one retained update; see `update`."""

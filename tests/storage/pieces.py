@@ -36,9 +36,9 @@ class FailingDisk:
         self.broken = broken
         commit = RetainedFile.commit
 
-        def commit_or_fail(file: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
+        def commit_or_fail(file: RetainedFile, writes: Any, sessions: Any, *, clients: Any, force: bool) -> None:
             if self.broken:
                 raise sqlite3.OperationalError("database or disk is full")
-            commit(file, writes, sessions, force=force)
+            commit(file, writes, sessions, clients=clients, force=force)
 
         monkeypatch.setattr(RetainedFile, "commit", commit_or_fail)

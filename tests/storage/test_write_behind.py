@@ -91,10 +91,10 @@ async def test_of_what_is_left_beside_the_values_only_the_newest_is_made(
     entered, go_on = threading.Event(), threading.Event()
     commit = RetainedFile.commit
 
-    def slow(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def slow(self: RetainedFile, writes: Any, sessions: Any, *, clients: Any, force: bool) -> None:
         entered.set()
         assert go_on.wait(30)
-        commit(self, writes, sessions, force=force)
+        commit(self, writes, sessions, clients=clients, force=force)
 
     monkeypatch.setattr(RetainedFile, "commit", slow)
     made: list[tuple[int, str]] = []
@@ -129,8 +129,8 @@ async def test_done_comes_in_order_and_after_the_commit(tmp_path: Path, monkeypa
     told: list[str] = []
     commit = RetainedFile.commit
 
-    def watched(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
-        commit(self, writes, sessions, force=force)
+    def watched(self: RetainedFile, writes: Any, sessions: Any, *, clients: Any, force: bool) -> None:
+        commit(self, writes, sessions, clients=clients, force=force)
         told.extend(f"committed {topic.decode()}" for values in writes.values() for topic in values)
 
     monkeypatch.setattr(RetainedFile, "commit", watched)
@@ -180,6 +180,20 @@ async def test_a_disk_that_fails_until_the_end_is_told(tmp_path: Path, monkeypat
         assert not await asyncio.to_thread(storage.close, timeout_s=0.05)
 
 
+async def test_messages_of_the_history_count_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold memory until they are committed, also those that are not retained and have no payload."""
+    disk = FailingDisk(monkeypatch, broken=True)
+    replica = Replica()
+    async with started(tmp_path / "r") as storage:
+        storage.keep_history(True)
+        messages: list[Update] = [(b"m", b"", 1, False, b"", 1, 0, 0, None) for _ in range(7)]
+        storage.put("a", [changes_of(replica, *messages, value(b"t"))])
+        assert storage.waiting == 8
+        disk.broken = False
+        await committed(storage)
+        assert storage.waiting == 0
+
+
 async def test_transactions_are_cut_by_bytes_also_after_an_outage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,11 +206,11 @@ async def test_transactions_are_cut_by_bytes_also_after_an_outage(
     broken = True
     commit = RetainedFile.commit
 
-    def watched(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def watched(self: RetainedFile, writes: Any, sessions: Any, *, clients: Any, force: bool) -> None:
         sizes.append(sum(len(update[1]) for values in writes.values() for update in values.values()))
         if broken:
             raise sqlite3.OperationalError("disk I/O error")
-        commit(self, writes, sessions, force=force)
+        commit(self, writes, sessions, clients=clients, force=force)
 
     monkeypatch.setattr(RetainedFile, "commit", watched)
     replica = Replica()
@@ -281,9 +295,9 @@ async def test_what_is_committed_is_forced_in_time(
     forces: list[bool] = []
     commit = RetainedFile.commit
 
-    def watched(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def watched(self: RetainedFile, writes: Any, sessions: Any, *, clients: Any, force: bool) -> None:
         forces.append(force)
-        commit(self, writes, sessions, force=force)
+        commit(self, writes, sessions, clients=clients, force=force)
 
     monkeypatch.setattr(RetainedFile, "commit", watched)
     async with started(tmp_path / "r", sync=sync) as storage:

@@ -27,7 +27,10 @@ from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.client.connack import Terms, encode_refusal
+from fanout.server.client.session_journal import SessionJournal
 from fanout.server.client.topic_aliases import TopicAliases
+from fanout.server.routing.subscribers import Write
+from fanout.server.session.gated_output import GatedOutput
 from fanout.server.session.session import Session
 
 __all__ = ["ClientConnection", "ConnectionState", "Handler"]
@@ -116,6 +119,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._kept_items: list[Item] = []
         self._continuing = False  # whether the next turn of the event loop decodes more of the last read
         self._on_end: Callable[[], object] | None = None
+        self._gate: GatedOutput | None = None
+        """Holds its output back until the session is on disk; None for a session that is not written there."""
 
     # The callbacks of asyncio.
 
@@ -133,6 +138,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is ConnectionState.CONNECTING:  # the client left
             self._context.counters.connections_refused += 1
         self._end()
+        if self._gate is not None:
+            self._gate.drop()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
         self._handler.remove_connection(self)
@@ -179,9 +186,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._reading:
             self._reading = True
             self._read_on()
-        if self.session is not None:
-            self.session.resume()
-            self.pump_later()
+        self._go_on()
 
     @property
     def awaits_connect(self) -> bool:
@@ -217,10 +222,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Return whether it is being closed."""
         return self.state is ConnectionState.CLOSING
 
-    def open(self, session: Session, terms: Terms, *, session_present: bool) -> None:
-        """Accept the client: send CONNACK, then the messages of its session."""
+    def open(
+        self, session: Session, terms: Terms, *, session_present: bool, journal: SessionJournal | None = None
+    ) -> None:
+        """Accept the client: send CONNACK, then the messages of its session.
+
+        Args:
+            session: The session.
+            terms: What was agreed with the client.
+            session_present: Whether the client continues it.
+            journal: Writes sessions to disk; None where none are written.
+        """
         self.state = ConnectionState.OPEN
         self.session = session
+        if journal is not None:
+            self._gate = journal.gate(session, write=self._write, on_room=self._go_on)
         self._keep_alive_s = terms.keep_alive_s
         self.bridge = terms.bridge
         if terms.topic_alias_max:
@@ -230,7 +246,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._watch_keep_alive(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
         connack = Connack(session_present, ReasonCode.SUCCESS, terms.properties)
         self._answers.append(encode(connack, version=terms.wire.version))
-        self._answers.append(session.connect(self._write, window=terms.window))
+        self._answers.append(session.connect(self._send, window=terms.window))
         self.send_answers()
         self.pump_later()
 
@@ -333,7 +349,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         data = session.take(now_ns=self._context.clock.now_ns(), messages_max=PIECE_MESSAGES, bytes_max=PIECE_BYTES)
         if data:
             self._context.counters.sent_bytes += len(data)
-            self._write(data)
+            self._send(data)
         return self._can_write() and session.sender.pending and not session.sender.inflight.blocked
 
     # Packets.
@@ -400,7 +416,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _can_write(self) -> bool:
-        return self._writable and not self._transport.is_closing()
+        has_room = self._gate is None or not self._gate.is_full
+        return self._writable and has_room and not self._transport.is_closing()
+
+    @property
+    def _send(self) -> Write:
+        """Writes bytes, once what they say is on disk where that is asked for."""
+        return self._write if self._gate is None else self._gate.write
+
+    def _go_on(self) -> None:
+        """Send messages again, after the socket or the gate was full."""
+        if self.session is not None and self._can_write():
+            self.session.resume()
+            self.pump_later()
 
     def _write(self, data: bytes) -> None:
         # A transport whose socket failed is closing at once, but reports it only in the next turn of the event loop.
@@ -421,7 +449,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not data:
             return
         self._context.counters.sent_bytes += len(data)
-        self._write(data)
+        self._send(data)
         limit = self._context.config.write_buffer_high_bytes * _REPLIES_FACTOR
         if self._reading and not self._writable and self._transport.get_write_buffer_size() > limit:
             self._reading = False
@@ -444,7 +472,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.send_answers()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
-        self._transport.close()
+        if self._gate is None:
+            self._transport.close()
+        else:
+            self._gate.when_empty(self._transport.close)
         self._deadline = self._context.timer.after(LINGER_S, self.abort)
 
     def _cancel_deadline(self) -> None:

@@ -77,6 +77,7 @@ class PacketHandlers:
             case Unsubscribe():
                 if self._may_answer(connection, session, Unsuback(1, (0,) * len(item.topic_filters))):
                     unsuback = self._registry.unsubscribe(session, item)
+                    self._lifecycles.note_subscriptions(session)
                     connection.answer(encode(unsuback, version=session.wire.version))
                     connection.pump_later()
             case Disconnect():
@@ -110,6 +111,7 @@ class PacketHandlers:
     def _receive_subscribe(self, connection: ClientConnection, session: Session, packet: Subscribe) -> None:
         def decided(refused: Mapping[int, ReasonCode]) -> None:
             suback = self._registry.subscribe(session, packet, bridge=connection.bridge, refused=refused)
+            self._lifecycles.note_subscriptions(session)
             connection.answer(encode(suback, version=session.wire.version))
             connection.pump_later()
             if self._subscribed is not None:

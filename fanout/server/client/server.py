@@ -22,6 +22,7 @@ from fanout.config import ServerConfig
 from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.history import HistoryBatch
 from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
@@ -37,6 +38,7 @@ from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, li
 from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
+from fanout.server.client.session_journal import SessionJournal, SessionStore
 from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.client.session_moves import SessionMoves
 from fanout.server.client.slow_clients import LOOK_S, SlowClients
@@ -123,7 +125,6 @@ class Server:
         self._dispatcher = Dispatcher(self.registry.index, counters=counters)
         self._slots = ConnectionSlots(config, counters=counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
-        self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._all_gone = asyncio.Event()
         self._slow_clients = SlowClients(context)
@@ -154,7 +155,6 @@ class Server:
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
-        self._loop = asyncio.get_running_loop()
         if sockets is None:
             await self._listeners.open(self.config.listeners, self)
         else:
@@ -170,9 +170,9 @@ class Server:
         self.lifecycles.stopping = True
         self._listeners.close()
         reason_code, properties = self.lifecycles.farewell(ReasonCode.SERVER_SHUTTING_DOWN)
-        until_s = self._loop.time() + deadline_s
+        until_s = asyncio.get_running_loop().time() + deadline_s
         while waiting := [one for one in self._connections if one.session is not None]:
-            in_time = self._loop.time() < until_s
+            in_time = asyncio.get_running_loop().time() < until_s
             for connection in waiting:
                 session = connection.session
                 if session is not None and (session.is_idle or not in_time):
@@ -223,22 +223,33 @@ class Server:
         queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
         return max((len(session.sender.newest_values) for session in queued), default=0)
 
-    def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
+    def dispatch(self, updates: list[Update], *, origin: str | None = None, position: int = 0) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
 
         Args:
             updates: The updates in order; retained ones are in the store already.
             origin: Client Identifier of the local client that published all of them, for No Local; None when
                 they came from elsewhere.
+            position: Number of the batch in the history of messages on disk; 0 when it is not there.
 
         Returns:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
         session = self.registry.get(origin) if origin is not None else None
-        handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session)
+        handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
         return handed
+
+    def dispatch_again(self, batch: HistoryBatch) -> None:
+        """Deliver a batch that an earlier process has dispatched to the sessions that are restored so far."""
+        session = None if batch.origin is None else self.registry.get(batch.origin)
+        self._dispatcher.dispatch(batch.updates, now_ns=batch.dispatched_ns, origin=session, position=batch.position)
+
+    def keep_journal(self, store: SessionStore) -> SessionJournal:
+        """Write durable sessions to disk from now on, and return what does it."""
+        self.lifecycles.journal = SessionJournal(self.context, store, registry=self.registry, moves=self.moves)
+        return self.lifecycles.journal
 
     def correct(self, values: Sequence[Update]) -> None:
         """Send the corrected expiry of delivered values to the fanout nodes below; other clients get nothing.

@@ -159,7 +159,9 @@ class SessionMoves:
             raise refused(client_id, MoveRefusal.NO_SESSION)
         if (reason := self._why_it_stays(session)) is not None:
             raise refused(client_id, reason)
-        exported = self._export(session, ExportedMessages(now_ns=self._clock.now_ns()), keep=keep)
+        messages = ExportedMessages(now_ns=self._clock.now_ns())
+        exported, expired = self.value_of(session, messages, waiting=[message for message, _ in queued(session, keep)])
+        self._counters.dropped[DropReason.EXPIRED] += expired
         self._lifecycles.cancel_deadlines(session)
         self._logger.debug("session_exported", client_id=client_id, queued=len(exported.queue))
         return exported
@@ -171,8 +173,30 @@ class SessionMoves:
         """
         messages = ExportedMessages(now_ns=self._clock.now_ns())
         for session in self._registry:
-            if self._why_it_stays(session, promised=True) is None:
-                yield self._export(session, messages)
+            if self.outlives(session):
+                yield self.value_of(session, messages, waiting=[message for message, _ in queued(session)])[0]
+
+    def outlives(self, session: Session) -> bool:
+        """Return whether a session outlives this process."""
+        return self._why_it_stays(session, promised=True) is None
+
+    def value_of(
+        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
+    ) -> tuple[ExportedSession, int]:
+        """Return the value of a session, and how many of its messages were left out because they have expired.
+
+        Args:
+            session: The session, which is not changed.
+            messages: Values of messages, with the time.
+            waiting: The queued messages that go along.
+        """
+        return export_state(
+            session,
+            expiry_left_ms=self._left_ms(session.expiry, whole_s=session.expiry_s),
+            will_left_ms=self._will_left_ms(session),
+            messages=messages,
+            waiting=waiting,
+        )
 
     def take_back(self, exported: ExportedSession) -> None:
         """Let a session go on that was exported, if it is still here and its client has not come back."""
@@ -267,19 +291,6 @@ class SessionMoves:
     def stop_collecting(self, session: Session) -> None:
         """Collect nothing more; see `SessionRegistry.stop_collecting`."""
         self._registry.stop_collecting(session)
-
-    def _export(
-        self, session: Session, messages: ExportedMessages, *, keep: Callable[[int, bytes], bool] | None = None
-    ) -> ExportedSession:
-        exported, expired = export_state(
-            session,
-            expiry_left_ms=self._left_ms(session.expiry, whole_s=session.expiry_s),
-            will_left_ms=self._will_left_ms(session),
-            messages=messages,
-            keep=keep,
-        )
-        self._counters.dropped[DropReason.EXPIRED] += expired
-        return exported
 
     def _access(self, exported: ExportedSession) -> Access | None:
         if self._gate is None or exported.owner is None:

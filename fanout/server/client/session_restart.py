@@ -49,6 +49,9 @@ class SessionRestart:
         self._ended: dict[str, ExportedSession] = {}
         """Sessions that expired while no process ran and whose Will Message is not published yet, by Client
         Identifier."""
+        self._makers: dict[int, MessageMaker] = {}
+        self._restored = self._expired = self._refused = 0
+        self._away_ms = 0
 
     async def take_over(self, sessions: Iterable[ExportedSession], *, left_ns: int) -> None:
         """Give the server the sessions of an earlier process, before it serves.
@@ -57,28 +60,51 @@ class SessionRestart:
             sessions: The sessions.
             left_ns: Unix time in nanoseconds at which that process left them.
         """
-        away_ms = max(0, self._clock.now_ns() - left_ns) // _NS_PER_MS
-        make = MessageMaker(now_ns=left_ns)  # so that what expires does so as if nothing had happened
-        restored = expired = refused = 0
         for number, session in enumerate(sessions, 1):
-            try:
-                if session.expiry_left_ms <= away_ms:
-                    expired += 1
-                    self._end_later(session)
-                else:
-                    self._server.moves.import_session(_aged(session, away_ms), messages=make)
-                    restored += 1
-            except SessionMoveRefused as refusal:
-                refused += 1
-                self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)
+            self.restore(session, left_ns=left_ns)
             if number % _RESTORED_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self.tell()
+
+    def has_will_of(self, client_id: str) -> bool:
+        """Return whether the Will Message of a session that has expired is to be published."""
+        return client_id in self._ended
+
+    def restore(self, session: ExportedSession, *, left_ns: int, was_connected: bool = False) -> bool:
+        """Give the server a session, or let it end if it has expired since; return whether anything is left of it.
+
+        Args:
+            session: The session.
+            left_ns: Unix time in nanoseconds at which it was left.
+            was_connected: Whether its client was connected then, so that its expiry begins now.
+        """
+        away_ms = 0 if was_connected else max(0, self._clock.now_ns() - left_ns) // _NS_PER_MS
+        self._away_ms = max(self._away_ms, away_ms)
+        if session.expiry_left_ms <= away_ms:
+            self._expired += 1
+            self._end_later(session)
+            return session.will is not None
+        make = self._makers.get(left_ns)
+        if make is None:  # what expires does so as if nothing had happened; sessions left together share messages
+            make = self._makers[left_ns] = MessageMaker(now_ns=left_ns)
+        try:
+            self._server.moves.import_session(_aged(session, away_ms), messages=make)
+        except SessionMoveRefused as refusal:
+            self._refused += 1
+            self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)
+            return False
+        self._restored += 1
+        return True
+
+    def tell(self) -> None:
+        """Log what was restored."""
+        self._makers.clear()
         self._logger.info(
             "sessions restored",
-            sessions=restored,
-            expired=expired,
-            refused=refused,
-            away_s=round(away_ms / _MS_PER_S, 1),
+            sessions=self._restored,
+            expired=self._expired,
+            refused=self._refused,
+            away_s=round(self._away_ms / _MS_PER_S, 1),
         )
 
     def leave(self) -> Iterator[ExportedSession]:
@@ -92,6 +118,8 @@ class SessionRestart:
         def end() -> None:
             del self._ended[session.client_id]
             self._server.moves.publish_will(session)
+            if self._server.lifecycles.journal is not None:
+                self._server.lifecycles.journal.mark(session.client_id)
 
         if session.will is not None:
             self._ended[session.client_id] = replace(

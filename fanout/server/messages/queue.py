@@ -41,7 +41,18 @@ class Conflated(NamedTuple):
 class MessageBatch:
     """Messages of one dispatch for one audience, shared by all its members."""
 
-    __slots__ = ("_bytes", "_conflated", "_durable", "_sums", "data", "expiring", "frames", "messages", "wire")
+    __slots__ = (
+        "_bytes",
+        "_conflated",
+        "_durable",
+        "_sums",
+        "data",
+        "expiring",
+        "frames",
+        "messages",
+        "position",
+        "wire",
+    )
 
     def __init__(
         self,
@@ -51,6 +62,7 @@ class MessageBatch:
         frames: list[Frame] | None = None,
         data: bytes | None = None,
         expiring: bool = False,
+        position: int = 0,
     ) -> None:
         self.messages = messages
         """In order."""
@@ -62,6 +74,8 @@ class MessageBatch:
         """All frames joined; None unless every message has QoS 0."""
         self.expiring = expiring
         """True when a message has a Message Expiry Interval, so that the frames go stale."""
+        self.position = position
+        """Number of the dispatched batch in the history of messages on disk; 0 when it is not there."""
         self._bytes = -1
         # Bytes of the messages before each index, and of all; computed once, when a part is asked for.
         self._sums: list[int] | None = None
@@ -71,7 +85,7 @@ class MessageBatch:
     def durable(self) -> MessageBatch:
         """Return the messages at QoS 1 and 2, which a session without a Network Connection keeps."""
         if self._durable is None:
-            self._durable = MessageBatch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
+            self._durable = self.part([m for m in self.messages if m[1]])
         return self._durable
 
     def conflated(self) -> Conflated:
@@ -102,7 +116,7 @@ class MessageBatch:
             if len(rest) == len(self.messages):
                 others = self  # with its frames
             elif rest:
-                others = MessageBatch(rest, wire=self.wire, expiring=self.expiring)
+                others = self.part(rest)
             self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
         return self._conflated
 
@@ -134,6 +148,10 @@ class MessageBatch:
         """Return the index of the first message after `size` bytes from index `start`, or the number of messages."""
         sums = self._byte_sums()
         return min(bisect_left(sums, sums[start] + size), len(self.messages))
+
+    def part(self, messages: list[Message]) -> MessageBatch:
+        """Return a batch of some of its messages."""
+        return MessageBatch(messages, wire=self.wire, expiring=self.expiring, position=self.position)
 
     def _byte_sums(self) -> list[int]:
         if self._sums is None:
@@ -216,10 +234,8 @@ class MessageQueue:
             start = start if index else self._start
             waiting = batch.messages[start:]
             dropped += [message for message in waiting if not message[1]]
-            if start == 0:
-                durable = batch.durable()  # one for all sessions
-            else:
-                durable = MessageBatch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
+            # Of a whole batch it is one for all sessions.
+            durable = batch.durable() if start == 0 else batch.part([message for message in waiting if message[1]])
             if durable.messages:
                 self._entries.append((durable, 0))
         self._start = 0
@@ -231,10 +247,15 @@ class MessageQueue:
         """Return the oldest batch and the index of its oldest message; the queue must not be empty."""
         return self._entries[0][0], self._start
 
+    def entries(self) -> Iterator[tuple[MessageBatch, int]]:
+        """Return the batches in the queue, in order, each with the index of the first message that waits."""
+        for index, (batch, start) in enumerate(self._entries):
+            yield batch, start if index else self._start
+
     def waiting(self) -> Iterator[Message]:
         """Return the messages in the queue, in order; the queue must not change meanwhile."""
-        for index, (batch, start) in enumerate(self._entries):
-            yield from batch.messages[start if index else self._start :]
+        for batch, start in self.entries():
+            yield from batch.messages[start:]
 
     def advance(self, count: int) -> None:
         """Remove the `count` oldest messages; they must be of the batch that `head` returns."""
@@ -260,7 +281,7 @@ class MessageQueue:
         stop = len(batch.messages)
         self.bytes -= batch.bytes_between(start, stop)
         messages = batch.messages[start:stop]
-        rest = MessageBatch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
+        rest = batch.part([message for message in messages if message[1]])
         dropped = len(messages) - len(rest.messages)
         self.messages -= dropped
         self.appended_total -= dropped

@@ -116,10 +116,14 @@ class SharedInflight:
 
     def messages_from(self, position: int) -> Iterator[tuple[int, Message]]:
         """Return position and message from `position` on; a follower must have them in flight."""
-        for start, messages, _ in self._entries:
-            if start + len(messages) > position:
-                first = max(position, start)
-                yield from enumerate(messages[first - start :], first)
+        found: list[tuple[int, list[Message]]] = []
+        for start, messages, _ in reversed(self._entries):  # entries of long ago may be there still
+            if start <= position:
+                found.append((position, messages[position - start :]))
+                break
+            found.append((start, messages))
+        for first, messages in reversed(found):
+            yield from enumerate(messages, first)
 
     def catch_up(self) -> None:
         """Record that one follower that was behind has completed everything."""
@@ -156,6 +160,16 @@ class Follower:
         """Packet Identifier that was last sent to this session individually; 0 for none."""
         return self._outbound.last_packet_id
 
+    def messages(self) -> Iterator[tuple[int, Message, SendState]]:
+        """Return the messages of the log that are in flight, as `Outbound.in_flight` does."""
+        log = self.log
+        if log is None or self.completed == log.end:
+            return
+        state = SendState.AWAIT_PUBACK if log.qos == 1 else SendState.AWAIT_PUBREC
+        for position, message in log.messages_from(self.completed):
+            released = position < self._received
+            yield position % _CYCLE + 1, message, SendState.AWAIT_PUBCOMP if released else state
+
     def join(self, log: SharedInflight, count: int) -> bool:
         """Follow `log`, if `count` more messages fit the window and their identifiers are not in use.
 
@@ -184,21 +198,21 @@ class Follower:
         log = self.log
         if log is None:
             return
+        in_flight = list(self.messages())
         self.log = None
         self.limit = 0
         outbound = self._outbound
         if self.completed < log.end:
-            state = SendState.AWAIT_PUBACK if log.qos == 1 else SendState.AWAIT_PUBREC
-            for position, message in log.messages_from(self.completed):
-                outbound.adopt(
-                    position % _CYCLE + 1,
-                    message,
-                    SendState.AWAIT_PUBCOMP if position < self._received else state,
-                    size=message_bytes(message),
-                )
+            for packet_id, message, state in in_flight:
+                outbound.adopt(packet_id, message, state, size=message_bytes(message))
             log.catch_up()
-        outbound.continue_behind((log.end - 1) % _CYCLE + 1 if log.end else 0)
+        outbound.continue_behind(_last_packet_id(log))
         log.followers -= 1
+
+    @property
+    def last_shared_packet_id(self) -> int | None:
+        """Packet Identifier that its log used last, 0 for none; None while it follows none."""
+        return None if self.log is None else _last_packet_id(self.log)
 
     def refresh(self) -> None:
         """Bring `limit` up to date after an acknowledgement."""
@@ -281,3 +295,7 @@ class Follower:
         self.refresh()
         if self.completed == log.end:
             log.catch_up()
+
+
+def _last_packet_id(log: SharedInflight) -> int:
+    return (log.end - 1) % _CYCLE + 1 if log.end else 0

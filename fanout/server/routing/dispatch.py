@@ -45,18 +45,24 @@ class Dispatcher:
     def __init__(self, index: AudienceIndex, *, counters: Counters) -> None:
         self._index = index
         self._counters = counters
+        self._position = 0
+        """Number of the batch that is dispatched, in the history of messages."""
 
-    def dispatch(self, updates: list[Update], *, now_ns: int, origin: Subscriber | None = None) -> int:
+    def dispatch(
+        self, updates: list[Update], *, now_ns: int, origin: Subscriber | None = None, position: int = 0
+    ) -> int:
         """Deliver `updates`, in order, to every session with a matching subscription.
 
         Args:
             updates: Updates that are in the store already, so that no client misses both the retained and the live one.
             now_ns: Unix time in nanoseconds.
             origin: The session that published them; None when they came from elsewhere.
+            position: Number of the batch in the history of messages on disk; 0 when it is not there.
 
         Returns:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
+        self._position = position
         if not self._index:  # no subscriptions, as during most first snapshots: no route is looked up
             return 0
         # One loop on local variables, with a copy of the fast paths of `encode_message` and `encode_frame`. With one
@@ -138,6 +144,7 @@ class Dispatcher:
             values: The values as they are in the store now.
             now_ns: Unix time in nanoseconds.
         """
+        self._position = 0
         individual: dict[Subscriber, list[Message]] = {}
         for value in values:
             routes, _ = self._index.routes(value[0])
@@ -150,6 +157,7 @@ class Dispatcher:
 
     def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
         """Deliver messages that a former member of a share group did not get, to the other members of the group."""
+        self._position = 0
         individual: dict[Subscriber, list[Message]] = {}
         for group, update in messages:
             self._deliver_to_group(group, update, individual)
@@ -188,7 +196,7 @@ class Dispatcher:
                 handed += self._deliver(audience, collected, now_ns)
         for session, messages in individual.items():
             expiring = any(message[0][6] for message in messages)
-            batch = MessageBatch(messages, wire=session.wire, expiring=expiring)
+            batch = MessageBatch(messages, wire=session.wire, expiring=expiring, position=self._position)
             handed += len(messages)
             if session.write is None:
                 session.enqueue(batch)
@@ -213,7 +221,12 @@ class Dispatcher:
         batch: MessageBatch | None = None
         if collected.keeps:
             batch = MessageBatch(
-                collected.messages, wire=audience.wire, frames=frames, data=data, expiring=collected.expiring
+                collected.messages,
+                wire=audience.wire,
+                frames=frames,
+                data=data,
+                expiring=collected.expiring,
+                position=self._position,
             )
         if data is not None and frames is not None:
             for write in tuple(audience.direct.values()):

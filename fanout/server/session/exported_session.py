@@ -7,7 +7,8 @@ the value of a session, and a session of the value.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fanout.access.identity import Identity
 from fanout.mqtt.delivery import SendState
@@ -80,10 +81,11 @@ class ExportedMessage:
     """ShareName and Topic Filter of the shared subscription it came by; None for another one."""
     replaces_retained: bool = False
     """True when it takes the place of the retained message of its topic in a retained delivery."""
+    form: bytes | None = field(init=False, default=None, compare=False, repr=False)
+    """Its bytes in `session_format`, once they were made."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedInFlight:
+class ExportedInFlight(NamedTuple):
     """A message at QoS 1 or 2 that was sent and is not completed."""
 
     packet_id: int

@@ -7,6 +7,7 @@ Size (MQTT 5, sections 3.1.2.11, 4.3, 4.4 and 4.9). `sender` owns the order of m
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import chain
 from operator import itemgetter
 
@@ -92,6 +93,16 @@ class Inflight:
     def messages(self) -> int:
         """Number of messages at QoS 1 and 2 that are sent and not completed."""
         return len(self.outbound) + self.follower.in_flight
+
+    def in_flight(self) -> Iterator[tuple[int, Message, SendState]]:
+        """Return the messages at QoS 1 and 2 that are sent and not completed, as `Outbound.in_flight` does."""
+        return chain(self.outbound.in_flight(), self.follower.messages())
+
+    @property
+    def last_packet_id(self) -> int:
+        """The Packet Identifier that was used last; 0 before the first."""
+        shared = self.follower.last_shared_packet_id
+        return self.outbound.last_packet_id if shared is None else shared
 
     def acknowledge(self, run: AckRun) -> bytes:
         """Process a run of PUBACK, PUBREC or PUBCOMP and return the answers."""

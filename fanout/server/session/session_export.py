@@ -7,7 +7,7 @@ left are named, up to `RETAINED_TOPICS_MAX`; a longer delivery begins anew at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -56,13 +56,27 @@ class ExportedMessages:
         self.now_ns = now_ns
         """Unix time in nanoseconds."""
         self._values: dict[int, tuple[Message, ExportedMessage]] = {}  # by identity, which each entry keeps in use
+        self._earlier: dict[int, tuple[Message, ExportedMessage]] = {}
 
     def of(self, message: Message) -> ExportedMessage:
         """Return the value of a message."""
         known = self._values.get(id(message))
         if known is None:
-            known = self._values[id(message)] = (message, _exported(message, now_ns=self.now_ns))
+            known = self._earlier.get(id(message))
+            if known is None or message[0][6]:  # what remains until it expires is another now
+                known = message, _exported(message, now_ns=self.now_ns)
+            self._values[id(message)] = known
         return known[1]
+
+    def later(self, now_ns: int) -> ExportedMessages:
+        """Return the values at a later time; of messages that do not expire they are the same, and are kept once more.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+        """
+        later = ExportedMessages(now_ns=now_ns)
+        later._earlier = self._values
+        return later
 
 
 class MessageMaker:
@@ -91,16 +105,16 @@ def export_state(
     expiry_left_ms: int,
     will_left_ms: int | None,
     messages: ExportedMessages,
-    keep: Callable[[int, bytes], bool] | None = None,
+    waiting: Sequence[Message],
 ) -> tuple[ExportedSession, int]:
-    """Return the value of a session without a Network Connection, which is not changed.
+    """Return the value of a session, which is not changed.
 
     Args:
-        session: The session; no message of its client waits for a verdict.
+        session: The session. A message of its client that waits for a verdict is left out.
         expiry_left_ms: Time until it ends, in milliseconds.
         will_left_ms: Time until its Will Message is published; None when that is at its end.
         messages: Values of messages, with the time.
-        keep: Returns whether a queued message goes along, given its position in the queue and its topic; None for all.
+        waiting: The queued messages that go along.
 
     Returns:
         The value, and the number of queued messages that were left out because they have expired.
@@ -108,9 +122,8 @@ def export_state(
     sender, now_ns = session.sender, messages.now_ns
     in_flight = [
         ExportedInFlight(packet_id, state, None if state is SendState.AWAIT_PUBCOMP else messages.of(message))
-        for packet_id, message, state in sender.inflight.outbound.in_flight()
+        for packet_id, message, state in sender.inflight.in_flight()
     ]
-    waiting = [message for message, _ in queued(session, keep)]
     left = [
         replace(messages.of(message), replaces_retained=True)
         if sender.replaces_retained(message)
@@ -125,7 +138,7 @@ def export_state(
         expiry_left_ms=expiry_left_ms,
         subscriptions=subscriptions_of(session),
         in_flight=tuple(in_flight),
-        last_packet_id=sender.inflight.outbound.last_packet_id,
+        last_packet_id=sender.inflight.last_packet_id,
         queue=tuple(left),
         retained=tuple(
             ExportedRetained(delivery.topic_filter, delivery.topics_left(RETAINED_TOPICS_MAX))

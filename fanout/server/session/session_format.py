@@ -13,6 +13,7 @@ there, every value against its rules, and only the exact form that `encode_sessi
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
@@ -40,6 +41,8 @@ VERSION: Final = 1
 
 _READABLE: Final = frozenset({VERSION})
 _HINT: Final = "Compare the versions of the members of the pool, or of this fanout and the one that stored it"
+_IN_FLIGHT: Final = struct.Struct("!HB")
+"""Packet Identifier, and index of the state."""
 _STATES: Final = (SendState.AWAIT_PUBACK, SendState.AWAIT_PUBREC, SendState.AWAIT_PUBCOMP)
 _MEANS: Final = tuple(Means)
 _IDENTIFIER_MAX: Final = 268_435_455
@@ -74,8 +77,7 @@ def encode_sessions(sessions: Iterable[ExportedSession]) -> Iterator[bytes]:
                 numbers[id(message)] = len(written)
                 written.append(message)
         form.number(len(written) - first, 4)
-        for message in written[first:]:
-            _write_message(form, message)
+        form.parts += map(_message_form, written[first:])
         _write_session(form, session)
         yield form.joined()
 
@@ -100,8 +102,7 @@ def _write_session(form: _Writer, session: ExportedSession) -> None:
         form.number(options.identifier, 4)
     form.number(len(session.in_flight), 4)
     for one in session.in_flight:
-        form.number(one.packet_id, 2)
-        form.number(_STATES.index(one.state), 1)
+        form.parts.append(_IN_FLIGHT.pack(one.packet_id, _STATES.index(one.state)))
         if one.message is not None:
             form.message(one.message)
     form.number(session.last_packet_id, 2)
@@ -262,6 +263,16 @@ def _read_packet_id(form: _Reader) -> int:
     return packet_id
 
 
+def _message_form(message: ExportedMessage) -> bytes:
+    """Return the bytes of a message, which are made once: many sessions have the same, and each many times."""
+    if message.form is None:
+        form = _Writer()
+        _write_message(form, message)
+        object.__setattr__(message, "form", form.joined())
+    assert message.form is not None
+    return message.form
+
+
 def _write_message(form: _Writer, message: ExportedMessage) -> None:
     form.string(message.topic)
     form.blob(message.payload)
@@ -355,7 +366,7 @@ class _Writer:
     def message(self, message: ExportedMessage) -> None:
         """Write a message, or its number."""
         if self._numbers is None:
-            _write_message(self, message)
+            self.parts.append(_message_form(message))
         else:
             self.number(self._numbers[id(message)], 4)
 

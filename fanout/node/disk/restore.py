@@ -78,6 +78,7 @@ def _load(
     logger: FilteringBoundLogger,
 ) -> dict[str, Resumption]:
     resumptions: dict[str, Resumption] = {}
+    storage.check_clients()  # their sessions are restored later, when nothing can be set aside any more
     sessions = storage.sessions()
     for config, replica in links:
         resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)

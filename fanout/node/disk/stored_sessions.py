@@ -72,13 +72,20 @@ class StoredSessions:
         """
         if not self._has_restored:
             return
-        records = encode_sessions(sessions)
         try:
-            count = await asyncio.to_thread(write_records, self._path, records, now_ns=self._clock.now_ns())
+            await self.write(sessions)
         except StoreError as error:
             self._logger.error("sessions not stored", reason=error.message, hint=error.hint)
-        else:
-            self._logger.info("sessions stored", sessions=count)
+
+    async def write(self, sessions: Iterable[ExportedSession]) -> None:
+        """Write the file.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        records = encode_sessions(sessions)
+        count = await asyncio.to_thread(write_records, self._path, records, now_ns=self._clock.now_ns())
+        self._logger.info("sessions stored", sessions=count)
 
     def _read(self) -> _Left | None:
         try:

@@ -19,7 +19,7 @@ from fanout.errors import StoreError
 from fanout.mqtt.packets import Ack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node.stored_sessions import StoredSessions
+from fanout.node.disk.stored_sessions import StoredSessions
 from fanout.server.client.session_restart import RETURN_S, SessionRestart
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.support.raw_client import RawClient

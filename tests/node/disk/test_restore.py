@@ -16,7 +16,7 @@ from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.session.teardown import TOPICS_MAX
-from fanout.node.restore import OWN_STORE, restore_replicas
+from fanout.node.disk.restore import OWN_STORE, restore_replicas
 from fanout.replica.store import Replica
 from fanout.replica.update import Update, content_digest
 from fanout.selection import Selector
@@ -112,6 +112,19 @@ def test_values_without_a_session_go(tmp_path: Path) -> None:
     file.close()
     leave(tmp_path / "r")
     assert load(tmp_path / "r", None)[2] == {}
+
+
+def test_damage_in_the_history_of_messages_is_damage_too(tmp_path: Path) -> None:
+    """Sessions that would miss messages are not restored, and values without them would come to them again."""
+    leave(tmp_path / "r")
+    database = sqlite3.connect(tmp_path / "r")
+    database.execute("INSERT INTO history VALUES (7, x'0102')")
+    database.commit()
+    database.close()
+    replica, _, resumptions, lines = load(tmp_path / "r")
+    assert (len(replica), resumptions) == (0, {})
+    assert "the history of messages" in str(lines[-1]["reason"])
+    assert len(list(tmp_path.glob("*.damaged-*"))) == 1
 
 
 def test_a_value_that_was_not_written_is_damage(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Sessions on disk of a node whose clients are served by one process: in the file of retained values, always.
+
+Owns the order of things at a start: sessions are recovered before anything writes to the file, the journal begins
+with what was found, and only then clients are served. What several processes left at a stop is taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.node.disk.stored_sessions import StoredSessions
+from fanout.runtime.system_clock import Clock
+from fanout.server.client.server import Server
+from fanout.server.client.session_journal import SessionJournal
+from fanout.server.client.session_recovery import recover_sessions
+from fanout.server.client.session_restart import SessionRestart
+from fanout.server.session.exported_session import ExportedSession
+from fanout.storage.store import DiskStore
+
+__all__ = ["JournaledSessions", "sessions_on_disk"]
+
+
+async def sessions_on_disk(
+    server: Server, storage: DiskStore, *, clock: Clock, logger: FilteringBoundLogger
+) -> tuple[SessionRestart, dict[str, int | None]]:
+    """Put the sessions that the file has into a server without sessions; before `storage.start`.
+
+    Args:
+        server: The server.
+        storage: The file, open.
+        clock: Gives the time.
+        logger: Takes log lines.
+
+    Returns:
+        What restored them; and for each session in the file the number in its record, None when it was not restored.
+    """
+    restart = SessionRestart(server, clock=clock, logger=logger)
+    records = await asyncio.to_thread(storage.client_records)
+    found: dict[str, int] = {}
+    if records:
+        found = await recover_sessions(server, restart, records=records, history=storage.read_history(), logger=logger)
+        # A record may name the batch after the last one, and all before may be gone.
+        storage.history.position = max(storage.read_position(), *(position - 1 for position in found.values()), 0)
+    return restart, {client_id: found.get(client_id) for client_id in records}
+
+
+class JournaledSessions:
+    """The sessions of a node on disk."""
+
+    def __init__(
+        self,
+        server: Server,
+        storage: DiskStore,
+        *,
+        left: StoredSessions,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            server: Serves the clients.
+            storage: The file of retained values.
+            left: The file of sessions that several processes may have left.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self._server = server
+        self._storage = storage
+        self._left = left
+        self._clock = clock
+        self._logger = logger
+        self._restart: SessionRestart | None = None
+        self._found: dict[str, int | None] = {}
+        self._journal: SessionJournal | None = None
+
+    async def recover(self) -> None:
+        """Restore the sessions of the earlier process, before `storage.start`."""
+        self._restart, self._found = await sessions_on_disk(
+            self._server, self._storage, clock=self._clock, logger=self._logger
+        )
+
+    async def begin(self) -> None:
+        """Write sessions from now on; behind `storage.start`, and before a client is served.
+
+        Raises:
+            StoreError: A file of sessions cannot be read, or not be removed.
+        """
+        assert self._restart is not None
+        self._journal = self._server.keep_journal(self._storage)
+        for client_id, position in self._found.items():
+            session = self._server.registry.get(client_id)
+            if position is not None and session is not None and not session.shared:
+                self._journal.restored(client_id, position=position)
+            elif not self._restart.has_will_of(client_id):
+                self._journal.mark(client_id)  # so that its record goes
+        await self._left.restore(self._take_over)
+
+    def leave(self) -> None:
+        """Hand over what is not written yet, before the file is closed."""
+        if self._journal is not None:
+            self._journal.write_all()
+
+    async def _take_over(self, sessions: Sequence[ExportedSession], *, left_ns: int) -> None:
+        assert self._restart is not None
+        assert self._journal is not None
+        await self._restart.take_over(sessions, left_ns=left_ns)
+        await self._journal.add(session.client_id for session in sessions)

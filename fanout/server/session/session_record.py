@@ -1,0 +1,56 @@
+"""Record of a durable session on disk (core): its value, and from where on its queue follows from the history.
+
+A record is written anew whenever its session has changed, but not for messages that come: what waits for the session
+is found again by dispatching the history from `position` on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from fanout.errors import SessionFormInvalid
+from fanout.server.session.exported_session import ExportedSession
+from fanout.server.session.session_format import decode_session, encode_session
+
+__all__ = ["ALL_UNSENT", "SessionRecord", "decode_record", "encode_record"]
+
+ALL_UNSENT: Final = 0xFFFF_FFFF
+"""In place of a number of messages, for a batch that has not come."""
+
+_HEAD: Final = struct.Struct("!Q?QI")
+
+
+class SessionRecord(NamedTuple):
+    """What is on disk of a session."""
+
+    session: ExportedSession
+    """Its value at `written_ns`; its queue has only what does not follow from the history."""
+    written_ns: int
+    """Unix time in nanoseconds."""
+    is_connected: bool
+    """Whether it had a Network Connection then, so that its expiry has not begun."""
+    position: int
+    """Number of the first batch of the history of which it has unsent messages; of the next one that comes, if all
+    is sent."""
+    unsent: int
+    """How many messages of that batch are unsent, the last ones; `ALL_UNSENT` when it has not come."""
+
+
+def encode_record(record: SessionRecord) -> bytes:
+    """Return the bytes of a record."""
+    head = _HEAD.pack(record.written_ns, record.is_connected, record.position, record.unsent)
+    return head + encode_session(record.session)
+
+
+def decode_record(data: bytes) -> SessionRecord:
+    """Return the record of `encode_record`.
+
+    Raises:
+        SessionFormInvalid: The bytes are no record of a version that is read.
+    """
+    if len(data) < _HEAD.size:
+        raise SessionFormInvalid("A record of a session is too short", hint="Check the disk")
+    written_ns, is_connected, position, unsent = _HEAD.unpack_from(data)
+    session = decode_session(data[_HEAD.size :], bytes_max=len(data))
+    return SessionRecord(session, written_ns, is_connected, position, unsent)

@@ -1,0 +1,69 @@
+"""Bytes of the history of messages in the file."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from fanout.replica.history import HistoryBatch
+from fanout.replica.update import Stamp, Update
+
+__all__ = ["decode_batches", "encode_batches"]
+
+_BATCH: Final = struct.Struct("<QQHI")
+"""Number, dispatched_ns, length of the origin plus one (0: None), number of updates."""
+_UPDATE: Final = struct.Struct("<BHIIQQQB")
+"""QoS and RETAIN << 2, lengths of topic, payload and properties, received_ns, expires_ns, digest, length of the
+stamping node's name plus one (0: none)."""
+_STAMP: Final = struct.Struct("<QQQ")
+
+
+def encode_batches(batches: Iterable[HistoryBatch]) -> bytes:
+    """Return the bytes of batches."""
+    parts: list[bytes] = []
+    for position, dispatched_ns, origin, updates in batches:
+        name = b"" if origin is None else origin.encode()
+        parts.append(_BATCH.pack(position, dispatched_ns, 0 if origin is None else len(name) + 1, len(updates)))
+        parts.append(name)
+        for topic, payload, qos, retain, properties, received_ns, expires_ns, digest, stamp in updates:
+            primary = b"" if stamp is None else stamp.primary.encode()
+            named = 0 if stamp is None else len(primary) + 1
+            head = (len(topic), len(payload), len(properties), received_ns, expires_ns, digest, named)
+            parts += (_UPDATE.pack(qos | retain << 2, *head), topic, payload, properties)
+            if stamp is not None:
+                parts += (_STAMP.pack(stamp.epoch, stamp.sequence, stamp.origin_us), primary)
+    return b"".join(parts)
+
+
+def decode_batches(data: bytes) -> Iterator[HistoryBatch]:
+    """Yield the batches of `encode_batches`.
+
+    Raises:
+        ValueError: The bytes are no batches.
+    """
+    at = 0
+
+    def take(count: int) -> bytes:
+        nonlocal at
+        taken = data[at : at + count]
+        if len(taken) < count:
+            raise ValueError("the history of messages ends in the middle of a batch")
+        at += count
+        return taken
+
+    while at < len(data):
+        position, dispatched_ns, named, count = _BATCH.unpack(take(_BATCH.size))
+        origin = take(named - 1).decode() if named else None
+        updates: list[Update] = []
+        for _ in range(count):
+            flags, topic, payload, properties, received_ns, expires_ns, digest, named = _UPDATE.unpack(
+                take(_UPDATE.size)
+            )
+            content = take(topic), take(payload), flags & 3, bool(flags & 4), take(properties)
+            stamp: Stamp | None = None
+            if named:
+                numbers = _STAMP.unpack(take(_STAMP.size))
+                stamp = Stamp(take(named - 1).decode(), *numbers)
+            updates.append((*content, received_ns, expires_ns, digest, stamp))
+        yield HistoryBatch(position, dispatched_ns, origin, updates)
