@@ -66,11 +66,12 @@ def _one(stage: Stage, arguments: argparse.Namespace, *, number: int, kill: bool
             with connect(node.port, f"{root}-{each}", durable=True) as client:
                 client.sendall(packets.subscribe({f"{root}/#": 1}, packet_id=1, version=4))
                 expect(client, _SUBACK_BYTES, b"\x90")
+        wait_for(lambda: _server(node)["connections"] == 0, what="all clients being away", deadline_s=_END_S)
         with connect(stage.primary.port, "bench-publisher") as publisher:
             data = publishes(arguments.messages, root=root, topics=10, payload_bytes=_PAYLOAD_BYTES, qos=1)
             publish(publisher, data, messages=arguments.messages, qos=1)
         waiting = arguments.sessions * arguments.messages
-        wait_for(lambda: _queued(node) == waiting, what="all messages waiting", deadline_s=_END_S)
+        wait_for(lambda: _server(node)["queued_messages"] == waiting, what="all messages waiting", deadline_s=_END_S)
         begun = time.perf_counter()
         if kill:
             node.kill()
@@ -88,8 +89,9 @@ def _one(stage: Stage, arguments: argparse.Namespace, *, number: int, kill: bool
     return _Run(ended - begun, took_s, file_bytes, delivered, expected)
 
 
-def _queued(node: Node) -> int:
-    return int(node.get("/v1/status").json()["server"]["queued_messages"])
+def _server(node: Node) -> dict[str, int]:
+    figures: dict[str, int] = node.get("/v1/status").json()["server"]
+    return figures
 
 
 def _read(node: Node, client_id: str, count: int) -> int:

@@ -201,12 +201,6 @@ def _session_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             " or get them twice",
             'Add storage = "disc" to [retained].',
         )
-    if config.pool is not None:
-        yield ConfigFault(
-            "sessions.storage",
-            "a member of a pool gives its sessions to the other members when it stops, and has none on disk yet",
-            "Remove [sessions], or [pool].",
-        )
 
 
 def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:

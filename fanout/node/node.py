@@ -493,6 +493,11 @@ class Node:
                 self.server, self.storage, left=self._stored_sessions, clock=self.clock, logger=self._logger
             )
             await self._journaled_sessions.recover()
+            if self.sessions is not None:
+                from fanout.pool.sessions.epochs import decode_epoch
+
+                epochs = self._journaled_sessions.epochs
+                self.sessions.returned({client_id: decode_epoch(epoch) for client_id, epoch in epochs.items()})
         else:
             from fanout.node.disk.journaled_sessions import sessions_on_disk
 

@@ -131,7 +131,7 @@ class PoolMembers:
         """What this node tells the others, for some time (`_answer`)."""
         self._facts_until_s = float("-inf")
         self._client: PeerClient | None = None
-        self._begun_s = clock.monotonic()
+        self._begun_s: float | None = None
         self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
         self._told_of_dns = ""
@@ -172,7 +172,14 @@ class PoolMembers:
 
     def silent_since(self, peer: Peer) -> float:
         """Return when a member was heard last, or this node began to ask; monotonic seconds."""
-        return self._begun_s if peer.heard_s is None else peer.heard_s
+        if peer.heard_s is not None:
+            return peer.heard_s
+        return self._monotonic() if self._begun_s is None else self._begun_s
+
+    @property
+    def are_known(self) -> bool:
+        """Whether their addresses have been looked up, so that all are asked."""
+        return self._begun_s is not None
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Send a request to a member, and return its answer.
@@ -207,6 +214,8 @@ class PoolMembers:
                     found = await self._resolve()
                     if found is not None:
                         self._watch(client, (*addresses, *found))
+                if self._begun_s is None:
+                    self._begun_s = self._monotonic()
                 for watch in self._watches.values():
                     if watch.done():
                         watch.result()  # it ends by a bug only, which ends the node

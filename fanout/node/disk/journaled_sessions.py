@@ -15,7 +15,7 @@ from fanout.node.disk.stored_sessions import StoredSessions
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.server import Server
 from fanout.server.client.session_journal import SessionJournal
-from fanout.server.client.session_recovery import recover_sessions
+from fanout.server.client.session_recovery import Recovered, recover_sessions
 from fanout.server.client.session_restart import SessionRestart
 from fanout.server.session.exported_session import ExportedSession
 from fanout.storage.store import DiskStore
@@ -25,7 +25,7 @@ __all__ = ["JournaledSessions", "sessions_on_disk"]
 
 async def sessions_on_disk(
     server: Server, storage: DiskStore, *, clock: Clock, logger: FilteringBoundLogger
-) -> tuple[SessionRestart, dict[str, int | None]]:
+) -> tuple[SessionRestart, dict[str, Recovered | None]]:
     """Put the sessions that the file has into a server without sessions; before `storage.start`.
 
     Args:
@@ -35,15 +35,15 @@ async def sessions_on_disk(
         logger: Takes log lines.
 
     Returns:
-        What restored them; and for each session in the file the number in its record, None when it was not restored.
+        What restored them; and for each session in the file its place, None when it was not restored.
     """
     restart = SessionRestart(server, clock=clock, logger=logger)
     records = await asyncio.to_thread(storage.client_records)
-    found: dict[str, int] = {}
+    found: dict[str, Recovered] = {}
     if records:
         found = await recover_sessions(server, restart, records=records, history=storage.read_history(), logger=logger)
         # A record may name the batch after the last one, and all before may be gone.
-        storage.history.position = max(storage.read_position(), *(position - 1 for position in found.values()), 0)
+        storage.history.position = max(storage.read_position(), *(one.position - 1 for one in found.values()), 0)
     return restart, {client_id: found.get(client_id) for client_id in records}
 
 
@@ -74,7 +74,7 @@ class JournaledSessions:
         self._clock = clock
         self._logger = logger
         self._restart: SessionRestart | None = None
-        self._found: dict[str, int | None] = {}
+        self._found: dict[str, Recovered | None] = {}
         self._journal: SessionJournal | None = None
 
     async def recover(self) -> None:
@@ -82,6 +82,12 @@ class JournaledSessions:
         self._restart, self._found = await sessions_on_disk(
             self._server, self._storage, clock=self._clock, logger=self._logger
         )
+
+    @property
+    def epochs(self) -> dict[str, bytes]:
+        """Since when each session that is here again is this node's, as its pool has written it."""
+        present = self._server.registry.get
+        return {name: one.epoch for name, one in self._found.items() if one is not None and present(name) is not None}
 
     async def begin(self) -> None:
         """Write sessions from now on; behind `storage.start`, and before a client is served.
@@ -91,10 +97,10 @@ class JournaledSessions:
         """
         assert self._restart is not None
         self._journal = self._server.keep_journal(self._storage)
-        for client_id, position in self._found.items():
+        for client_id, found in self._found.items():
             session = self._server.registry.get(client_id)
-            if position is not None and session is not None and not session.shared:
-                self._journal.restored(client_id, position=position)
+            if found is not None and session is not None and not session.shared:
+                self._journal.restored(client_id, position=found.position)
             elif not self._restart.has_will_of(client_id):
                 self._journal.mark(client_id)  # so that its record goes
         await self._left.restore(self._take_over)
@@ -108,4 +114,4 @@ class JournaledSessions:
         assert self._restart is not None
         assert self._journal is not None
         await self._restart.take_over(sessions, left_ns=left_ns)
-        await self._journal.add(session.client_id for session in sessions)
+        await self._journal.written()

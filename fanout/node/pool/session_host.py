@@ -17,6 +17,7 @@ from fanout.link.link import Link
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.pool_members import PoolMembers
+from fanout.pool.sessions.epochs import encode_epoch
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
 from fanout.pool.sessions.ownership import Choice, Reply
 from fanout.pool.sessions.ports import OtherMemberState
@@ -159,6 +160,10 @@ class ServerSessions:
         going = self._going.pop(client_id, None)
         self._moves.release(client_id, keep=None if going is None else going.keep)
 
+    async def written(self) -> None:
+        """Wait until it is on disk which sessions are here, where they are kept there."""
+        await self._moves.written()
+
     def end(self, client_id: str) -> None:
         """End a session that is older than one elsewhere, and its connection."""
         self._going.pop(client_id, None)
@@ -291,6 +296,11 @@ class PoolWitness:
         self._clock = clock
         self._dead_after_s = members.config.dead_after_s
 
+    @property
+    def are_known(self) -> bool:
+        """Whether all members are asked, however they are; False while the node starts."""
+        return self._members.are_known
+
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
         now_s = self._clock.monotonic()
@@ -359,6 +369,10 @@ class PoolSessionFinder:
     def began(self, client_id: str) -> None:
         """Note that the session of a client begins here, or goes on here."""
         self._pool.began(client_id)
+
+    def epoch_of(self, client_id: str) -> bytes:
+        """Return since when the session of a client is this node's."""
+        return encode_epoch(self._pool.epoch_of(client_id))
 
     def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
         """Bring the session of a client here that has none here, and tell where it is."""

@@ -18,7 +18,7 @@ from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import PROMISE_S, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls, MemberCalls
 from fanout.pool.sessions.move_messages import Fetched, SessionQuestion, Subscription, TakeQuestion
-from fanout.pool.sessions.ownership import Answer, Choice, Stage, arrive, ask, begin, choose, finish, give_up
+from fanout.pool.sessions.ownership import Answer, Choice, Decision, Stage, arrive, ask, begin, choose, finish, give_up
 from fanout.pool.sessions.passed_markers import PassedMarkers
 from fanout.pool.sessions.ports import Others, SessionHost
 from fanout.runtime.system_clock import Clock
@@ -123,7 +123,7 @@ class Arrivals:
             if decision.choice is Choice.BEGIN:
                 ledger.put(client_id, begin(epoch))  # `began` follows, unless the client has left
             elif decision.choice is Choice.FETCH:
-                arrived = await self._bring(question, decision.holder, subscriptions[decision.holder])
+                arrived = await self._bring(question, decision, subscriptions[decision.holder])
                 return Choice.FETCH if arrived else Choice.LATER
             return decision.choice
         finally:
@@ -157,16 +157,16 @@ class Arrivals:
                 answers.append((other.name, None))
         return answers, subscriptions
 
-    async def _bring(self, question: TakeQuestion, holder: str, subscriptions: Sequence[Subscription]) -> bool:
+    async def _bring(self, question: TakeQuestion, found: Decision, subscriptions: Sequence[Subscription]) -> bool:
         """Fetch a session from its holder; return whether it is here."""
         ledger, client_id, epoch = self._ledger, question.client_id, question.epoch
-        calls = self._calls.to(holder)
+        calls = self._calls.to(found.holder)
         self._host.collect(client_id, subscriptions)
         try:
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
             exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_EXACT_S)
-            found = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
-            own, arrives = arrive(ledger.get(client_id), epoch, found=found)
+            came = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
+            own, arrives = arrive(ledger.get(client_id), epoch, found=came, since=found.epoch)
             if not arrives or own is None:
                 return False
             ledger.put(client_id, own)

@@ -5,9 +5,11 @@ A hybrid logical clock: Unix time in milliseconds while clocks agree, and never 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["NO_EPOCH", "Epoch", "EpochClock"]
+__all__ = ["NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "encode_epoch"]
+
+_COUNTER_BYTES: Final = 8
 
 
 class Epoch(NamedTuple):
@@ -21,6 +23,18 @@ class Epoch(NamedTuple):
 
 NO_EPOCH = Epoch(0, "")
 """Before every other epoch."""
+
+
+def encode_epoch(epoch: Epoch) -> bytes:
+    """Return the bytes of an epoch."""
+    return epoch.counter.to_bytes(_COUNTER_BYTES, "big") + epoch.node.encode()
+
+
+def decode_epoch(data: bytes) -> Epoch:
+    """Return the epoch of `encode_epoch`; `NO_EPOCH` for fewer bytes."""
+    if len(data) < _COUNTER_BYTES:
+        return NO_EPOCH
+    return Epoch(int.from_bytes(data[:_COUNTER_BYTES], "big"), data[_COUNTER_BYTES:].decode())
 
 
 class EpochClock:

@@ -122,6 +122,11 @@ class SessionLedger:
         self._known.pop(client_id, None)
         self._known[client_id] = begin(epoch)
 
+    def resume(self, client_id: str, epoch: Epoch) -> None:
+        """Note that a session is here again, after a restart, which has been this member's since an epoch."""
+        self.see(epoch)
+        self._known[client_id] = begin(epoch)
+
     def forget(self, client_id: str, own: Ownership | None) -> None:
         """Set what is known of a session that is not here; whoever waits for it is told to come again."""
         self._promises.pop(client_id, None)
@@ -190,7 +195,9 @@ class SessionLedger:
         self.see(epoch)
         before = self.get(client_id)
         own, newer = claim(before, epoch)
-        if own is not before:
+        if own.stage is Stage.ASKING:
+            self._known[client_id] = own
+        elif own is not before:
             self.forget(client_id, own)
             if self._host.has(client_id):
                 self._host.end(client_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 
@@ -125,6 +125,8 @@ class Decision:
     """The choice."""
     holder: str = ""
     """Member that has the session, with FETCH."""
+    epoch: Epoch = NO_EPOCH
+    """Since when, with FETCH."""
 
 
 # The holder's side.
@@ -177,6 +179,9 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
     """
     if own is None or own.epoch < epoch:
         return Ownership(Stage.CEDED, epoch), None
+    if own.stage in (Stage.ASKING, Stage.ARRIVING) and own.before < epoch:
+        # A member has a newer one than is on its way here.
+        return Ownership(Stage.CEDED, epoch) if own.stage is Stage.ARRIVING else replace(own, before=epoch), None
     has_session = own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
     return own, own.epoch if has_session and own.epoch > epoch else None
 
@@ -229,7 +234,7 @@ def choose(own: Ownership | None, answers: Iterable[tuple[str, Answer | None]]) 
     newest = max([own.before, *(answer.epoch for answer, _ in came)])
     for answer, member in came:
         if answer.reply is Reply.HELD and answer.epoch == newest:
-            return Decision(Choice.FETCH, member)
+            return Decision(Choice.FETCH, member, newest)
         if answer.reply is Reply.REFUSED and answer.epoch == newest:
             return Decision(Choice.REFUSE)
     return Decision(Choice.BEGIN if len(came) == len(given) else Choice.LATER)
@@ -240,17 +245,20 @@ def refuse(own: Ownership, epoch: Epoch) -> Answer:
     return Answer(Reply.LATE, own.newest) if epoch <= own.newest else Answer(Reply.REFUSED, own.epoch)
 
 
-def arrive(own: Ownership | None, epoch: Epoch, *, found: bool) -> tuple[Ownership | None, bool]:
+def arrive(own: Ownership | None, epoch: Epoch, *, found: bool, since: Epoch) -> tuple[Ownership | None, bool]:
     """Take the answer to FETCH, and return whether COMMIT follows.
 
     Args:
         own: What is known here.
         epoch: Epoch of the request.
         found: Whether the value came.
+        since: Epoch of the session that came; a newer one may have been claimed meanwhile.
     """
     if own is None or own.stage is not Stage.ASKING or own.epoch != epoch:
         return own, False
-    return (Ownership(Stage.ARRIVING, epoch, before=own.before), True) if found else (abandon(own), False)
+    if not found or since < own.before:
+        return abandon(own), False
+    return Ownership(Stage.ARRIVING, epoch, before=since), True
 
 
 def finish(own: Ownership | None, epoch: Epoch, *, committed: bool) -> tuple[Ownership | None, bool]:

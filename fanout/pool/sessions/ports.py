@@ -43,6 +43,9 @@ class SessionHost(Protocol):
     def release(self, client_id: str) -> None:
         """Remove an exported session, which another member has now."""
 
+    async def written(self) -> None:
+        """Wait until it is on disk which sessions are here, where they are kept there."""
+
     def end(self, client_id: str) -> None:
         """End a session that is older than one elsewhere, and its connection."""
 
@@ -106,6 +109,10 @@ class OtherMemberState:
 
 class Others(Protocol):
     """The other members."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether `states` has all of them, however they are; False while the node starts."""
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""

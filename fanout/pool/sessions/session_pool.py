@@ -7,13 +7,14 @@ here in `arrivals`, and those of a member that leaves in `hand_over`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.arrivals import Arrivals
-from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 from fanout.pool.sessions.hand_over import HandOver
 from fanout.pool.sessions.ledger import SessionFigures, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls
@@ -32,6 +33,7 @@ from fanout.pool.sessions.own_markers import MARKER_S, OwnMarkers
 from fanout.pool.sessions.ownership import Choice
 from fanout.pool.sessions.passed_markers import PassedMarkers
 from fanout.pool.sessions.ports import Markers, Others, SessionHost
+from fanout.pool.sessions.returned import ReturnedSessions
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["ANSWER_S", "SessionPool"]
@@ -86,6 +88,7 @@ class SessionPool:
             logger=logger,
             begins_when_unknown=begins_when_unknown,
         )
+        self._returned = ReturnedSessions(self._ledger, others=others, calls=self._calls, logger=logger)
         self._hand_over = HandOver(
             self._ledger, host=host, others=others, calls=self._calls, clock=clock, logger=logger
         )
@@ -104,14 +107,19 @@ class SessionPool:
 
     @property
     def may_resume(self) -> bool:
-        """Whether this node may go on with its own sessions: False while others may take it for dead."""
-        return not self._others.is_isolated
+        """Whether this node may go on with its own sessions: False while others may have taken it for dead."""
+        return self._returned.are_settled and not self._others.is_isolated
 
     def began(self, client_id: str) -> None:
         """Note that the session of a client began here, or goes on here: what is older elsewhere ends."""
         epoch = self._ledger.next_epoch()
         self._ledger.begin(client_id, epoch)
         self._claim(client_id, epoch)
+
+    def epoch_of(self, client_id: str) -> Epoch:
+        """Return since when the session of a client is this node's."""
+        own = self._ledger.get(client_id)
+        return NO_EPOCH if own is None else own.epoch
 
     def find(self, client_id: str, *, user: str, superuser: bool, anyone: bool) -> asyncio.Future[Choice]:
         """Bring the session of a client here that has none here.
@@ -174,9 +182,14 @@ class SessionPool:
         """
         await self._hand_over.run(clients_per_s=clients_per_s)
 
+    def returned(self, epochs: Mapping[str, Epoch]) -> None:
+        """Note sessions that are here again after a restart, with the epochs since which they are this node's."""
+        self._returned.add(epochs)
+
     async def run(self) -> None:
-        """Take back what nobody fetched in time, and forget what is too old, until cancelled."""
+        """Settle whose the sessions of the former process are; then forget what is too old, until cancelled."""
         try:
+            await self._returned.settle()
             while True:
                 await asyncio.sleep(_SWEEP_S)
                 self._ledger.sweep()
@@ -206,7 +219,9 @@ class SessionPool:
 
     async def answer_commit(self, asker: str, body: bytes) -> bytes:
         """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
-        return encode_commit_answers([self._ledger.commit(question) for question in decode_request(body)])
+        committed = [self._ledger.commit(question) for question in decode_request(body)]
+        await self._host.written()  # or a restart here would bring back what the other member has
+        return encode_commit_answers(committed)
 
     async def answer_offer(self, asker: str, body: bytes) -> bytes:
         """Answer OFFER: begin to take the sessions, as far as there is room."""

@@ -124,5 +124,8 @@ class SessionFinder(Protocol):
     def began(self, client_id: str) -> None:
         """Note that the session of a client begins here, or goes on here: what is older elsewhere ends."""
 
+    def epoch_of(self, client_id: str) -> bytes:
+        """Return since when the session of a client is this node's, as the pool writes it."""
+
     def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
         """Bring the session of a client here that has none here, and tell where it is; bounded in time, never fails."""

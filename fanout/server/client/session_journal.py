@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, Protocol
@@ -75,6 +75,32 @@ class SessionValues(Protocol):
     ) -> tuple[ExportedSession, int]:
         """Return the value of a session with these queued messages, and how many of them have expired."""
 
+    def epoch_of(self, client_id: str) -> bytes:
+        """Return since when a session is this node's, as a pool writes it; empty without a pool."""
+
+
+class Waiter(Protocol):
+    """Waits for marks to be written."""
+
+    def written(self, number: int) -> bool:
+        """Take it that marks up to `number` are written; return whether more waits."""
+
+
+class _Barrier:
+    """Waits for one mark."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.passed = asyncio.Event()
+        """Set once it is written."""
+
+    def written(self, number: int) -> bool:
+        """Take it that marks up to `number` are written; return whether more waits."""
+        if number < self._number:
+            return True
+        self.passed.set()
+        return False
+
 
 class _Entry:
     """A session that is on disk, or is to be."""
@@ -123,10 +149,8 @@ class SessionJournal:
         """Numbers of the marks that no record is made for yet, by Client Identifier, ascending."""
         self._newest: dict[str, int] = {}
         """Number of the newest mark of each session that is not written yet."""
-        self._waiting: dict[GatedOutput, None] = {}
-        """Outputs that wait for marks to be written."""
-        self._all_written = asyncio.Event()
-        self._all_written.set()
+        self._waiting: dict[Waiter, None] = {}
+        """What waits for marks to be written."""
         self._writing = self._scheduled = self._has_stopped = False
         self._spent_s = 0.0
         self._left_to_look_at: list[str] = []
@@ -186,7 +210,6 @@ class SessionJournal:
         if number is None:
             self._number = number = self._number + 1
             self._marked[client_id] = self._newest[client_id] = number
-            self._all_written.clear()
             self._schedule()
         return number
 
@@ -194,9 +217,9 @@ class SessionJournal:
         """Return the number of the newest mark of a session that is not written yet; 0 when there is none."""
         return self._newest.get(client_id, 0)
 
-    def wait(self, output: GatedOutput) -> None:
-        """Call `written` of an output whenever marks are written, until it says that nothing waits."""
-        self._waiting[output] = None
+    def wait(self, waiter: Waiter) -> None:
+        """Call `written` of a waiter whenever marks are written, until it says that nothing waits."""
+        self._waiting[waiter] = None
 
     # For the node.
 
@@ -204,13 +227,18 @@ class SessionJournal:
         """Note that a session on disk is here again, as its record says."""
         self._enter(client_id, position=position)
 
-    async def add(self, client_ids: Iterable[str]) -> None:
-        """Write sessions that are not on disk yet; return when all are."""
-        for client_id in client_ids:
-            if self._registry.get(client_id) is not None:
-                self._enter(client_id, position=self._store.history_position + 1)
-                self.mark(client_id)
-        await self._all_written.wait()
+    def add(self, client_id: str) -> None:
+        """Have a session written that has come from elsewhere."""
+        if client_id not in self._entries:
+            self._enter(client_id, position=self._store.history_position + 1)
+        self.mark(client_id)
+
+    async def written(self) -> None:
+        """Wait until all is written that is marked now."""
+        if self._newest:
+            barrier = _Barrier(self._number)
+            self.wait(barrier)
+            await barrier.passed.wait()
 
     def write_all(self) -> None:
         """Put everything on its way that is not written, in one piece: the server has stopped, and nothing changes.
@@ -266,13 +294,11 @@ class SessionJournal:
             if self._newest.get(client_id) == number:
                 del self._newest[client_id]
             self._written_number = number
-        for output in list(self._waiting):
-            if not output.written(self._written_number):
-                self._waiting.pop(output, None)
+        for waiter in list(self._waiting):
+            if not waiter.written(self._written_number):
+                self._waiting.pop(waiter, None)
         if self._marked:
             self._schedule()
-        elif not self._newest:
-            self._all_written.set()
 
     def _record(self, client_id: str, messages: ExportedMessages) -> bytes | None:
         """Return the record of a session; None when none is kept."""
@@ -292,8 +318,8 @@ class SessionJournal:
         entry.position = position
         entry.seen = _seen(session)
         value, _ = self._moves.value_of(session, messages, waiting=waiting)
-        record = SessionRecord(value, messages.now_ns, entry.is_connected, position, unsent)
-        return encode_record(record)
+        epoch = self._moves.epoch_of(client_id)
+        return encode_record(SessionRecord(value, messages.now_ns, entry.is_connected, position, unsent, epoch))
 
     def _is_kept(self, session: Session) -> bool:
         """Return whether a session is on disk: what comes by a shared subscription does not follow from the history."""

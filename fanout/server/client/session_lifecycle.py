@@ -102,7 +102,7 @@ class SessionLifecycles:
         elif finder.may_resume:
             self._attach(connection, terms, access)
         else:
-            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="no member and no primary is heard")
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="its session may be elsewhere by now")
 
     def _found(
         self, connection: ClientConnection, terms: Terms, access: Access | None, found: asyncio.Future[SessionFound]

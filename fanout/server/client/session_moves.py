@@ -198,6 +198,16 @@ class SessionMoves:
             waiting=waiting,
         )
 
+    def epoch_of(self, client_id: str) -> bytes:
+        """Return since when a session is this node's, as a pool writes it; empty without a pool."""
+        finder = self._lifecycles.finder
+        return b"" if finder is None else finder.epoch_of(client_id)
+
+    async def written(self) -> None:
+        """Wait until sessions are on disk as they are now; at once for a node without sessions on disk."""
+        if self._lifecycles.journal is not None:
+            await self._lifecycles.journal.written()
+
     def take_back(self, exported: ExportedSession) -> None:
         """Let a session go on that was exported, if it is still here and its client has not come back."""
         session = self._registry.get(exported.client_id)
@@ -215,6 +225,8 @@ class SessionMoves:
         if session is None:
             return
         self._lifecycles.cancel_deadlines(session)
+        if self._lifecycles.journal is not None:
+            self._lifecycles.journal.note(client_id)
         kept = {position for _, position in queued(session, keep)}
         left = [message for message, position in queued(session) if position not in kept]
         self._lifecycles.redeliver(self._registry.end(session, undelivered=left))
@@ -274,6 +286,8 @@ class SessionMoves:
             session.enqueue(batch)
         self._lifecycles.revoke_lost(session)
         self._lifecycles.end_overflowed()
+        if self._lifecycles.journal is not None and self.outlives(session):
+            self._lifecycles.journal.add(exported.client_id)
         self._logger.debug("session_imported", client_id=exported.client_id, queued=session.sender.queue.messages)
 
     def publish_will(self, exported: ExportedSession) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid
 from fanout.replica.history import HistoryBatch
@@ -19,10 +19,19 @@ from fanout.server.client.server import Server
 from fanout.server.client.session_restart import SessionRestart
 from fanout.server.session.session_record import SessionRecord, decode_record
 
-__all__ = ["recover_sessions"]
+__all__ = ["Recovered", "recover_sessions"]
 
 _AT_ONCE: Final = 64
 """Sessions or batches after which other tasks have a turn."""
+
+
+class Recovered(NamedTuple):
+    """What the record of a session that is there again says of its place."""
+
+    position: int
+    """See `SessionRecord.position`."""
+    epoch: bytes
+    """See `SessionRecord.epoch`."""
 
 
 async def recover_sessions(
@@ -32,7 +41,7 @@ async def recover_sessions(
     records: Mapping[str, bytes],
     history: Iterable[HistoryBatch],
     logger: Logger,
-) -> dict[str, int]:
+) -> dict[str, Recovered]:
     """Restore sessions before the server serves.
 
     Args:
@@ -43,18 +52,17 @@ async def recover_sessions(
         logger: Takes log lines.
 
     Returns:
-        For each session that is there, and each that has expired and whose Will Message is to come, the number in its
-        record.
+        For each session that is there, and each that has expired and whose Will Message is to come, its place.
     """
     waiting = deque(sorted(_decoded(records, logger), key=attrgetter("position")))
-    found: dict[str, int] = {}
+    found: dict[str, Recovered] = {}
 
     async def restore_until(position: int | None) -> list[SessionRecord]:
         restored: list[SessionRecord] = []
         while waiting and (position is None or waiting[0].position <= position):
             record = waiting.popleft()
             if restart.restore(record.session, left_ns=record.written_ns, was_connected=record.is_connected):
-                found[record.session.client_id] = record.position
+                found[record.session.client_id] = Recovered(record.position, record.epoch)
                 restored.append(record)
             if len(waiting) % _AT_ONCE == 0:
                 await asyncio.sleep(0)

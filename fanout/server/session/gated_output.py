@@ -27,7 +27,7 @@ class Journal(Protocol):
     def unwritten(self, client_id: str) -> int:
         """Return the number of the newest mark of a session that is not written yet; 0 when there is none."""
 
-    def wait(self, output: GatedOutput) -> None:
+    def wait(self, waiter: GatedOutput) -> None:
         """Call `written` of an output whenever marks are written, until it says that nothing waits."""
 
 

@@ -18,7 +18,7 @@ __all__ = ["ALL_UNSENT", "SessionRecord", "decode_record", "encode_record"]
 ALL_UNSENT: Final = 0xFFFF_FFFF
 """In place of a number of messages, for a batch that has not come."""
 
-_HEAD: Final = struct.Struct("!Q?QI")
+_HEAD: Final = struct.Struct("!Q?QIH")
 
 
 class SessionRecord(NamedTuple):
@@ -35,12 +35,14 @@ class SessionRecord(NamedTuple):
     is sent."""
     unsent: int
     """How many messages of that batch are unsent, the last ones; `ALL_UNSENT` when it has not come."""
+    epoch: bytes = b""
+    """Since when the session is this member's, as the pool writes it; empty for a node that is in no pool."""
 
 
 def encode_record(record: SessionRecord) -> bytes:
     """Return the bytes of a record."""
-    head = _HEAD.pack(record.written_ns, record.is_connected, record.position, record.unsent)
-    return head + encode_session(record.session)
+    head = _HEAD.pack(record.written_ns, record.is_connected, record.position, record.unsent, len(record.epoch))
+    return head + record.epoch + encode_session(record.session)
 
 
 def decode_record(data: bytes) -> SessionRecord:
@@ -51,6 +53,7 @@ def decode_record(data: bytes) -> SessionRecord:
     """
     if len(data) < _HEAD.size:
         raise SessionFormInvalid("A record of a session is too short", hint="Check the disk")
-    written_ns, is_connected, position, unsent = _HEAD.unpack_from(data)
-    session = decode_session(data[_HEAD.size :], bytes_max=len(data))
-    return SessionRecord(session, written_ns, is_connected, position, unsent)
+    written_ns, is_connected, position, unsent, length = _HEAD.unpack_from(data)
+    begin = _HEAD.size + length
+    session = decode_session(data[begin:], bytes_max=len(data))
+    return SessionRecord(session, written_ns, is_connected, position, unsent, data[_HEAD.size : begin])

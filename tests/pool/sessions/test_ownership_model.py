@@ -2,8 +2,8 @@
 
 The model has one Client Identifier with a session at member A, a client that connects a few more times at any member,
 and calls between members that are delivered at any time, in any order, twice, or whose answer is lost. A member may
-crash, and a holder may take back what it has promised at any time. The rules are those of the product
-(`fanout.pool.sessions.ownership`); the model only carries their messages.
+crash, with its session on disk or not, and a holder may take back what it has promised at any time. The rules are those
+of the product (`fanout.pool.sessions.ownership`); the model only carries their messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 from fanout.pool.sessions.ownership import (
     Answer,
     Choice,
@@ -57,8 +57,12 @@ class Member:
     """Answers to its TAKE."""
     holder: str = ""
     """Whom it fetches from."""
+    since: Epoch = NO_EPOCH
+    """Epoch of what it fetches."""
     waits: int = 0
     """Number of the CONNECT that waits here; 0 for none."""
+    unsettled: frozenset[str] = frozenset()
+    """After a restart with its session: the members that have not said yet whether they have a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class World:
     losses_left: int
     crashes_left: int
     crashed: bool
+    """Whether anything may have been lost by a crash."""
+    on_disk: bool = False
+    """Whether members have their sessions on disk."""
     served: int = 0
     """Newest CONNECT that was answered with success."""
 
@@ -125,8 +132,11 @@ def accept(world: World, name: str, *, present: bool, number: int) -> World:
         return world.with_member(name, replace(member, waits=0))
     if present:
         copy = member.copy
-        on_the_way = any(call.kind == "claim" and call.epoch.counter >= world.served for call in world.calls)
-        if copy != world.truth and not on_the_way:
+        on_the_way = any(
+            call.kind in ("claim", "settle") and call.source != name and call.epoch.counter >= world.served
+            for call in world.calls
+        )
+        if copy != world.truth and not on_the_way and not world.crashed:
             raise Broken(f"Session Present 1 with {copy}, and the client knows {world.truth}")
         assert copy is not None
         used = Copy(copy.lineage, copy.version + 1)
@@ -144,9 +154,11 @@ def connect(world: World, name: str, *, clean: bool) -> World:
     epoch = epoch_of(number, name)
     if clean:
         return began(world, name, epoch, number)
+    if member.unsettled:  # the client is refused, and comes again
+        return world
     if member.own is not None and member.own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN):
-        world = claimed(world.with_member(name, replace(member, own=begin(epoch))), name, epoch)
-        return accept(world, name, present=True, number=number)
+        world = accept(world.with_member(name, replace(member, own=begin(epoch))), name, present=True, number=number)
+        return claimed(world, name, epoch)
     asking = ask(member.own, epoch)
     if asking is None:  # it has all but arrived: the client is refused, and comes again
         return world
@@ -183,13 +195,22 @@ def deliver(world: World, call: Call) -> World:
     elif call.kind == "commit":
         own, answer = commit(member.own, call.epoch)
         member = Member(own) if own is not None and own.stage is Stage.CEDED else replace(member, own=own)
+    elif call.kind == "settle":
+        own, newer = claim(member.own, call.epoch)
+        answer = newer or NO_EPOCH
+        member = after_claim(member, own)
     else:
         own, newer = claim(member.own, call.epoch)
-        world = world.with_member(call.target, member if own is member.own else Member(own))
+        world = world.with_member(call.target, after_claim(member, own))
         on_the_way = {replace(call, answer=newer)} if newer is not None else set()
         return replace(world, calls=world.calls - {call} | on_the_way)
     world = world.with_member(call.target, member)
     return replace(world, calls=world.calls - {call} | {replace(call, answer=answer, copy=copy)})
+
+
+def after_claim(member: Member, own: Ownership) -> Member:
+    """Return a member that has taken a claim: what it asks for is asked for still."""
+    return replace(member, own=own) if own is member.own or own.stage is Stage.ASKING else Member(own)
 
 
 def answered(world: World, call: Call, answer: object) -> World:
@@ -207,13 +228,13 @@ def answered(world: World, call: Call, answer: object) -> World:
         decision = choose(own, answers)
         if decision.choice is Choice.FETCH:
             fetching = Call("fetch", name, decision.holder, epoch, call.number)
-            world = world.with_member(name, replace(member, answers=(), holder=decision.holder))
+            world = world.with_member(name, replace(member, answers=(), holder=decision.holder, since=decision.epoch))
             return replace(world, calls=world.calls | {fetching})
         if decision.choice is Choice.BEGIN:
             return began(world, name, epoch, member.waits)
         return world.with_member(name, Member(give_up(own, epoch)))
     if call.kind == "fetch":
-        own, arrived = arrive(own, epoch, found=call.copy is not None)
+        own, arrived = arrive(own, epoch, found=call.copy is not None, since=member.since)
         if arrived:
             world = world.with_member(name, replace(member, own=own, copy=call.copy))
             return replace(world, calls=world.calls | {replace(call, kind="commit", answer=None, copy=None)})
@@ -222,13 +243,16 @@ def answered(world: World, call: Call, answer: object) -> World:
         own, finished = finish(own, epoch, committed=answer is True)
         if finished:
             world = world.with_member(name, replace(member, own=own))
-            return accept(claimed(world, name, epoch), name, present=True, number=member.waits)
+            return claimed(accept(world, name, present=True, number=member.waits), name, epoch)
         if own is not member.own:
             return world.with_member(name, Member(own))
         return world
-    assert isinstance(answer, Epoch)  # a later session is elsewhere
-    ceded, _ = claim(own, answer)
-    return world if ceded is own else world.with_member(name, Member(ceded))
+    assert isinstance(answer, Epoch)  # a later session is elsewhere, or none
+    if call.kind == "settle":
+        member = replace(member, unsettled=member.unsettled - {call.target})
+        world = world.with_member(name, member)
+    ceded, _ = (own, None) if answer == NO_EPOCH else claim(own, answer)
+    return world if ceded is own or ceded is None else world.with_member(name, after_claim(member, ceded))
 
 
 def steps(world: World) -> Iterator[World]:
@@ -244,7 +268,7 @@ def steps(world: World) -> Iterator[World]:
                 fewer = replace(world, losses_left=world.losses_left - 1)
                 if call.kind in ("take", "fetch"):
                     yield answered(fewer, call, None)  # it took too long, and is still on the way
-                if call.kind != "claim":
+                if call.kind not in ("claim", "settle"):
                     yield replace(deliver(fewer, call), calls=deliver(fewer, call).calls | {call})  # twice
         else:
             without = replace(world, calls=world.calls - {call})
@@ -259,14 +283,29 @@ def steps(world: World) -> Iterator[World]:
     for name, member in zip(MEMBERS, world.members, strict=True):
         if member.own is not None and member.own.stage in (Stage.PROMISED, Stage.FROZEN):
             yield world.with_member(name, replace(member, own=take_back(member.own)))
-        if world.crashes_left:
+        # With sessions on disk the crash of a holder is what is searched; what others have heard is lost as above.
+        if world.crashes_left and (not world.on_disk or (member.own is not None and member.own.stage in HELD)):
             yield crash(world, name)
 
 
 def crash(world: World, name: str) -> World:
-    """A member loses everything, and starts again; calls to it bring nothing, its own answers are read by nobody."""
-    gone = replace(world.with_member(name, Member()), crashes_left=world.crashes_left - 1, crashed=True)
+    """A member loses everything, or all but the session that is there, and starts again.
+
+    Calls to it bring nothing, its own answers are read by nobody. What is lost with a session on disk: one that has all
+    but arrived, or whose holder may have given it away.
+    """
+    own, copy = world.at(name).own, world.at(name).copy
+    is_here = own is not None and own.stage in HELD
+    moves = any(call.kind == "commit" and name in (call.source, call.target) for call in world.calls)
+    gone = replace(
+        world.with_member(name, Member()),
+        crashes_left=world.crashes_left - 1,
+        crashed=world.crashed or not world.on_disk or moves,
+    )
     for call in world.calls:
+        if call.kind == "settle" and call.target == name and call.source != name:
+            gone = replace(gone, calls=gone.calls - {call} | {replace(call, answer=None)})  # it is asked again
+            continue
         if call.source == name:
             gone = replace(gone, calls=gone.calls - {call})
         elif call.target == name:
@@ -278,6 +317,10 @@ def crash(world: World, name: str) -> World:
                     gone = gone.with_member(call.source, Member(given_up))
             elif call.kind != "claim":
                 gone = answered(gone, replace(call, answer=None, copy=None), None)
+    if world.on_disk and is_here and own is not None:
+        back = Member(begin(own.epoch), copy, unsettled=frozenset(others(name)))
+        settling = {Call("settle", name, other, own.epoch) for other in others(name)}
+        gone = replace(gone.with_member(name, back), calls=gone.calls | settling)
     return gone
 
 
@@ -302,6 +345,7 @@ def check(world: World) -> None:
             raise Broken("nobody has the session of the client")
 
 
+HELD = (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
 WAITING = (Stage.ASKING, Stage.ARRIVING)
 
 
@@ -329,14 +373,22 @@ def search(start: World, *, states_max: int = 3_000_000) -> int:
     return len(seen)
 
 
-def start(*, connects: int, losses: int, crashes: int) -> World:
+def start(*, connects: int, losses: int, crashes: int, on_disk: bool = False) -> World:
     """A session at A, which its client has used once."""
     copy = Copy(0, 1)
     first = Member(begin(epoch_of(0, "a")), copy)
-    return World((first, Member(), Member()), frozenset(), copy, 0, connects, losses, crashes, crashed=False)
+    return World(
+        (first, Member(), Member()), frozenset(), copy, 0, connects, losses, crashes, crashed=False, on_disk=on_disk
+    )
 
 
 @pytest.mark.parametrize(("connects", "losses", "crashes"), [(2, 0, 0), (2, 1, 0), (1, 2, 1), (2, 0, 1)])
 def test_every_order(connects: int, losses: int, crashes: int) -> None:
     """Whatever the order: one owner, never an old session as if it were the newest, and nobody waits for ever."""
     assert search(start(connects=connects, losses=losses, crashes=crashes)) > 500
+
+
+@pytest.mark.parametrize(("connects", "losses", "crashes"), [(2, 0, 1), (1, 1, 1), (1, 0, 2)])
+def test_every_order_with_sessions_on_disk(connects: int, losses: int, crashes: int) -> None:
+    """A member that was killed has its session again, and it ends where its client has begun anew elsewhere."""
+    assert search(start(connects=connects, losses=losses, crashes=crashes, on_disk=True)) > 500

@@ -86,6 +86,9 @@ class Member:
         """Remove a session."""
         del self.sessions[client_id]
 
+    async def written(self) -> None:
+        """Do nothing: there is no disk."""
+
     def end(self, client_id: str) -> None:
         """Remove a session."""
         del self.sessions[client_id]
@@ -146,6 +149,11 @@ class Member:
         return {"plant": marker}
 
     # Others.
+
+    @property
+    def are_known(self) -> bool:
+        """Say so always."""
+        return True
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return the others."""

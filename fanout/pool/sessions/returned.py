@@ -1,0 +1,96 @@
+"""Sessions that a member has again after a restart: they end here if their clients have begun anew elsewhere meanwhile.
+
+While the member was away, the others told it nothing. So it claims each session once more, since when it had it, at
+every member that lives; a member with a newer one says so. Until all have answered, no client goes on with one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.pool.membership import AskFailed
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ledger import SessionLedger
+from fanout.pool.sessions.member_calls import AllMemberCalls
+from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.ports import Others
+
+__all__ = ["ReturnedSessions"]
+
+_PAUSE_S: Final = 0.05
+"""Time between two looks at who lives."""
+_PIECE: Final = 10_000
+"""Sessions that are claimed at a time."""
+
+
+class ReturnedSessions:
+    """The sessions of a former process of this member."""
+
+    def __init__(
+        self, ledger: SessionLedger, *, others: Others, calls: AllMemberCalls, logger: FilteringBoundLogger
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            ledger: What is known of the sessions.
+            others: The other members.
+            calls: Calls to them.
+            logger: Takes log lines.
+        """
+        self._ledger = ledger
+        self._others = others
+        self._calls = calls
+        self._logger = logger
+        self._epochs: dict[str, Epoch] = {}
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether it is known of each whether it is still the client's."""
+        return not self._epochs
+
+    def add(self, epochs: Mapping[str, Epoch]) -> None:
+        """Note sessions that are here again, with the epochs since which they are this member's."""
+        for client_id, epoch in epochs.items():
+            self._ledger.resume(client_id, epoch)
+        self._epochs |= epochs
+
+    async def settle(self) -> None:
+        """Return once every other member has answered, or is dead: its sessions are taken for lost."""
+        if not self._epochs:
+            return
+        ended = self._ledger.figures.ended_total
+        asked: set[str] = set()
+        while True:
+            left = [other for other in self._others.states() if not other.is_dead and other.name not in asked]
+            if not left and self._others.are_known:
+                break
+            for other in left:
+                if not other.is_silent and await self._has_answered(other.name):
+                    asked.add(other.name)
+            await asyncio.sleep(_PAUSE_S)
+        self._logger.info(
+            "sessions kept over the restart",
+            sessions=len(self._epochs),
+            begun_anew_elsewhere=self._ledger.figures.ended_total - ended,
+        )
+        self._epochs.clear()
+
+    async def _has_answered(self, member: str) -> bool:
+        """Claim the sessions at a member, and end those that are newer there; return whether all was answered."""
+        claims = self._calls.to(member).claim
+        waiting = iter(self._epochs.items())
+        while piece := [SessionQuestion(*one) for one in islice(waiting, _PIECE)]:
+            answers = await asyncio.gather(*map(claims.ask, piece), return_exceptions=True)
+            for question, answer in zip(piece, answers, strict=True):
+                if isinstance(answer, AskFailed):
+                    return False
+                if isinstance(answer, BaseException):
+                    raise answer
+                if answer is not None:
+                    self._ledger.yield_to(SessionQuestion(question.client_id, answer))
+        return True
