@@ -32,10 +32,18 @@ install_locked() { # installs the lock file $1 and the project itself, unless th
       fail "could not make a virtual environment in $VENV (on Debian: apt-get install python3-venv)"
     "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip >/dev/null
     say "Installing the packages of $lock into $VENV"
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$lock" || fail "pip could not install $lock"
+    install_packages "$lock"
   fi
   install_project
   touch "$mark"
+}
+
+install_packages() { # installs what the lock file $1 names, and nothing else
+  # The lock has every package, so pip is to resolve nothing: it would look at releases that came after the lock, and refuse them.
+  "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r "$1" || fail "pip could not install $1"
+  local wrong
+  wrong=$("$VENV/bin/python" -m pip check --disable-pip-version-check) || fail "$1 is not complete. Run scripts/lock
+$wrong"
 }
 
 install_project() { # installs the project itself, compiled if FANOUT_COMPILE is 1, unless that was done before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import os
@@ -9,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -117,3 +119,41 @@ def test_no_page_installs_the_other_project() -> None:
     wrong = re.compile(r"pip3? install [^\n`;|]*?['\" ]fanout(?:\[|['\"`\s]|$)", re.MULTILINE)
     assert wrong.search("Run: pip install 'fanout[report]'")
     assert {str(path): found[0] for path in pages if (found := wrong.search(path.read_text()))} == {}
+
+
+def put_release(folder: Path, name: str, version: str, *, requires: str = "") -> str:
+    """Put a wheel without content into a folder; return its line in a lock file."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: extra\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{info}/METADATA", metadata + (f"Requires-Dist: {requires}\n" if requires else ""))
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def install_lock(lock: Path, *, releases: Path, to: Path) -> subprocess.CompletedProcess[str]:
+    """Install a lock file as the scripts do, from a folder in place of an index, with the pip of this environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(to)], check=True, timeout=100)
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(releases)}
+    environment = os.environ | index | {"FANOUT_VENV": str(to), "PYTHONPATH": sysconfig.get_path("purelib")}
+    command = ["bash", "-c", '. "$1" && install_packages "$2"', "bash", str(ROOT / "scripts" / "lib.sh"), str(lock)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+
+
+def test_a_later_release_does_not_break_the_lock(tmp_path: Path) -> None:
+    """Pip looked at it for a requirement with an extra, and refused to go on because it has no hash."""
+    user = put_release(tmp_path, "fanout_test_user", "1", requires="fanout_test_used[extra]>=1")
+    used = put_release(tmp_path, "fanout_test_used", "1")
+    put_release(tmp_path, "fanout_test_used", "2")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"{user}\n{used}\n")
+    installed = install_lock(lock, releases=tmp_path, to=tmp_path / "venv")
+    assert installed.returncode == 0, installed.stderr
+    lock.write_text(f"{user}\n")
+    incomplete = install_lock(lock, releases=tmp_path, to=tmp_path / "incomplete")
+    assert incomplete.returncode == 1
+    assert "is not complete. Run scripts/lock\nfanout-test-user 1 requires fanout-test-used" in incomplete.stderr
