@@ -14,9 +14,9 @@ from structlog.typing import FilteringBoundLogger
 from fanout.node.disk.stored_sessions import StoredSessions
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.server import Server
-from fanout.server.client.session_journal import SessionJournal
 from fanout.server.client.session_recovery import Recovered, recover_sessions
 from fanout.server.client.session_restart import SessionRestart
+from fanout.server.keeping.session_journal import SessionJournal
 from fanout.server.session.exported_session import ExportedSession
 from fanout.storage.store import DiskStore
 
@@ -102,7 +102,7 @@ class JournaledSessions:
             if found is not None and session is not None and not session.shared:
                 self._journal.restored(client_id, position=found.position)
             elif not self._restart.has_will_of(client_id):
-                self._journal.mark(client_id)  # so that its record goes
+                self._journal.marks.mark(client_id)  # so that its record goes
         await self._left.restore(self._take_over)
 
     def leave(self) -> None:
@@ -114,4 +114,4 @@ class JournaledSessions:
         assert self._restart is not None
         assert self._journal is not None
         await self._restart.take_over(sessions, left_ns=left_ns)
-        await self._journal.written()
+        await self._journal.marks.written()

@@ -27,8 +27,8 @@ from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.client.connack import Terms, encode_refusal
-from fanout.server.client.session_journal import SessionJournal
 from fanout.server.client.topic_aliases import TopicAliases
+from fanout.server.keeping.session_keepers import SessionKeepers
 from fanout.server.routing.subscribers import Write
 from fanout.server.session.gated_output import GatedOutput
 from fanout.server.session.session import Session
@@ -120,7 +120,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._continuing = False  # whether the next turn of the event loop decodes more of the last read
         self._on_end: Callable[[], object] | None = None
         self._gate: GatedOutput | None = None
-        """Holds its output back until the session is on disk; None for a session that is not written there."""
+        """Holds its output back until the session is kept; None for a session that is kept nowhere."""
 
     # The callbacks of asyncio.
 
@@ -222,21 +222,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Return whether it is being closed."""
         return self.state is ConnectionState.CLOSING
 
-    def open(
-        self, session: Session, terms: Terms, *, session_present: bool, journal: SessionJournal | None = None
-    ) -> None:
+    def open(self, session: Session, terms: Terms, *, session_present: bool, keepers: SessionKeepers) -> None:
         """Accept the client: send CONNACK, then the messages of its session.
 
         Args:
             session: The session.
             terms: What was agreed with the client.
             session_present: Whether the client continues it.
-            journal: Writes sessions to disk; None where none are written.
+            keepers: Keep sessions outside of this process.
         """
         self.state = ConnectionState.OPEN
         self.session = session
-        if journal is not None:
-            self._gate = journal.gate(session, write=self._write, on_room=self._go_on)
+        self._gate = keepers.gate(session, write=self._write, on_room=self._go_on)
         self._keep_alive_s = terms.keep_alive_s
         self.bridge = terms.bridge
         if terms.topic_alias_max:
@@ -421,7 +418,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def _send(self) -> Write:
-        """Writes bytes, once what they say is on disk where that is asked for."""
+        """Writes bytes, once what they say is kept where that is asked for."""
         return self._write if self._gate is None else self._gate.write
 
     def _go_on(self) -> None:

@@ -38,10 +38,10 @@ from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, li
 from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
-from fanout.server.client.session_journal import SessionJournal, SessionStore
 from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.client.session_moves import SessionMoves
 from fanout.server.client.slow_clients import LOOK_S, SlowClients
+from fanout.server.keeping.session_journal import SessionJournal, SessionStore
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
@@ -248,8 +248,9 @@ class Server:
 
     def keep_journal(self, store: SessionStore) -> SessionJournal:
         """Write durable sessions to disk from now on, and return what does it."""
-        self.lifecycles.journal = SessionJournal(self.context, store, registry=self.registry, moves=self.moves)
-        return self.lifecycles.journal
+        journal = SessionJournal(self.context, store, registry=self.registry, moves=self.moves)
+        self.lifecycles.keepers.join(journal)
+        return journal
 
     def correct(self, values: Sequence[Update]) -> None:
         """Send the corrected expiry of delivered values to the fanout nodes below; other clients get nothing.

@@ -25,7 +25,7 @@ from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, cl
 from fanout.server.client.client_list import Kicked
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
-from fanout.server.client.session_journal import SessionJournal
+from fanout.server.keeping.session_keepers import SessionKeepers
 from fanout.server.messages.encoding import Message
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import ShareGroup
@@ -68,8 +68,8 @@ class SessionLifecycles:
         """True while the server stops: sessions then do not end with their connection, nor publish Will Messages."""
         self.finder: SessionFinder | None = None
         """Finds sessions at other nodes; None for a node that is in no pool."""
-        self.journal: SessionJournal | None = None
-        """Writes sessions to disk; None where none are written."""
+        self.keepers = SessionKeepers(bytes_max=context.config.write_buffer_high_bytes)
+        """Keep sessions outside of this process."""
         self._config = context.config
         self._registry = registry
         self._authorization = authorization
@@ -185,15 +185,14 @@ class SessionLifecycles:
             version=terms.wire.version,
             session_present=session_present,
         )
-        connection.open(session, terms, session_present=session_present, journal=self.journal)
+        connection.open(session, terms, session_present=session_present, keepers=self.keepers)
 
     def detach(self, session: Session) -> None:
         """Detach a session from its connection, which has ended: publish its Will Message, end it or let it expire."""
         address = self.connection_of.pop(session).address
         self._logger.debug("client_gone", client_id=session.client_id, address=address)
         session.disconnect()
-        if self.journal is not None:
-            self.journal.note_gone(session.client_id)
+        self.keepers.note_gone(session.client_id)
         if self.stopping:
             return
         self._free(session.sender.newest_values.take_cleared())
@@ -356,8 +355,7 @@ class SessionLifecycles:
 
     def note_subscriptions(self, session: Session) -> None:
         """Note that subscriptions of a session have changed."""
-        if self.journal is not None:
-            self.journal.note(session.client_id, subscriptions=True)
+        self.keepers.note(session.client_id, subscriptions=True)
 
     def redeliver(self, messages: list[tuple[ShareGroup, Update]]) -> None:
         """Deliver messages of shared subscriptions that a session has left, to the other members of its groups."""
@@ -373,10 +371,6 @@ class SessionLifecycles:
         return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
 
     # Its own.
-
-    def _note(self, session: Session) -> None:
-        if self.journal is not None:
-            self.journal.note(session.client_id)
 
     def _free(self, cleared: list[dict[bytes, Message]]) -> None:
         """Free the newest values of a client that has left, some thousand messages in each turn of the event loop."""
@@ -431,13 +425,13 @@ class SessionLifecycles:
         self.cancel_deadlines(session)
         self.redeliver(self._registry.end(session))
         self._publish_will(session)
-        self._note(session)
+        self.keepers.note(session.client_id)
 
     def _publish_will(self, session: Session) -> None:
         will, session.will = session.will, None
         if will is None:
             return
-        self._note(session)
+        self.keepers.note(session.client_id)
         if self._ending_overflowed:
             self._late_wills.append((session, will))
         else:

@@ -173,12 +173,8 @@ class SessionMoves:
         """
         messages = ExportedMessages(now_ns=self._clock.now_ns())
         for session in self._registry:
-            if self.outlives(session):
+            if session.outlives_node:
                 yield self.value_of(session, messages, waiting=[message for message, _ in queued(session)])[0]
-
-    def outlives(self, session: Session) -> bool:
-        """Return whether a session outlives this process."""
-        return self._why_it_stays(session, promised=True) is None
 
     def value_of(
         self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
@@ -204,9 +200,8 @@ class SessionMoves:
         return b"" if finder is None else finder.epoch_of(client_id)
 
     async def written(self) -> None:
-        """Wait until sessions are on disk as they are now; at once for a node without sessions on disk."""
-        if self._lifecycles.journal is not None:
-            await self._lifecycles.journal.written()
+        """Wait until sessions are kept as they are now; at once where none are kept."""
+        await self._lifecycles.keepers.written()
 
     def take_back(self, exported: ExportedSession) -> None:
         """Let a session go on that was exported, if it is still here and its client has not come back."""
@@ -225,8 +220,7 @@ class SessionMoves:
         if session is None:
             return
         self._lifecycles.cancel_deadlines(session)
-        if self._lifecycles.journal is not None:
-            self._lifecycles.journal.note(client_id)
+        self._lifecycles.keepers.note(client_id)
         kept = {position for _, position in queued(session, keep)}
         left = [message for message, position in queued(session) if position not in kept]
         self._lifecycles.redeliver(self._registry.end(session, undelivered=left))
@@ -286,8 +280,8 @@ class SessionMoves:
             session.enqueue(batch)
         self._lifecycles.revoke_lost(session)
         self._lifecycles.end_overflowed()
-        if self._lifecycles.journal is not None and self.outlives(session):
-            self._lifecycles.journal.add(exported.client_id)
+        if session.outlives_node:
+            self._lifecycles.keepers.add(exported.client_id)
         self._logger.debug("session_imported", client_id=exported.client_id, queued=session.sender.queue.messages)
 
     def publish_will(self, exported: ExportedSession) -> None:
@@ -327,7 +321,7 @@ class SessionMoves:
             return MoveRefusal.CONNECTED
         if not promised and session.receiver.undecided:
             return MoveRefusal.UNDECIDED
-        if session.wire.stamped or any(delivery.has_manifest for delivery in session.sender.deliveries):
+        if session.is_of_a_link:
             return MoveRefusal.LINK_OF_A_NODE
         return None
 

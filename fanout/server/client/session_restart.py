@@ -118,8 +118,7 @@ class SessionRestart:
         def end() -> None:
             del self._ended[session.client_id]
             self._server.moves.publish_will(session)
-            if self._server.lifecycles.journal is not None:
-                self._server.lifecycles.journal.mark(session.client_id)
+            self._server.lifecycles.keepers.mark(session.client_id)
 
         if session.will is not None:
             self._ended[session.client_id] = replace(

@@ -30,7 +30,7 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import Properties
 from fanout.node.disk.journaled_sessions import JournaledSessions
 from fanout.node.disk.stored_sessions import StoredSessions
-from fanout.server.client import session_journal as journal_module
+from fanout.server.keeping import session_journal as journal_module
 from fanout.server.client.session_restart import RETURN_S
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import CACHE_BYTES, RetainedFile

@@ -3,25 +3,21 @@
 Owns which sessions are there, when one is written, and how far back the history of messages is needed.
 
 A session is written whole, but for its queue: `SessionRecord` says from where on that follows from the history. What a
-client relies on waits for the record (`GatedOutput`), and one record stands for all changes of the meantime: while
-records are on their way to the disk, no others are made. Other changes, such as acknowledgements at QoS 1, are
-found by a look at each session now and then.
+client relies on waits for the record (`SessionMarks`). Other changes, such as acknowledgements at QoS 1, are found by a
+look at each session now and then.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import islice
 from typing import Final, Protocol
 
 from fanout.server.base.context import ServerContext
+from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.queue import MessageQueue
 from fanout.server.session.exported_session import ExportedSession
-from fanout.server.session.gated_output import GatedOutput
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
@@ -33,8 +29,6 @@ LOOK_S: Final = 1.0
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
 _LOOKED_AT: Final = 2_000
 """Sessions of one look."""
-_WRITTEN_AT_ONCE: Final = 256
-"""Records that are made in one turn of the event loop: some ten milliseconds."""
 _SHARE: Final = 10
 """The next look comes after that many times what the last records took, so that they take a tenth of the time."""
 _FAR: Final = 100_000
@@ -67,9 +61,6 @@ class SessionStore(Protocol):
 class SessionValues(Protocol):
     """Makes values of sessions; `SessionMoves` is one."""
 
-    def outlives(self, session: Session) -> bool:
-        """Return whether a session outlives this process."""
-
     def value_of(
         self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
     ) -> tuple[ExportedSession, int]:
@@ -77,29 +68,6 @@ class SessionValues(Protocol):
 
     def epoch_of(self, client_id: str) -> bytes:
         """Return since when a session is this node's, as a pool writes it; empty without a pool."""
-
-
-class Waiter(Protocol):
-    """Waits for marks to be written."""
-
-    def written(self, number: int) -> bool:
-        """Take it that marks up to `number` are written; return whether more waits."""
-
-
-class _Barrier:
-    """Waits for one mark."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self.passed = asyncio.Event()
-        """Set once it is written."""
-
-    def written(self, number: int) -> bool:
-        """Take it that marks up to `number` are written; return whether more waits."""
-        if number < self._number:
-            return True
-        self.passed.set()
-        return False
 
 
 class _Entry:
@@ -137,21 +105,12 @@ class SessionJournal:
         self._moves = moves
         self._clock = context.clock
         self._timer = context.timer
-        self._bytes_max = context.config.write_buffer_high_bytes
         self._entries: dict[str, _Entry] = {}
         self._messages = ExportedMessages(now_ns=0)
         """Values of messages in the newest records: most of them are in the next ones too."""
-        self._number = 0
-        """Number of the newest mark."""
-        self._written_number = 0
-        """Number up to which all marks are written."""
-        self._marked: dict[str, int] = {}
-        """Numbers of the marks that no record is made for yet, by Client Identifier, ascending."""
-        self._newest: dict[str, int] = {}
-        """Number of the newest mark of each session that is not written yet."""
-        self._waiting: dict[Waiter, None] = {}
-        """What waits for marks to be written."""
-        self._writing = self._scheduled = self._has_stopped = False
+        self.marks = SessionMarks(self._write)
+        """Sessions whose records are to be written, and what waits for them."""
+        self._has_stopped = False
         self._spent_s = 0.0
         self._left_to_look_at: list[str] = []
         self._earlier: deque[tuple[int, int]] = deque([(0, 0)])
@@ -159,30 +118,21 @@ class SessionJournal:
         self._history_from = 0
         self._timer.after(LOOK_S, self._look)
 
-    # For connections and lifecycles.
+    # For the server.
 
-    def gate(
-        self, session: Session, *, write: Callable[[bytes], None], on_room: Callable[[], None]
-    ) -> GatedOutput | None:
-        """Have the session of a new connection written; return the gate of its output.
-
-        Args:
-            session: The session.
-            write: Writes bytes to the connection.
-            on_room: Called when the gate has room again, after it was full.
-
-        Returns:
-            None for a session that does not outlive its connection.
-        """
-        if not self._moves.outlives(session):
-            self.note(session.client_id)  # a former one may be on disk, and the output does not say of it
-            return None
-        entry = self._entries.get(session.client_id)
+    def enter(self, client_id: str) -> None:
+        """Have the session of a new connection written."""
+        entry = self._entries.get(client_id)
         if entry is None:
-            entry = self._enter(session.client_id, position=self._store.history_position + 1)
+            entry = self._enter(client_id, position=self._store.history_position + 1)
         entry.is_connected = True
-        self.mark(session.client_id)
-        return GatedOutput(self, session, write=write, on_room=on_room, bytes_max=self._bytes_max)
+        self.marks.mark(client_id)
+
+    def add(self, client_id: str) -> None:
+        """Have a session written that has come from elsewhere."""
+        if client_id not in self._entries:
+            self._enter(client_id, position=self._store.history_position + 1)
+        self.marks.mark(client_id)
 
     def note(self, client_id: str, *, subscriptions: bool = False) -> None:
         """Note that a session that may be on disk has changed, or ended.
@@ -195,50 +145,20 @@ class SessionJournal:
         if entry is not None:
             if subscriptions:
                 entry.inline_until = self._store.history_position
-            self.mark(client_id)
+            self.marks.mark(client_id)
 
     def note_gone(self, client_id: str) -> None:
         """Note that a session has no connection any more."""
         entry = self._entries.get(client_id)
         if entry is not None:
             entry.is_connected = False
-            self.mark(client_id)
-
-    def mark(self, client_id: str) -> int:
-        """Have a session written, as it is at the end of this turn of the event loop; return the mark's number."""
-        number = self._marked.get(client_id)
-        if number is None:
-            self._number = number = self._number + 1
-            self._marked[client_id] = self._newest[client_id] = number
-            self._schedule()
-        return number
-
-    def unwritten(self, client_id: str) -> int:
-        """Return the number of the newest mark of a session that is not written yet; 0 when there is none."""
-        return self._newest.get(client_id, 0)
-
-    def wait(self, waiter: Waiter) -> None:
-        """Call `written` of a waiter whenever marks are written, until it says that nothing waits."""
-        self._waiting[waiter] = None
+            self.marks.mark(client_id)
 
     # For the node.
 
     def restored(self, client_id: str, *, position: int) -> None:
         """Note that a session on disk is here again, as its record says."""
         self._enter(client_id, position=position)
-
-    def add(self, client_id: str) -> None:
-        """Have a session written that has come from elsewhere."""
-        if client_id not in self._entries:
-            self._enter(client_id, position=self._store.history_position + 1)
-        self.mark(client_id)
-
-    async def written(self) -> None:
-        """Wait until all is written that is marked now."""
-        if self._newest:
-            barrier = _Barrier(self._number)
-            self.wait(barrier)
-            await barrier.passed.wait()
 
     def write_all(self) -> None:
         """Put everything on its way that is not written, in one piece: the server has stopped, and nothing changes.
@@ -247,14 +167,13 @@ class SessionJournal:
         """
         self._has_stopped = True
         for session in self._registry:
-            if session.client_id not in self._entries and self._moves.outlives(session):
+            if session.client_id not in self._entries and session.outlives_node:
                 self._enter(session.client_id, position=self._store.history_position + 1)
-                self.mark(session.client_id)
+                self.marks.mark(session.client_id)
         for client_id, entry in self._entries.items():
             if self._has_changed(client_id, entry):
-                self.mark(client_id)
-        while self._marked:
-            self._write()
+                self.marks.mark(client_id)
+        self.marks.keep_all()
 
     # Its own.
 
@@ -264,41 +183,13 @@ class SessionJournal:
         entry = self._entries[client_id] = _Entry(position)
         return entry
 
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._writing:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._on_turn_end)
-
-    def _on_turn_end(self) -> None:
-        self._scheduled = False
-        if self._marked and not self._writing:
-            self._write()
-
-    def _write(self) -> None:
+    def _write(self, client_ids: Sequence[str], done: Callable[[], None]) -> None:
         """Make records of marked sessions, and put them on their way."""
         began_s = self._clock.monotonic()
-        group = dict(islice(self._marked.items(), _WRITTEN_AT_ONCE))
         self._messages = messages = self._messages.later(self._clock.now_ns())
-        records: dict[str, bytes | None] = {}
-        for client_id in group:
-            del self._marked[client_id]
-            records[client_id] = self._record(client_id, messages)
-        self._writing = True
-        self._store.put_sessions(records, history_from=0, done=partial(self._written, group))
+        records = {client_id: self._record(client_id, messages) for client_id in client_ids}
+        self._store.put_sessions(records, history_from=0, done=done)
         self._spent_s += self._clock.monotonic() - began_s
-
-    def _written(self, group: dict[str, int]) -> None:
-        """Release what waited for a group of marks; groups are written in order."""
-        self._writing = False
-        for client_id, number in group.items():
-            if self._newest.get(client_id) == number:
-                del self._newest[client_id]
-            self._written_number = number
-        for waiter in list(self._waiting):
-            if not waiter.written(self._written_number):
-                self._waiting.pop(waiter, None)
-        if self._marked:
-            self._schedule()
 
     def _record(self, client_id: str, messages: ExportedMessages) -> bytes | None:
         """Return the record of a session; None when none is kept."""
@@ -323,7 +214,7 @@ class SessionJournal:
 
     def _is_kept(self, session: Session) -> bool:
         """Return whether a session is on disk: what comes by a shared subscription does not follow from the history."""
-        return self._moves.outlives(session) and (self._has_stopped or not session.shared)
+        return session.outlives_node and (self._has_stopped or not session.shared)
 
     def _look(self) -> None:
         """Mark sessions that have changed without being marked, and those that hold the history back."""
@@ -343,9 +234,9 @@ class SessionJournal:
                 continue
             if entry.position < too_far:
                 entry.inline_until = newest
-                self.mark(client_id)
+                self.marks.mark(client_id)
             elif self._has_changed(client_id, entry, far=far):
-                self.mark(client_id)
+                self.marks.mark(client_id)
         oldest = min((entry.position for entry in self._entries.values()), default=newest + 1)
         if oldest > self._history_from:
             self._history_from = oldest

@@ -1,0 +1,376 @@
+"""Recent updates of links, in memory: a bounded history that the members of a pool have in common (core).
+
+A heartbeat of any member is one place in the streams of all of them, so a place in a stream has the same name at each:
+the heartbeat before it, and the number of updates since. `RecentUpdates` holds the updates at QoS 1 and 2 of each link
+with the heartbeats between them, names the place of an update, and finds the update of a place that another member has
+named. Nothing is believed by its number alone: each name has a digest, and a place whose updates are others here is not
+found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from fanout.replica.update import DIGEST, PAYLOAD, PROPERTIES, QOS, RECEIVED_NS, TOPIC, Update
+
+__all__ = ["Found", "Place", "RecentBatch", "RecentUpdates", "Start"]
+
+_OVERHEAD: Final = 256
+"""Bytes of an update in memory beside its topic, payload and properties."""
+_CANDIDATES_MAX: Final = 64
+"""Batches of one time in which an update is looked for: those of one turn of the event loop."""
+_SEGMENTS_MAX: Final = 4096
+"""Heartbeats of one link that are remembered: the oldest go, with the updates behind them."""
+_COMPACT: Final = 1024
+"""Batches that have gone before their entries are removed."""
+_NO_LIMIT: Final = 1 << 62
+
+_qos = itemgetter(QOS)
+_topic = itemgetter(TOPIC)
+_payload = itemgetter(PAYLOAD)
+_properties = itemgetter(PROPERTIES)
+
+
+class Place(NamedTuple):
+    """A place in the stream of a link, by a name that all members understand."""
+
+    node: str
+    """Member whose heartbeat is in front of it."""
+    marker: str
+    """That heartbeat."""
+    updates: int
+    """Number of updates between the heartbeat and the place."""
+    digest: int
+    """Digest of the last of these; 0 when there is none."""
+
+
+class Found(NamedTuple):
+    """Place of an update in the history of this node."""
+
+    link: str
+    """Its link."""
+    place: Place
+    """The place in front of it."""
+    number: int
+    """Number of its batch."""
+
+
+class Start(NamedTuple):
+    """Place in the history of this node from which on updates follow."""
+
+    number: int
+    """Number of the first batch."""
+    offset: int
+    """Number of updates of that batch that are in front of the place."""
+
+
+class RecentBatch:
+    """Updates of a link at QoS 1 and 2 that were dispatched together."""
+
+    __slots__ = ("_index", "dispatched_ns", "first", "link", "number", "segment", "size", "updates")
+
+    def __init__(
+        self, number: int, link: str, segment: _Segment, updates: Sequence[Update], *, size: int, dispatched_ns: int
+    ) -> None:
+        self.number = number
+        """Its number; from 1, ascending over all links."""
+        self.link = link
+        """Its link."""
+        self.updates = updates
+        """The updates, in order."""
+        self.dispatched_ns = dispatched_ns
+        """Unix time in nanoseconds."""
+        self.segment = segment
+        """The heartbeat in front of it."""
+        self.first = segment.count
+        """Number of updates between that heartbeat and its first update."""
+        self.size = size
+        """About how many bytes it takes."""
+        self._index: dict[int, int] | None = None
+
+    def index_of(self, update: Update) -> int | None:
+        """Return the index of an update, which is recognized by its identity."""
+        if self._index is None:
+            self._index = {id(one): index for index, one in enumerate(self.updates)}
+        return self._index.get(id(update))
+
+
+class _Segment:
+    """Updates of a link behind one heartbeat."""
+
+    __slots__ = ("batches", "count", "exact_until", "key")
+
+    def __init__(self, key: tuple[str, str] | None) -> None:
+        self.key = key
+        """Member and heartbeat; None before the first."""
+        self.batches: list[RecentBatch] = []
+        """Those that are held."""
+        self.count = 0
+        """Number of all updates."""
+        self.exact_until = _NO_LIMIT
+        """Number of updates up to which a place has the same number at the other members."""
+
+
+class _Stream:
+    """The stream of one link."""
+
+    __slots__ = ("by_key", "segment", "segments")
+
+    def __init__(self) -> None:
+        self.segment = _Segment(None)
+        self.segments: list[_Segment] = []
+        """With a heartbeat, oldest first."""
+        self.by_key: dict[tuple[str, str], _Segment] = {}
+
+
+class RecentUpdates:
+    """The recent updates of all links of a node."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        """Begin without any.
+
+        Args:
+            bytes_max: About how many bytes of updates are held; the oldest go.
+        """
+        self.bytes = 0
+        """About how many bytes of updates are held."""
+        self.updates = 0
+        """Number of updates that are held."""
+        self._bytes_max = bytes_max
+        self._streams: dict[str, _Stream] = {}
+        self._batches: list[RecentBatch] = []
+        """Oldest first, from `_gone` on."""
+        self._times: list[int] = []
+        """The newest time of receipt up to each batch."""
+        self._gone = 0
+        self._number = 0
+
+    # What happens, in order.
+
+    def note(self, link: str, updates: Sequence[Update], *, now_ns: int) -> None:
+        """Note live updates of a link that are about to be dispatched; those at QoS 0 are left out.
+
+        Args:
+            link: The link.
+            updates: The updates, which do not change afterwards.
+            now_ns: Unix time in nanoseconds.
+        """
+        levels = list(map(_qos, updates))
+        if not all(levels):
+            updates = list(compress(updates, levels))
+            if not updates:
+                return
+        size = (
+            sum(map(len, map(_topic, updates)))
+            + sum(map(len, map(_payload, updates)))
+            + sum(map(len, map(_properties, updates)))
+            + _OVERHEAD * len(updates)
+        )
+        segment = self._stream(link).segment
+        self._number += 1
+        batch = RecentBatch(self._number, link, segment, updates, size=size, dispatched_ns=now_ns)
+        segment.batches.append(batch)
+        segment.count += len(updates)
+        self._batches.append(batch)
+        received_ns = updates[0][RECEIVED_NS]
+        self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
+        self.bytes += size
+        self.updates += len(updates)
+        while self.bytes > self._bytes_max:
+            self._drop_oldest()
+
+    def mark(self, link: str, node: str, marker: str) -> None:
+        """Note that a member's heartbeat came behind everything that was noted of a link."""
+        stream, key = self._stream(link), (node, marker)
+        if key in stream.by_key:
+            return
+        stream.segment = segment = _Segment(key)
+        stream.segments.append(segment)
+        stream.by_key[key] = segment
+        if len(stream.segments) > _SEGMENTS_MAX:
+            self._forget_oldest_segment(stream)
+
+    def interrupt(self, link: str) -> None:
+        """Note that updates of a link may come twice now, or in another order, until the next heartbeat."""
+        segment = self._stream(link).segment
+        segment.exact_until = min(segment.exact_until, segment.count)
+
+    def begin_anew(self, link: str) -> None:
+        """Note that updates of a link were lost: what was before is connected with nothing that comes."""
+        self._streams[link] = _Stream()
+
+    # Names.
+
+    def ends(self, *, exactly: bool) -> dict[str, Place | None]:
+        """Return the place behind everything, by link.
+
+        Args:
+            exactly: Whether nothing but everything may be in front of it; otherwise it is the last place with a name.
+
+        Returns:
+            None for a link where it has no name at the moment.
+        """
+        segments = ((link, stream.segment) for link, stream in self._streams.items())
+        return {link: _place(one, one.count if exactly else min(one.count, one.exact_until)) for link, one in segments}
+
+    def find(self, update: Update) -> Found | None:
+        """Return the place of an update; None when it is none of those that are held, or has no name."""
+        batch, index = self._batch_of(update)
+        if batch is None:
+            return None
+        place = _place(batch.segment, batch.first + index)
+        return None if place is None else Found(batch.link, place, batch.number)
+
+    def in_front_of(self, found: Found) -> dict[str, Place | None]:
+        """Return the place in each stream in front of which everything was dispatched before an update.
+
+        Args:
+            found: Place of the update.
+        """
+        places: dict[str, Place | None] = {}
+        for link, stream in self._streams.items():
+            if link == found.link:
+                places[link] = found.place
+                continue
+            segment, count = stream.segment, stream.segment.count
+            for earlier in reversed(stream.segments):
+                at = bisect_left(earlier.batches, found.number, key=_number)
+                if at < len(earlier.batches):
+                    segment, count = earlier, earlier.batches[at].first
+                if at:
+                    break
+            places[link] = _place(segment, count)
+        return places
+
+    # What others have named.
+
+    def start(self, link: str, place: Place, *, exactly: bool) -> Start | None:
+        """Return from where on updates follow a place.
+
+        Args:
+            link: The link.
+            place: The place.
+            exactly: Whether nothing that is in front of it may come; otherwise it begins at the heartbeat in front of
+                the place where the place itself is not found.
+
+        Returns:
+            None when it is not found, or when what follows it is not held any more.
+        """
+        stream = self._streams.get(link)
+        segment = None if stream is None else stream.by_key.get((place.node, place.marker))
+        if stream is None or segment is None:
+            return None
+        if _place(segment, place.updates) == place:
+            return self._start(stream, segment, place.updates)
+        return None if exactly else self._start(stream, segment, 0)
+
+    def get(self, link: str, place: Place, *, digest: int) -> Update | None:
+        """Return the update behind a place; None when it is not held, or has another digest.
+
+        Args:
+            link: The link.
+            place: The place in front of it.
+            digest: Its digest.
+        """
+        stream = self._streams.get(link)
+        segment = None if stream is None else stream.by_key.get((place.node, place.marker))
+        if segment is None:
+            return None
+        batch = _batch_at(segment, place.updates)
+        update = None if batch is None else batch.updates[place.updates - batch.first]
+        if update is not None and update[DIGEST] == digest:
+            return update
+        # Behind an interruption it may have another number; any update with its digest has the same content.
+        return next((one for batch in segment.batches for one in batch.updates if one[DIGEST] == digest), None)
+
+    def batches_from(self, number: int) -> Iterator[RecentBatch]:
+        """Yield the batches from a number on, in order; nothing may be noted meanwhile."""
+        first = self._batches[self._gone].number if self._gone < len(self._batches) else 0
+        for at in range(self._gone + max(0, number - first), len(self._batches)):
+            yield self._batches[at]
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next batch."""
+        return self._number + 1
+
+    def begun_ns(self) -> int | None:
+        """Return since when everything is held, Unix time in nanoseconds; None while nothing is."""
+        return self._batches[self._gone].dispatched_ns if self._gone < len(self._batches) else None
+
+    # Its own.
+
+    def _stream(self, link: str) -> _Stream:
+        stream = self._streams.get(link)
+        if stream is None:
+            stream = self._streams[link] = _Stream()
+        return stream
+
+    def _start(self, stream: _Stream, segment: _Segment, count: int) -> Start | None:
+        if count < segment.count:
+            batch = _batch_at(segment, count)
+            return None if batch is None else Start(batch.number, count - batch.first)
+        for later in stream.segments[stream.segments.index(segment) + 1 :]:
+            if later.count:
+                first = _batch_at(later, 0)
+                return None if first is None else Start(first.number, 0)
+        return Start(self.next_number, 0)
+
+    def _batch_of(self, update: Update) -> tuple[RecentBatch | None, int]:
+        received_ns = update[RECEIVED_NS]
+        first = bisect_left(self._times, received_ns, lo=self._gone)
+        for at in range(first, min(first + _CANDIDATES_MAX, len(self._batches))):
+            index = self._batches[at].index_of(update)
+            if index is not None:
+                return self._batches[at], index
+        return None, 0
+
+    def _drop_oldest(self) -> None:
+        batch = self._batches[self._gone]
+        self._gone += 1
+        self.bytes -= batch.size
+        self.updates -= len(batch.updates)
+        segment, stream = batch.segment, self._streams[batch.link]
+        del segment.batches[0]
+        if segment.key is not None and stream.by_key.get(segment.key) is segment:
+            while stream.segments[0] is not segment:  # what follows them is not held any more
+                self._forget_oldest_segment(stream)
+        if self._gone >= _COMPACT and self._gone * 2 >= len(self._batches):
+            del self._batches[: self._gone], self._times[: self._gone]
+            self._gone = 0
+
+    def _forget_oldest_segment(self, stream: _Stream) -> None:
+        segment = stream.segments.pop(0)
+        assert segment.key is not None
+        del stream.by_key[segment.key]
+
+
+def _place(segment: _Segment, count: int) -> Place | None:
+    """Return the place behind so many updates of a segment; None when it has no name here."""
+    if segment.key is None or count > min(segment.count, segment.exact_until):
+        return None
+    if not count:
+        return Place(*segment.key, 0, 0)
+    batch = _batch_at(segment, count - 1)
+    return None if batch is None else Place(*segment.key, count, batch.updates[count - 1 - batch.first][DIGEST])
+
+
+def _batch_at(segment: _Segment, index: int) -> RecentBatch | None:
+    """Return the batch with the update of a segment that has so many in front of it; None when it is not held."""
+    at = bisect_left(segment.batches, index + 1, key=_first) - 1
+    if at < 0:
+        return None
+    batch = segment.batches[at]
+    return batch if index < batch.first + len(batch.updates) else None
+
+
+def _number(batch: RecentBatch) -> int:
+    return batch.number
+
+
+def _first(batch: RecentBatch) -> int:
+    return batch.first

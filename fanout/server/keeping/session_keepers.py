@@ -1,0 +1,150 @@
+"""Keepers of durable sessions: all places outside this process where sessions are kept, as one.
+
+What a client relies on is written to it when every keeper has it. Without a keeper nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from fanout.server.keeping.session_marks import SessionMarks, Waiter
+from fanout.server.session.gated_output import GatedOutput
+from fanout.server.session.session import Session
+
+__all__ = ["SessionKeeper", "SessionKeepers"]
+
+
+class SessionKeeper(Protocol):
+    """One place where sessions are kept."""
+
+    @property
+    def marks(self) -> SessionMarks:
+        """Sessions that are to be kept, and what waits for that."""
+
+    def enter(self, client_id: str, /) -> None:
+        """Have the session of a new connection kept."""
+
+    def add(self, client_id: str, /) -> None:
+        """Have a session kept that has come from elsewhere."""
+
+    def note(self, client_id: str, /, *, subscriptions: bool = False) -> None:
+        """Note that a session, or its subscriptions, may have changed, or that it has ended."""
+
+    def note_gone(self, client_id: str, /) -> None:
+        """Note that a session has no connection any more."""
+
+
+class SessionKeepers:
+    """All keepers of a server."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        """Begin without a keeper.
+
+        Args:
+            bytes_max: Bytes that may wait for one connection before its session is paused.
+        """
+        self._bytes_max = bytes_max
+        self._keepers: list[SessionKeeper] = []
+        self._progress: list[_Progress] = []
+        self._kept: list[int] = []
+        """For each keeper, up to which number all of its marks are kept."""
+        self._number = 0
+        """Number of the newest mark of all keepers."""
+        self._marks: deque[tuple[int, tuple[int, ...]]] = deque()
+        """Marks that are not kept everywhere: the number, and that of each keeper's own mark."""
+        self._waiting: dict[Waiter, None] = {}
+
+    def join(self, keeper: SessionKeeper) -> None:
+        """Keep sessions at a further place from now on; before any client is served."""
+        self._progress.append(_Progress(self._note, len(self._keepers)))
+        self._keepers.append(keeper)
+        self._kept.append(0)
+
+    def gate(
+        self, session: Session, *, write: Callable[[bytes], None], on_room: Callable[[], None]
+    ) -> GatedOutput | None:
+        """Have the session of a new connection kept; return the gate of its output.
+
+        Args:
+            session: The session.
+            write: Writes bytes to the connection.
+            on_room: Called when the gate has room again, after it was full.
+
+        Returns:
+            None without a keeper, and for a session that does not outlive its connection.
+        """
+        if not self._keepers:
+            return None
+        if not session.outlives_node:
+            self.note(session.client_id)  # a former one may be kept, and the output does not say of it
+            return None
+        for keeper in self._keepers:
+            keeper.enter(session.client_id)
+        return GatedOutput(self, session, write=write, on_room=on_room, bytes_max=self._bytes_max)
+
+    def add(self, client_id: str) -> None:
+        """Have a session kept that has come from elsewhere."""
+        for keeper in self._keepers:
+            keeper.add(client_id)
+
+    def note(self, client_id: str, *, subscriptions: bool = False) -> None:
+        """Note that a session, or its subscriptions, may have changed, or that it has ended."""
+        for keeper in self._keepers:
+            keeper.note(client_id, subscriptions=subscriptions)
+
+    def note_gone(self, client_id: str) -> None:
+        """Note that a session has no connection any more."""
+        for keeper in self._keepers:
+            keeper.note_gone(client_id)
+
+    def mark(self, client_id: str) -> int:
+        """Have a session kept, as it is at the end of this turn of the event loop; return the mark's number."""
+        return self._join(tuple(keeper.marks.mark(client_id) for keeper in self._keepers))
+
+    def unwritten(self, client_id: str) -> int:
+        """Return a number for what of a session is not kept everywhere yet; 0 when all is."""
+        numbers = tuple(keeper.marks.unwritten(client_id) for keeper in self._keepers)
+        return self._join(numbers) if any(numbers) else 0
+
+    def wait(self, waiter: Waiter) -> None:
+        """Call `written` of a waiter whenever marks are kept everywhere, until it says that nothing waits."""
+        self._waiting[waiter] = None
+
+    async def written(self) -> None:
+        """Wait until everything is kept that is marked now."""
+        for keeper in self._keepers:
+            await keeper.marks.written()
+
+    def _join(self, numbers: tuple[int, ...]) -> int:
+        """Return one number for marks of all keepers."""
+        self._number += 1
+        self._marks.append((self._number, numbers))
+        for keeper, progress in zip(self._keepers, self._progress, strict=True):
+            keeper.marks.wait(progress)
+        return self._number
+
+    def _note(self, index: int, number: int) -> bool:
+        """Note up to which of its marks a keeper has kept; return whether more waits."""
+        self._kept[index] = number
+        done = 0
+        while self._marks and all(kept >= mark for kept, mark in zip(self._kept, self._marks[0][1], strict=True)):
+            done = self._marks.popleft()[0]
+        if done:
+            for waiter in list(self._waiting):
+                if not waiter.written(done):
+                    self._waiting.pop(waiter, None)
+        return bool(self._marks)
+
+
+class _Progress:
+    """Tells of the marks of one keeper."""
+
+    def __init__(self, note: Callable[[int, int], bool], index: int) -> None:
+        self._note = note
+        self._index = index
+
+    def written(self, number: int) -> bool:
+        """Take it that everything marked up to `number` is kept; return whether more waits."""
+        return self._note(self._index, number)
