@@ -6,7 +6,7 @@ Pure functions of finished values. A difference counts when it is more than chan
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +30,8 @@ _SIGMAS = 3
 """Two shares differ when they are so many standard errors apart."""
 _FIFTH = 5
 """One part in so many is the least difference that counts."""
+_CHANCE_SIGMAS = 2.576
+"""Points of time lie apart when chance alone would part them so far once in a hundred times."""
 _WINDOWS_MIN = 4
 """A window with fewer points of time is not halved."""
 _WORST_FIRST: tuple[Direction, ...] = ("worse", "same", "better")
@@ -53,6 +55,8 @@ class _Latency:
     rows: int
     p99_us: int
     uncertain_us: int
+    points_us: tuple[int, ...] = ()
+    """The p99 at each point of time, in order of size; empty where only that of the whole time is known."""
 
 
 def find_trend(report: Report, *, baseline: Report | None = None, history: Sequence[PastReport] = ()) -> Trend | None:
@@ -132,7 +136,9 @@ def _of_span(report: Report, begin: datetime | None, end: datetime | None) -> di
         rows = sum(updates for updates, _ in known)
         if place not in uncertain_us or rows < ROWS_MIN:
             continue
-        lag[line.node][line.link, line.stamped_by] = _Latency(rows, _median(known), uncertain_us[place])
+        lag[line.node][line.link, line.stamped_by] = _Latency(
+            rows, _median(known), uncertain_us[place], points_us=tuple(sorted(p99_us for _, p99_us in known))
+        )
     return {node: _Figures(expected[node], missing[node], lag.get(node, {})) for node in expected.keys() | lag.keys()}
 
 
@@ -229,7 +235,26 @@ def _of_lag(before: _Latency | None, now: _Latency | None) -> Direction:
     uncertain_us = max(before.uncertain_us, now.uncertain_us)
     if abs(difference) <= uncertain_us or abs(difference) * _FIFTH <= abs(before.p99_us):
         return "same"
+    if before.points_us and now.points_us and not _lie_apart(before.points_us, now.points_us):
+        return "same"
     return "worse" if difference > 0 else "better"
+
+
+def _lie_apart(before: Sequence[int], now: Sequence[int]) -> bool:
+    """Return whether the values of two times lie further apart than chance parts them (Mann and Whitney).
+
+    Where one update in a hundred is late, a p99 is now that of the quick ones and now that of the late ones, and so is
+    the median of many: only their order tells a change from that.
+
+    Args:
+        before: Values in order of size; fewer than five on either side are never apart.
+        now: The same.
+    """
+    pairs = len(before) * len(now)
+    # Pairs in which the later value is the higher one; where both are equal, half a pair.
+    higher = sum(bisect_left(before, value) + bisect_right(before, value) for value in now) / 2
+    sigma = math.sqrt(pairs * (len(before) + len(now) + 1) / 12)
+    return abs(higher - pairs / 2) > _CHANCE_SIGMAS * sigma
 
 
 def _both(first: Direction, second: Direction) -> Direction:

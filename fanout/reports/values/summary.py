@@ -115,7 +115,8 @@ class NodeTrend(Value):
     """One node now and before.
 
     A share differs when it is three standard errors and a fifth of the missing apart, a p99 when it differs by more
-    than its uncertainty and a fifth.
+    than its uncertainty and a fifth, and between the halves of a window by more than its points of time differ by
+    chance.
     """
 
     node: str

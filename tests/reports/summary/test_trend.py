@@ -120,6 +120,24 @@ def test_lag_of_the_second_half_against_the_first(p99_us: list[int], direction: 
     assert (trend.direction, node.direction) == (direction, direction)
 
 
+@pytest.mark.parametrize(
+    ("p99_us", "direction"),
+    [
+        ([5_000, 900_000, 5_100, 400_000, 5_200, *(300_000, 5_300, 500_000, 5_400, 600_000)], "same"),
+        ([5_000, 5_100, 5_200, 5_300, 5_400, *(300_000, 400_000, 500_000, 600_000, 700_000)], "worse"),
+        ([300_000, 5_000, 500_000, 400_000, 600_000, *(5_100, 5_200, 5_300, 700_000, 5_400)], "same"),
+    ],
+)
+def test_lag_that_jumps_all_the_time_makes_no_trend(p99_us: list[int], direction: str) -> None:
+    """Where one update in a hundred is late, the p99 of a second is that of the quick or of the late ones by chance."""
+    assert halves(over_time=over_time([0] * 10), lag=lag_over_time(p99_us)).direction == direction
+
+
+def test_the_lag_of_few_points_of_time_makes_no_trend() -> None:
+    """Five before and four after may lie apart by chance."""
+    assert halves(over_time=over_time([0] * 10), lag=lag_over_time([10_000] * 5 + [90_000] * 4)).direction == "same"
+
+
 @pytest.mark.parametrize("sections", [{"ahead_us": None}, {"rows": 19}], ids=["unknown clock", "few updates"])
 def test_lag_that_says_nothing_makes_no_trend(sections: dict[str, Any]) -> None:
     """Without a known difference of the clocks, and of few updates."""
