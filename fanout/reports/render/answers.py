@@ -76,6 +76,7 @@ _DIRECTIONS: Final[dict[Direction, Cell]] = {
     "worse": Cell("worse", "bad"),
 }
 _CAUSES_SHOWN: Final = 3
+_TOPIC_GOES_ON: Final = "Going on: what came of the topic since, if anything, shows no end."
 
 
 def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
@@ -131,7 +132,9 @@ def missing_by_topic(report: Report) -> Table:
         Column("until", lambda one: _until(report, one.last_missing, goes_on=one.going_on), numeric=False),
         Column("why, mostly", lambda one: Cell(CAUSES[one.cause], "bad" if one.cause == "live" else ""), numeric=False),
     )
-    return build_list("missing-topics", "Missing updates by topic, worst first", columns, report.missing_topics)
+    found = report.missing_topics
+    note = _TOPIC_GOES_ON if found is not None and any(one.going_on for one in found.listed) else ""
+    return build_list("missing-topics", "Missing updates by topic, worst first", columns, found, note)
 
 
 def trend_line(summary: Summary) -> Cell:

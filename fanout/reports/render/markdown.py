@@ -9,7 +9,7 @@ from typing import Final
 from fanout.errors import ReportError
 from fanout.reports.render import answers
 from fanout.reports.render.table import Table
-from fanout.reports.render.wording import count, printable
+from fanout.reports.render.wording import count, printable, threshold
 from fanout.reports.values.document import Report
 
 __all__ = ["render_markdown"]
@@ -37,6 +37,8 @@ def render_markdown(report: Report) -> str:
         parts.append("\n".join(f"- {_text(printable(notice))}" for notice in report.notices))
     parts += [_table(table) for table in answers.answer_tables(report, summary)]
     parts.append(_text(answers.trend_line(summary).text))
+    if report.verdict is not None:
+        parts.append(f"**{'Passed' if report.verdict.passed else 'Failed'}**: {_text(threshold(report.verdict))}")
     if steps := answers.next_steps(summary):
         parts.append("What to do:\n\n" + "\n".join(f"- {step}" for step in steps))
     if (topics := answers.missing_by_topic(report)).rows:

@@ -20,7 +20,7 @@ from fanout.reports.render.link_charts import strips, timeline
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Head, Table
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.wording import blind_spot, count, counted, facts, percentage, printable
+from fanout.reports.render.wording import blind_spot, count, counted, facts, printable, threshold
 from fanout.reports.values.document import Report
 from fanout.reports.values.summary import Summary
 
@@ -28,8 +28,6 @@ __all__ = ["render_page"]
 
 _FOLDED = frozenset({"logs", "attempts", "repeated", "missing", "members"})
 """Tables that are closed until asked for."""
-_OVER_TIME = frozenset({"over-time", "propagation"})
-"""Tables of which the charts stand above all tables, on a page with answers."""
 _ROWS_OPEN_MAX: Final = 60
 """Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
 _BEHIND_CHART = frozenset({"prefixes"})
@@ -58,10 +56,7 @@ def render_page(report: Report) -> str:
             "<h2>All figures</h2>",
             _facts(report),
         ]
-        parts = [
-            _part(table, "" if table.key in _OVER_TIME else _chart(report, table.key), crowded=crowded, folded=True)
-            for table in tables
-        ]
+        parts = [_part(table, _folded_chart(report, table.key), crowded=crowded, folded=True) for table in tables]
     body = [f"<h1>Replication report: {report.report}</h1>", *head, _contents(tables), *parts]
     return (
         "<!doctype html>\n"
@@ -111,10 +106,7 @@ def _verdict(report: Report) -> str:
     verdict = report.verdict
     if verdict is None:
         return ""
-    text = (
-        f"{'Passed' if verdict.passed else 'Failed'}: {printable(verdict.because)}: "
-        f"{percentage(verdict.lowest_percent)}; asked for at least {verdict.fail_under_percent:g} %"
-    )
+    text = f"{'Passed' if verdict.passed else 'Failed'}: {threshold(verdict)}"
     return f'<p class="verdict {"good" if verdict.passed else "bad"}">{escape(text)}</p>'
 
 
@@ -137,11 +129,8 @@ def _answers(report: Report, summary: Summary) -> list[str]:
 
 def _over_time(report: Report) -> list[str]:
     """Return the pictures of time: what was missing in each window, and how late updates were."""
-    return [
-        f"<h2>{title}</h2>{drawn}"
-        for title, key in (("Complete over time", "over-time"), ("Lag over time", "propagation"))
-        if (drawn := _chart(report, key))
-    ]
+    pictures = (("Complete over time", _chart(report, "over-time")), ("Lag over time", _lag_over_time(report)))
+    return [f"<h2>{title}</h2>{drawn}" for title, drawn in pictures if drawn]
 
 
 def _contents(tables: list[Table]) -> str:
@@ -150,6 +139,16 @@ def _contents(tables: list[Table]) -> str:
         return ""
     entries = "".join(f'<li><a href="#{table.key}">{escape(table.title)}</a></li>' for table in tables)
     return f'<nav aria-label="Contents"><ul>{entries}</ul></nav>'
+
+
+def _folded_chart(report: Report, key: str) -> str:
+    """Return what is drawn above a table of a page on which the pictures of time stand above all tables."""
+    match key:
+        case "over-time":
+            return ""
+        case "propagation":
+            return _lag_shares(report)
+    return _chart(report, key)
 
 
 def _chart(report: Report, key: str) -> str:
@@ -164,7 +163,7 @@ def _chart(report: Report, key: str) -> str:
         case "prefixes":
             return "" if report.prefix_map is None else heat_map(report.prefix_map)
         case "propagation":
-            return _lag_charts(report)
+            return _lag_over_time(report) + _lag_shares(report)
         case "snapshots":
             return _timeline(report)
     return ""
@@ -257,30 +256,32 @@ def _timeline(report: Report) -> str:
     return _legend(kinds) + _wide(drawn) + (f'<p class="note">{" ".join(said)}</p>' if said else "")
 
 
-def _lag_charts(report: Report) -> str:
-    parts: list[str] = []
+def _lag_over_time(report: Report) -> str:
+    """Return a chart of percentiles for each of the first links, the difference of the clocks taken out."""
     series = report.lag.over_time[: charts.CHARTS_MAX]
-    if series:
-        parts.append(_line_legend([("p50", "p50"), ("p99", "p99"), ("most", "longest")]))
-        drawn = "".join(
-            f"<div><h3>{escape(printable(f'{one.node}/{one.link}'))}</h3>"
-            f"{charts.lag_lines(one, window_s=report.lag.window_s)}</div>"
-            for one in series
-        )
-        parts.append(f'<div class="charts">{drawn}</div>')
-        more = len(report.lag.over_time) - len(series)
-        parts.append(
-            f'<p class="note">By the time of stamping (UTC), in windows of {report.lag.window_s:g} s'
-            + (f"; {more} more links are in the JSON" if more else "")
-            + ".</p>"
-        )
+    if not series:
+        return ""
+    drawn = "".join(
+        f"<div><h3>{escape(printable(f'{one.node}/{one.link}'))}</h3>"
+        f"{charts.lag_lines(one, window_s=report.lag.window_s)}</div>"
+        for one in series
+    )
+    more = len(report.lag.over_time) - len(series)
+    left = f"; {more} more links are in the JSON" if more else ""
+    return (
+        _line_legend([("p50", "p50"), ("p99", "p99"), ("most", "longest")])
+        + f'<div class="charts">{drawn}</div>'
+        + f'<p class="note">By the time of stamping (UTC), in windows of {report.lag.window_s:g} s{left}.</p>'
+    )
+
+
+def _lag_shares(report: Report) -> str:
+    """Return the chart of whole distributions, which have the difference of the clocks in them."""
     lines = sorted(report.lag.propagation, key=lambda p: -p.lag.p99_us)[: charts.LINES_MAX]
-    if lines:
-        parts.append("<h3>Share of updates that took less than a time, as the clocks say</h3>")
-        parts.append(
-            _line_legend([(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)])
-        )
-        parts.append(_wide(charts.cumulative_lines(lines)))
-        if len(lines) < len(report.lag.propagation):
-            parts.append(f'<p class="note">The {len(lines)} slowest of {count(len(report.lag.propagation))}.</p>')
-    return "".join(parts)
+    if not lines:
+        return ""
+    legend = _line_legend([(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)])
+    left = len(lines) < len(report.lag.propagation)
+    cut = f'<p class="note">The {len(lines)} slowest of {count(len(report.lag.propagation))}.</p>' if left else ""
+    title = "<h3>Share of updates that took less than a time, as the clocks say</h3>"
+    return title + legend + _wide(charts.cumulative_lines(lines)) + cut

@@ -12,7 +12,7 @@ from rich.text import Text
 from fanout.reports.render import answers
 from fanout.reports.render.table import Cell, Head, Table, Tone
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.wording import blind_spot, counted, facts, percentage, printable
+from fanout.reports.render.wording import blind_spot, counted, facts, printable, threshold
 from fanout.reports.values.document import Report, Verdict
 from fanout.reports.values.summary import Summary
 
@@ -104,8 +104,7 @@ def _head(report: Report) -> RenderableType:
 
 def _verdict(verdict: Verdict) -> Text:
     return Text(
-        f"{'passed' if verdict.passed else 'FAILED'}: {printable(verdict.because)}: "
-        f"{percentage(verdict.lowest_percent)}; asked for at least {verdict.fail_under_percent:g} %",
+        f"{'passed' if verdict.passed else 'FAILED'}: {threshold(verdict)}",
         style="bold green" if verdict.passed else "bold red",
     )
 

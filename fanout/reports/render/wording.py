@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from fanout import escaping
-from fanout.reports.values.document import Report
+from fanout.reports.values.document import Report, Verdict
 
 __all__ = [
     "NBSP",
@@ -22,6 +22,7 @@ __all__ = [
     "printable",
     "seconds",
     "span",
+    "threshold",
     "timestamp",
 ]
 
@@ -111,6 +112,14 @@ def blind_spot(report: Report) -> str:
     return f"compared with {name}, itself a secondary: what {name} did not get cannot be seen"
 
 
+def threshold(verdict: Verdict) -> str:
+    """Return why `--fail-under` was met or not."""
+    return (
+        f"{printable(verdict.because)}: {percentage(verdict.lowest_percent)}; asked for at least "
+        f"{verdict.fail_under_percent:g}{NBSP}%"
+    )
+
+
 def facts(report: Report) -> list[tuple[str, str]]:
     """Return what a reader sees first, as (name, text): reference, basis, window, input, holes."""
     found: list[tuple[str, str]] = []
@@ -158,7 +167,7 @@ def _asked(report: Report) -> str | None:
     text = "from the beginning" if since is None else f"from {timestamp(since, decimals=0)}"
     text += " UTC to the end" if until is None else f" until {timestamp(until, decimals=0)} UTC"
     text += ": what lies outside is in no figure."
-    if until is not None and report.report in ("completeness", "convergence"):
+    if until is not None and report.report in ("summary", "completeness", "all", "convergence"):
         text += " Final values are of the end of the logs, not of that time, and left out."
     return text
 

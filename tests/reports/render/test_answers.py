@@ -12,7 +12,7 @@ from fanout.errors import ReportError
 from fanout.reports.render.markdown import render_markdown
 from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
-from fanout.reports.values.document import MissingTopic, Report
+from fanout.reports.values.document import MissingTopic, Report, Verdict
 from fanout.reports.values.figures import Listed
 from fanout.reports.values.summary import (
     Answer,
@@ -127,7 +127,7 @@ def test_what_is_missing_stands_first() -> None:
     assert "Session lost (1,553): the primary forgot the session" in text
     assert "Unexplained (929): nothing in the logs says why. Run `fanout explain TOPIC`" in text
     assert "Missing updates by topic, worst first" in text
-    assert "1 of 77." in text
+    assert "1 of 77. Going on: what came of the topic since, if anything, shows no end." in text
     assert "Updates, by identity" not in text
     assert "Updates, by identity" in on_terminal(made, verbose=True)
 
@@ -241,8 +241,19 @@ def test_markdown_holds_the_answers_and_nothing_of_strangers() -> None:
     assert r"\|\[x\](y)\`\@all\`" in row
     assert row.replace("\\|", "").count("|") == 7
     assert "&lt;script&gt;" in row
+    assert "**Failed**" not in text
     with pytest.raises(ReportError, match="traffic has no answers"):
         render_markdown(section_report("traffic"))
+
+
+def test_markdown_says_whether_the_threshold_was_met() -> None:
+    """As the terminal and the page do."""
+    verdict = Verdict(fail_under_percent=99.99, lowest_percent=98.1, passed=False, because="lowest: lossy/up #")
+    made = answered(steady_loss(), answer="not_complete").model_copy(update={"verdict": verdict})
+    text = render_markdown(made).replace("\u00a0", " ")
+    assert "\n\n**Failed**: lowest: lossy/up #: 98.1 %; asked for at least 99.99 %\n\n" in text
+    passed = verdict.model_copy(update={"passed": True})
+    assert "**Passed**: lowest" in render_markdown(made.model_copy(update={"verdict": passed}))
 
 
 def test_the_page_begins_with_the_answers() -> None:

@@ -12,6 +12,7 @@ from fanout.reports.render.page import render_page
 from fanout.reports.render.style import STYLE
 from fanout.reports.values.document import Report, ReportName
 from tests.reports.documents import HOSTILE, report, section_report, stamped, target, unstamped, whole_report
+from tests.reports.render.test_answers import answered, node
 
 
 class Elements(HTMLParser):
@@ -161,6 +162,17 @@ def test_a_page_on_everything_has_its_parts_in_reading_order() -> None:
     assert [part for part in parts if part in order] == order
     assert [a["href"] for tag, a in elements.found if tag == "a"] == [f"#{part}" for part in parts]
     assert [a for tag, a in elements.found if tag == "table" and a.get("class") == "heat"]
+
+
+def test_what_the_clocks_say_is_behind_what_is_corrected() -> None:
+    """The picture of lag stands above all tables; whole distributions have the clocks in them and are folded away."""
+    over_time, shares, rest = "in windows of 10 s.", "as the clocks say</h3>", "<h2>All figures</h2>"
+    page = render_page(answered(node(), answer="complete"))
+    assert page.index(over_time) < page.index(rest) < page.index(shares)
+    alone = render_page(report())
+    assert alone.index(over_time) < alone.index(shares)
+    for each in (page, alone):
+        assert each.count(over_time) == each.count(shares) == 1
 
 
 def test_a_page_on_everything_is_as_safe_as_the_others() -> None:

@@ -1,15 +1,18 @@
 """The page as a browser shows it: nothing to scroll sideways for, the answers first, readable in both colour schemes.
 
-Figures are measured in headless Chromium, not compared with a picture, since fonts differ between machines.
+Figures are measured in headless Chromium, and screenshots looked at for the colours that must be in them; they are not
+compared with others, since fonts differ between machines. Run with `--basetemp` to keep the screenshots.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +54,21 @@ _CONTRAST = """(() => {
   return poor;
 })()"""
 
+_COLOURS = """(async () => {
+  const picture = new Image();
+  picture.src = "data:image/png;base64,PICTURE";
+  await picture.decode();
+  const canvas = new OffscreenCanvas(picture.width, picture.height).getContext("2d");
+  canvas.drawImage(picture, 0, 0);
+  const { data } = canvas.getImageData(0, 0, picture.width, picture.height);
+  const colours = {};
+  for (let at = 0; at < data.length; at += 4) {
+    const name = "#" + ((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]).toString(16).padStart(6, "0");
+    colours[name] = (colours[name] ?? 0) + 1;
+  }
+  return colours;
+})()"""
+
 
 class Browser:
     """One page of a browser, driven over the DevTools protocol."""
@@ -86,9 +104,18 @@ class Browser:
 
     def ask(self, expression: str) -> Any:
         """Return the value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def screenshot(self, path: Path) -> Counter[str]:
+        """Write a picture of the whole page, and return how many of its pixels have each colour; the page is gone."""
+        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(picture))
+        self.call("Page.navigate", url="about:blank")
+        while self._receive().get("method") != "Page.loadEventFired":
+            pass
+        return Counter(self.ask(_COLOURS.replace("PICTURE", picture)))
 
     def _receive(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self._connection.recv(timeout=30))
@@ -166,6 +193,35 @@ def test_the_verdict_is_seen_without_scrolling(browser: Browser, tmp_path: Path)
         browser.show(path, width=width)
         assert browser.ask("document.querySelector('.answer').getBoundingClientRect().bottom") < 400
         assert browser.ask("document.querySelector('table').getBoundingClientRect().top") < 700
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "ground", "bad"),
+    [
+        ("light", {"width": 1280}, "#ffffff", "#c62839"),
+        ("dark", {"width": 1280, "scheme": "dark"}, "#14181d", "#ff7b86"),
+        ("print", {"width": 1280, "media": "print"}, "#ffffff", "#c62839"),
+        ("telephone", {"width": 360}, "#ffffff", "#c62839"),
+    ],
+)
+def test_a_screenshot_shows_what_is_bad(
+    browser: Browser, page: Path, name: str, settings: dict[str, Any], ground: str, bad: str
+) -> None:
+    """Light, dark, on paper and on a telephone: the page's ground, red words on it, and letters with soft edges."""
+    browser.show(page, **settings)
+    colours = browser.screenshot(page.with_name(f"{name}.png"))
+    assert colours.most_common(1)[0][0] == ground
+    assert colours[bad] > 20
+    assert len(colours) > 50
+
+
+def test_paper_shows_whole_tables(browser: Browser, page: Path) -> None:
+    """Nothing scrolls on paper."""
+    browser.show(page, width=1280, media="print")
+    hidden = (
+        "[...document.querySelectorAll('.wide, .chart')].filter((e) => getComputedStyle(e).overflowX !== 'visible')"
+    )
+    assert browser.ask(f"{hidden}.length") == 0
 
 
 def test_no_other_host_is_asked(browser: Browser, page: Path) -> None:

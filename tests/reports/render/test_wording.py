@@ -127,5 +127,7 @@ def test_facts_say_what_the_figures_are_relative_to() -> None:
     assert until["asked for"].startswith("from the beginning until 2026-02-02\u00a002:45:00 UTC: what lies outside")
     assert until["asked for"].endswith("Final values are of the end of the logs, not of that time, and left out.")
     assert "pending" not in until["window"]
+    summary = dict(facts(report().model_copy(update={"parameters": asked, "report": "summary"})))
+    assert summary["asked for"] == until["asked for"]
     alone = report().model_copy(update={"reference": None, "window": None, "basis": ()})
     assert [name for name, _ in facts(alone)] == ["read"]
