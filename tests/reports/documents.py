@@ -133,6 +133,7 @@ def target(
     exact: bool = True,
     topic_filter: str = "plant/#",
     exclude: tuple[str, ...] = (),
+    judged_until: datetime | None = END - timedelta(seconds=5),
 ) -> TargetReport:
     """Return a selector, complete unless said otherwise."""
     figures = stamped() if figures is None else figures
@@ -147,6 +148,7 @@ def target(
         complete_at=BEGIN if held else None,
         covered_from=BEGIN if held else None,
         covered_until=END,
+        judged_until=judged_until,
         stamped=figures if isinstance(figures, StampedFigures) else None,
         unstamped=figures if isinstance(figures, UnstampedFigures) else None,
         final=final() if finals is None else finals,

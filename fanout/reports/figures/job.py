@@ -180,6 +180,7 @@ def _target_report(target: Target, scope: Scope, parts: Sequence[Part]) -> Targe
         complete_at=None if target.held_from_us is None else time_of(target.held_from_us),
         covered_from=covered_from(target.covered_from_us),
         covered_until=time_of(target.covered_until_us),
+        judged_until=time_of(target.settled_until_us),
         **figures,
     )
 

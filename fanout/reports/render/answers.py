@@ -7,7 +7,7 @@ getting worse?
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, build_list, delay, number, text
@@ -97,7 +97,34 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
             sentence = f"no update is older than the settle horizon{horizon}"
     if summary.answer != "not_proved" and (limit := blind_spot(report)):
         sentence += f"; {limit}"
-    return _HEADS[summary.answer], sentence
+    head = _HEADS[summary.answer]
+    if early := _ends_early(report):
+        sentence += f"; {early}"
+        if summary.answer == "complete":
+            head = Cell("COMPLETE SO FAR", "fair")
+    return head, sentence
+
+
+def _ends_early(report: Report) -> str:
+    """Return which nodes are judged until an earlier time than the others, and until when; empty when none is.
+
+    One that died is still told by its log alone, as long as that may be late.
+    """
+    window = report.window
+    if window is None:
+        return ""
+    # The logs of nodes that run end at different moments.
+    bound = window.settled_until - timedelta(seconds=max(window.settle_horizon_s, 1))
+    ends: dict[str, datetime] = {}
+    for target in report.targets:
+        if target.judged_until is not None and target.judged_until < bound:
+            ends[target.node] = min(target.judged_until, ends.get(target.node, target.judged_until))
+    if not ends:
+        return ""
+    node = min(ends, key=lambda name: ends[name])
+    others = f" and {counted(len(ends) - 1, 'other')}" if len(ends) > 1 else ""
+    verb = "are" if others else "is"
+    return f"{printable(node)}{others} {verb} judged until {_time(report, ends[node])} only"
 
 
 def relative_to(report: Report) -> str:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 from itertools import accumulate
 from typing import Final
 
@@ -105,7 +106,7 @@ def _trend(
             "before_end": before[1],
             "begin": now[0],
             "end": now[1],
-            "direction": _worst(node.direction for node in nodes),
+            "direction": reduce(_both, (node.direction for node in nodes)),
             "nodes": nodes,
         }
     )
@@ -262,7 +263,3 @@ def _both(first: Direction, second: Direction) -> Direction:
     if "worse" in (first, second):
         return "worse"
     return "better" if "better" in (first, second) else "same"
-
-
-def _worst(directions: Iterable[Direction]) -> Direction:
-    return min(directions, key=_WORST_FIRST.index)

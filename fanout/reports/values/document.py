@@ -172,6 +172,9 @@ class TargetReport(Value):
     covered_from: AwareDatetime | None
     """By the reference's clock; null when the link never held everything, so that nothing was expected."""
     covered_until: AwareDatetime
+    judged_until: AwareDatetime | None = None
+    """By the reference's clock; what was published later is pending: too young, or the node's log ends before it came.
+    Null in reports of earlier versions."""
     stamped: StampedFigures | None
     unstamped: UnstampedFigures | None
     final: FinalFigures | None

@@ -144,7 +144,7 @@ class Trend(Value):
     begin: AwareDatetime
     end: AwareDatetime
     direction: Direction
-    """The worst of all nodes."""
+    """`worse` when any node is, else `better` when any is."""
     nodes: tuple[NodeTrend, ...]
     """The worst first; those of which something is known at both times."""
 

@@ -409,6 +409,11 @@ def test_what_a_log_is_too_short_for_is_not_lost_and_not_complete(spark: SparkSe
         "its log ends 158.1 s before the reference's without a stop: whether it got what came later is unknown.",
         "its log ends 119.0 s before the reference's without a stop",
     ]
+    assert report.window is not None
+    judged = {target.node: target.judged_until for target in report.targets}
+    assert judged["dead"] == report.window.settled_until
+    assert judged["whole"] is not None
+    assert round((report.window.settled_until - judged["whole"]).total_seconds(), 1) == 119
 
 
 def test_what_publishers_stamped_is_counted_once_and_by_the_clock_of_the_primary(

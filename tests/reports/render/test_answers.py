@@ -12,7 +12,7 @@ from fanout.errors import ReportError
 from fanout.reports.render.markdown import render_markdown
 from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
-from fanout.reports.values.document import MissingTopic, Report, Verdict
+from fanout.reports.values.document import MissingTopic, Report, TargetReport, Verdict
 from fanout.reports.values.figures import Listed
 from fanout.reports.values.summary import (
     Answer,
@@ -25,7 +25,7 @@ from fanout.reports.values.summary import (
     Summary,
     Trend,
 )
-from tests.reports.documents import BEGIN, END, HOSTILE, report, section_report
+from tests.reports.documents import BEGIN, END, HOSTILE, report, section_report, target
 
 
 def node(name: str = "edge", *, answer: Answer = "complete", missing: int = 0, **others: object) -> NodeSummary:
@@ -138,6 +138,28 @@ def test_all_fine_is_said_in_a_line() -> None:
     assert text.splitlines()[0] == "COMPLETE  2 secondaries got everything"
     for absent in ("since", "why", "What to do", "behind", "Missing updates"):
         assert absent not in text
+
+
+def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
+    """A node that died may look like one whose log is late: the first line says until when it is judged."""
+    made = answered(node(), node("leaf"), answer="complete")
+    dead = target("leaf", judged_until=BEGIN + timedelta(seconds=100))
+    late = target("late", judged_until=END - timedelta(seconds=11))
+    waiting = target("edge", judged_until=END - timedelta(seconds=9))
+
+    def first_line(*targets: TargetReport, **changed: object) -> str:
+        return on_terminal(made.model_copy(update={"targets": targets, **changed})).splitlines()[0]
+
+    assert first_line(target(), waiting) == "COMPLETE  2 secondaries got everything"
+    assert first_line(target(), target("old", judged_until=None)) == "COMPLETE  2 secondaries got everything"
+    only = "leaf is judged until 02:41:40 only"
+    assert first_line(target(), dead) == f"COMPLETE SO FAR  2 secondaries got everything; {only}"
+    only = "leaf and 1 other are judged until 02:41:40 only"
+    assert first_line(late, dead, dead) == f"COMPLETE SO FAR  2 secondaries got everything; {only}"
+    assert first_line(dead, window=None) == "COMPLETE  2 secondaries got everything"
+    lacking = answered(steady_loss(), answer="not_complete").model_copy(update={"targets": (dead,)})
+    first = on_terminal(lacking).splitlines()[0]
+    assert first == "NOT COMPLETE  the one secondary lacks updates or values; leaf is judged until 02:41:40 only"
 
 
 def test_lag_is_shown_with_the_clocks_corrected() -> None:

@@ -153,6 +153,10 @@ def test_what_got_worse_is_not_made_good() -> None:
     trend = halves(over_time=CompletenessSection(window_s=WINDOW_S, series=(*quiet, *bad)))
     assert [(node.node, node.direction) for node in trend.nodes] == [("z", "worse"), ("a", "same")]
     assert trend.direction == "worse"
+    good = over_time([9] * 5 + [0] * 5, node="z").series
+    better = halves(over_time=CompletenessSection(window_s=WINDOW_S, series=(*quiet, *good)))
+    assert [(node.node, node.direction) for node in better.nodes] == [("a", "same"), ("z", "better")]
+    assert better.direction == "better"
 
 
 def test_a_short_window_has_no_halves() -> None:
