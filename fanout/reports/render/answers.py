@@ -193,8 +193,8 @@ def next_steps(summary: Summary) -> list[str]:
         )
     if any(node.unknown for node in summary.nodes):
         steps.append(
-            "Unknown: the node's own log has a gap there. See its disk, and log.queue_rows_max; a node that was killed "
-            "leaves one too."
+            "Unknown: the node's own log has a gap there, or ends before. See whether the node runs, its disk, and "
+            "log.queue_rows_max; a node that was killed leaves a gap too."
         )
     if not causes and any((node.topics_behind or 0) + (node.topics_different or 0) for node in summary.nodes):
         steps.append("Values differ: run `fanout audit` at the node, which gets them from the primary again.")
@@ -319,7 +319,7 @@ def _why_not_proved(report: Report, summary: Summary) -> str:
     if limit := blind_spot(report):
         return limit
     if unknown := sum(node.unknown for node in summary.nodes):
-        return f"of {counted(unknown, 'update')} nobody can tell, since logs have gaps"
+        return f"of {counted(unknown, 'update')} nobody can tell, since logs have gaps or end early"
     if any(target.basis == "unstamped" for target in report.targets):
         return "without stamps a loss can be shown, completeness cannot"
     return "the reference's log does not show every update"
