@@ -35,6 +35,7 @@ BENCHES = {
     "workers": "bench.workers",
     "chaos": "bench.chaos.command",
     "roaming": "bench.roaming.command",
+    "takeover": "bench.takeover.command",
     "reports": "bench.reports",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what

@@ -10,7 +10,9 @@ from bench.stage import (
     BARE,
     BRIDGE,
     BRIDGE_TLS,
+    COPIES,
     LABELS,
+    NO_COPIES,
     OURS,
     OURS_TLS,
     RELAY,
@@ -29,10 +31,10 @@ _ASKED = {0: {1: 1.0, 10: 5.0, 100: 40.0, 1000: 100.0}, 1: {1: 1.0, 10: 3.0, 100
 """Delivered per second, ours divided by the bridge's, by QoS and number of subscribers."""
 _LOG_LEAVES = 0.9
 """Of what is delivered per second without a replication log, this much must be left with one."""
-
-
 _SESSIONS_LEAVE = 0.85
 """Of what is delivered per second to durable sessions in memory, this much must be left with them on disk."""
+_COPIES_LEAVE = 0.9
+"""Of what a member of a pool delivers per second to durable sessions, this much must be left with copies of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--durable", action="store_true", help="durable sessions, at a secondary with sessions on disk and one without"
     )
     parser.add_argument(
+        "--pool-copies",
+        default="",
+        help="durable sessions, at a member of a pool with copies of them: on, off or on,off",
+    )
+    parser.add_argument(
         "--self-test", action="store_true", help="also measure the load generator, with a relay as the server"
     )
 
@@ -58,6 +65,8 @@ def run(arguments: argparse.Namespace) -> Report:
     names += [*bridges(), *([RELAY] if arguments.self_test else []), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ())]
     if arguments.durable:
         names = [VALUES, SESSIONS]
+    if arguments.pool_copies:
+        names = [{"on": COPIES, "off": NO_COPIES}[one] for one in arguments.pool_copies.split(",")]
     results: list[Row] = []
     for qos in map(int, arguments.qos.split(",")):
         with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:
@@ -77,7 +86,7 @@ def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argp
             qos=qos,
             messages=messages,
             payload_bytes=arguments.payload_bytes,
-            durable=arguments.durable,
+            durable=arguments.durable or bool(arguments.pool_copies),
         )
 
     runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
@@ -88,10 +97,13 @@ def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argp
         for name in {OURS, BARE} & set(sides):
             at_least = _ASKED[qos][subscribers]
             asked[name] = (Ask("times the bridge", ratio(speeds[name], peer), at_least=at_least),)
-    if arguments.durable:
+    if SESSIONS in sides:
         asked[SESSIONS] = (
             Ask("times that without", ratio(speeds[SESSIONS], speeds[VALUES]), at_least=_SESSIONS_LEAVE),
         )
+    if {COPIES, NO_COPIES} <= set(sides):
+        without = ratio(speeds[COPIES], speeds[NO_COPIES])
+        asked[COPIES] = (Ask("times that without copies", without, at_least=_COPIES_LEAVE),)
     if {OURS, BARE} <= set(sides):
         with_log = Ask("times that without the log", ratio(speeds[OURS], speeds[BARE]), at_least=_LOG_LEAVES)
         asked[OURS] = (*asked.get(OURS, ()), with_log)

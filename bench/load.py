@@ -66,7 +66,10 @@ def connect(
         )
     )
     remaining = expect(client, 2, b"\x20")[1]
-    expect(client, remaining, b"\x01" if resume else b"\0")
+    code = expect(client, remaining, b"\x01" if resume else b"\0")[1]
+    if code:
+        client.close()
+        raise ConnectionError(f"the server refuses the client with 0x{code:02x}")
     return client
 
 

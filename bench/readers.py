@@ -26,6 +26,8 @@ __all__ = ["Arrivals", "Audience", "Readers", "allow_connections"]
 _READ_BYTES = 1 << 20
 _PAUSE_S = 0.001
 _SILENCE_S = 60
+_TRIES = 20
+_LATER_S = 0.5
 _SLOW_BUFFER_BYTES = 65_536
 _SUBACK_BYTES = {4: 5, 5: 6}
 """By version."""
@@ -151,6 +153,26 @@ def _serve(audience: Audience, pipe: Connection) -> None:
         pipe.send(f"{type(error).__name__}: {error}")
 
 
+def _connect(audience: Audience, client_id: str, receive_buffer_bytes: int) -> socket.socket:
+    """Open a connection; a member of a pool may ask a client to come later while another one is silent."""
+    for _ in range(_TRIES if audience.durable else 0):
+        try:
+            return _connect_once(audience, client_id, receive_buffer_bytes)
+        except ConnectionError:
+            time.sleep(_LATER_S)
+    return _connect_once(audience, client_id, receive_buffer_bytes)
+
+
+def _connect_once(audience: Audience, client_id: str, receive_buffer_bytes: int) -> socket.socket:
+    return connect(
+        audience.port,
+        client_id,
+        receive_buffer_bytes=receive_buffer_bytes,
+        version=audience.version,
+        durable=audience.durable,
+    )
+
+
 class _Client:
     """One subscriber: its socket, what it has read, and the start of a packet whose end has not come."""
 
@@ -177,15 +199,7 @@ class _Clients:
         self._view = memoryview(self._buffer)
         slow = audience.stalled + audience.half_speed
         everyone = [
-            _Client(
-                connect(
-                    audience.port,
-                    f"{audience.name}-{number}",
-                    receive_buffer_bytes=_SLOW_BUFFER_BYTES if number < slow else 0,
-                    version=audience.version,
-                    durable=audience.durable,
-                )
-            )
+            _Client(_connect(audience, f"{audience.name}-{number}", _SLOW_BUFFER_BYTES if number < slow else 0))
             for number in range(slow + audience.count)
         ]
         self._half_speed, self._fast = everyone[audience.stalled : slow], everyone[slow:]

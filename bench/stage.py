@@ -26,10 +26,12 @@ __all__ = [
     "BARE",
     "BRIDGE",
     "BRIDGE_TLS",
+    "COPIES",
     "DIRECT",
     "FLASHMQ",
     "HOP",
     "LABELS",
+    "NO_COPIES",
     "ON_DISK",
     "OURS",
     "OURS_TLS",
@@ -58,6 +60,10 @@ VALUES = "disc"
 """As `OURS`, with retained values on disk."""
 SESSIONS = "sess"
 """As `VALUES`, with sessions on disk."""
+COPIES = "pool"
+"""As `OURS`, in a pool with another member, which keeps copies of its sessions."""
+NO_COPIES = "solo"
+"""As `COPIES`, without copies."""
 RELAY = "rely"
 """The relay, for the self-test of the load generator. All names are roots, hence of one length."""
 HOP = "bhop"
@@ -75,6 +81,8 @@ LABELS = {
     DIRECT: "primary",
     VALUES: "ours, values on disk",
     SESSIONS: "ours, sessions on disk too",
+    COPIES: "pool, copies of sessions",
+    NO_COPIES: "pool, no copies",
     RELAY: "load generator's limit",
     HOP: "bare hop in Python",
     OURS_TLS: "ours, TLS",
@@ -149,12 +157,17 @@ class Stage:
         """Start one server and end it afterwards; it listens, but need not hold anything yet.
 
         Args:
-            name: OURS, BARE, BRIDGE, FLASHMQ, DIRECT, RELAY, HOP, OURS_TLS or BRIDGE_TLS.
+            name: OURS, BARE, BRIDGE, FLASHMQ, DIRECT, RELAY, HOP, OURS_TLS, BRIDGE_TLS, VALUES, SESSIONS, COPIES or
+                NO_COPIES.
             settings: Further lines for `[server]` of a secondary.
             links: Further links of a secondary, from `bench.processes.link`.
         """
         if name == DIRECT:
             yield Side(name, self.primary, self.primary.port)
+            return
+        if name in (COPIES, NO_COPIES):
+            with self._member(name) as server:
+                yield Side(name, server, self.primary.port)
             return
         with self._server(name, settings=settings, links=links) as server:
             yield Side(name, server, server.port if name == RELAY else self.primary.port)
@@ -192,6 +205,26 @@ class Stage:
     def _certificate(self) -> Path:
         """The primary's certificate, which is its own CA, and its key."""
         return self.scratch / "primary.pem"
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[Node]:
+        """Start a pool of two, and give one of them; it is ready, and hears the other."""
+        ports = free_port(), free_port()
+        peers = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+        nodes = [
+            Node(
+                self.scratch,
+                role="secondary",
+                name=f"{name}-{number}",
+                links=f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\n'
+                f"session_copies = {str(name == COPIES).lower()}\n\n"
+                + link(self.primary.port, selector(f"{name}/#", qos=self._qos)),
+            )
+            for number, port in enumerate(ports)
+        ]
+        with nodes[0], nodes[1]:
+            wait_for(lambda: bool(nodes[0].get("/v1/pool").json()["ready"]), what=f"{name} knowing its pool")
+            yield nodes[0]
 
     def _server(self, name: str, *, settings: str, links: str) -> Server:
         if name in (OURS, BARE, OURS_TLS, *ON_DISK):

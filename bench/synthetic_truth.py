@@ -119,22 +119,26 @@ class _Target:
             "unidentified": 0,
         } | _since(self.published.origin, self.missing, self.settled & ~self.unknown)
 
-    def lacking_topics(self) -> dict[str, dict[str, Any]]:
-        """Return the figures of `MissingTopic` of each topic with missing updates."""
-        topic, names = self.published.topic, self.published.names
-        lacking = np.zeros(len(names), bool)
-        lacking[topic[self.missing]] = True
-        at = np.flatnonzero(self.settled & lacking[topic])
-        at = at[np.argsort(topic[at], kind="stable")]
-        bounds = np.flatnonzero(np.diff(topic[at])) + 1
+    def lacking(self, part_of: Ints) -> dict[int, dict[str, Any]]:
+        """Return how many updates are missing of each part that lacks any, and since when.
+
+        Args:
+            part_of: The number of the part that a topic belongs to, by topic.
+        """
+        part = part_of[self.published.topic]
+        lacks = np.zeros(int(part_of.max()) + 1, bool)
+        lacks[part[self.missing]] = True
+        at = np.flatnonzero(self.settled & lacks[part])
+        at = at[np.argsort(part[at], kind="stable")]
+        bounds = np.flatnonzero(np.diff(part[at])) + 1
         return {
-            names[topic[of_topic[0]]]: {
-                "missing": int(self.missing[of_topic].sum()),
-                "unknown": int(self.unknown[of_topic].sum()),
-                **_since(self.published.origin[of_topic], self.missing[of_topic], ~self.unknown[of_topic]),
+            int(part[of_part[0]]): {
+                "missing": int(self.missing[of_part].sum()),
+                "unknown": int(self.unknown[of_part].sum()),
+                **_since(self.published.origin[of_part], self.missing[of_part], ~self.unknown[of_part]),
             }
-            for of_topic in np.split(at, bounds)
-            if len(of_topic)
+            for of_part in np.split(at, bounds)
+            if len(of_part)
         }
 
     def finals(self, wanted: tuple[Ints, Ints]) -> dict[str, Any]:
@@ -188,9 +192,9 @@ def figures(published: Published, logs: Sequence[Log], *, settle_us: int) -> dic
         "finals": {place: target.finals(wanted) for place, target in places.items()},
         "missing": sum(int(target.missing.sum()) for target in targets),
         "lacking_topics": {
-            (node, name, topic): found
+            (node, name, published.names[topic]): found
             for (node, name), target in places.items()
-            for topic, found in target.lacking_topics().items()
+            for topic, found in target.lacking(np.arange(len(published.names))).items()
         },
         "differing": sum(
             sum(target.finals(wanted)[name] for name in ("different", "absent", "extra")) for target in targets
@@ -264,11 +268,14 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
         "ready": {one["node"]: [one[name] for name in _READY] for one in report["ready"]["links"]},
     }
     for one in (report["prefixes"] or {}).get("listed", ()):
-        said["prefixes"].setdefault((one["node"], one["filter"]), {})[one["prefix"]] = _counts(one)
+        said["prefixes"].setdefault((one["node"], one["filter"]), {})[one["prefix"]] = {
+            name: one[name] for name in ("expected", *_LACKING)
+        }
     pairs = list(_leaves(truth, {part: said[part] for part in truth}, ""))
     return len(pairs), [f"{path}: {got!r}, and {true!r} is true" for path, true, got in pairs if true != got]
 
 
+_NEVER_MISSING = {"first_missing": None, "last_missing": None, "going_on": None}
 _LACKING = ("missing", "unknown", "first_missing", "last_missing", "going_on")
 _CLOCK = ("at_least_us", "estimate_us", "at_most_us")
 _READY = ("attempts", "ready", "first_ready_s", "last_ready_s", "most_ready_s", "tear_downs")
@@ -360,7 +367,7 @@ def _last_values(published: Published, parts: Sequence[Rows]) -> tuple[Ints, Int
 def _since(origin: Ints, missing: Mask, known: Mask) -> dict[str, Any]:
     """Return since when, until when, and whether still, updates are missing; `known` are those that came or did not."""
     if not missing.any():
-        return {"first_missing": None, "last_missing": None, "going_on": None}
+        return dict(_NEVER_MISSING)
     first, last = int(origin[missing].min()), int(origin[missing].max())
     within = int((known & (origin >= first) & (origin <= last)).sum())
     after = int((known & (origin > last)).sum())
@@ -372,15 +379,20 @@ def _since(origin: Ints, missing: Mask, known: Mask) -> dict[str, Any]:
     return {"first_missing": first_missing, "last_missing": last_missing, "going_on": chance > 0.01}
 
 
-def _prefixes(published: Published, target: _Target) -> dict[str, list[int]]:
+def _prefixes(published: Published, target: _Target) -> dict[str, dict[str, Any]]:
     prefixes = ["/".join(name.split("/")[:2]) for name in published.names]
     numbers = {prefix: number for number, prefix in enumerate(dict.fromkeys(prefixes))}
     of_topic = np.array([numbers[prefix] for prefix in prefixes])
-    counts = [
-        np.bincount(of_topic[published.topic[mask]], minlength=len(numbers))
-        for mask in (target.settled, target.missing, target.unknown)
-    ]
-    return {p: [int(count[n]) for count in counts] for p, n in numbers.items() if counts[0][n]}
+    counts = {
+        name: np.bincount(of_topic[published.topic[getattr(target, mask)]], minlength=len(numbers))
+        for name, mask in (("expected", "settled"), ("missing", "missing"), ("unknown", "unknown"))
+    }
+    lacking = target.lacking(of_topic)
+    return {
+        prefix: {name: int(count[number]) for name, count in counts.items()} | _NEVER_MISSING | lacking.get(number, {})
+        for prefix, number in numbers.items()
+        if counts["expected"][number]
+    }
 
 
 def _prefix_map(published: Published, targets: Sequence[_Target]) -> dict[str, dict[str, list[int]]]:
@@ -389,8 +401,8 @@ def _prefix_map(published: Published, targets: Sequence[_Target]) -> dict[str, d
     for target in targets:
         for prefix, counts in _prefixes(published, target).items():
             nodes = found.setdefault(prefix, {})
-            so_far = nodes.get(target.log.node, [0] * len(counts))
-            nodes[target.log.node] = [one + more for one, more in zip(so_far, counts, strict=True)]
+            so_far = nodes.get(target.log.node, [0, 0, 0])
+            nodes[target.log.node] = [one + more for one, more in zip(so_far, _counts(counts), strict=True)]
     return found
 
 

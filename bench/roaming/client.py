@@ -93,7 +93,7 @@ class RoamingClient:
             publishers: Whose messages it subscribes to, and at which QoS.
             draw: Decides its cuts and pauses.
             figures: Where it counts.
-            kills: Whether a member may lose the session, so that a CONNECT without an answer leaves it uncertain.
+            kills: Whether members are killed, so that a message that it sends again may come twice.
             steps_max: Steps of handshakes that one connection lives for at most.
         """
         self.client_id = client_id
@@ -113,9 +113,7 @@ class RoamingClient:
         self._incoming: set[int] = set()
         self._packet_id = 0
         self._has_subscriptions = False
-        self._is_uncertain = False
         self._lost_at = 0.0
-        self._told = True
         self._steps = 0
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -175,16 +173,12 @@ class RoamingClient:
         self._buffer.clear()
         began = time.monotonic()
         self._writer.write(packets.connect(self.client_id, version=self._version, keep_alive_s=_KEEP_ALIVE_S))
-        before, self._is_uncertain = self._is_uncertain, self._kills
-        if not self._kills:
-            self._step("CONNECT written")
+        self._step("CONNECT written")
         (answer, *others) = await self._read(reader)
         code = answer.body[1]
         if answer.kind != _CONNACK or code:
-            self._is_uncertain = before
             self._figures.counts["refused to come later" if code in _LATER else f"CONNACK 0x{code:02x}"] += 1
             raise _Ended
-        self._is_uncertain = before and self._has_subscriptions
         self._on_connack(bool(answer.body[0] & 1), time.monotonic() - began)
         self.connected = True
         self._step("CONNACK read")
@@ -222,18 +216,10 @@ class RoamingClient:
         if present:
             self._figures.counts["session present"] += 1
             self._figures.moves_s.append(took_s)
-            if self._is_uncertain:
-                # A former CONNECT may have begun the session, and its answer was lost.
-                self._figures.counts["session present, perhaps a new one"] += 1
-                self._has_subscriptions = self._told = False
-                self._incoming.clear()
-                for each in self._outgoing.values():
-                    each.message.at_risk = True
             return
         first = not self.subscribed.is_set()
         self._figures.counts["first session" if first else "session absent"] += 1
-        self._has_subscriptions = self._is_uncertain = False
-        self._told = True
+        self._has_subscriptions = False
         self._incoming.clear()
         outgoing, self._outgoing = self._outgoing, {}
         anew = [each.message for each in outgoing.values() if not each.released]
@@ -248,6 +234,8 @@ class RoamingClient:
                 self._write(packets.short(_PUBREL, packet_id))
                 self._step("PUBREL written again")
             else:
+                # A member may have forwarded it, and have been killed before it told anybody.
+                each.message.at_risk |= self._kills and each.message.qos == 2
                 self._send(packet_id, each.message, dup=True)
         if not self._has_subscriptions:
             self._subscribe_id = self._next_id()
@@ -309,9 +297,8 @@ class RoamingClient:
         if max(codes) > 2:
             raise ValueError(f"the server refuses a subscription: {codes.hex()}")
         if self.subscribed.is_set():
-            self.subscriber.lapses.append(Lapse(self._lost_at, time.monotonic(), self._told))
+            self.subscriber.lapses.append(Lapse(self._lost_at, time.monotonic()))
         self._has_subscriptions = True
-        self._is_uncertain = False
         self.subscribed.set()
         self._step("SUBACK read")
 

@@ -24,7 +24,7 @@ REPEATED = False
 """Its command has no `--runs`: seeds have its place."""
 _FIGURES = (
     *("published", "acknowledged", "expected", "delivered", "lost", "lost_in_lapses"),
-    *("doubled", "doubled_at_risk", "repeated", "sessions_lost"),
+    *("doubled", "doubled_at_risk", "repeated", "sessions_told"),
 )
 
 
@@ -50,6 +50,8 @@ class RoamingReport:
         figures.add_row("move p99 ms", *(f"{outcome.move_p99_ms:.1f}" for outcome in self._outcomes))
         figures.add_row("seconds", *(f"{outcome.seconds:.0f}" for outcome in self._outcomes))
         events = self._table("roaming: what happened")
+        for name in self._outcomes[0].pool:
+            events.add_row(f"members: {name}", *(f"{outcome.pool[name]:,}" for outcome in self._outcomes))
         for kind in sorted({kind for outcome in self._outcomes for kind in outcome.faults}):
             events.add_row(f"fault: {kind}", *(f"{outcome.faults.get(kind, 0):,}" for outcome in self._outcomes))
         for name in sorted({name for outcome in self._outcomes for name in outcome.counts}):
@@ -83,9 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another (1)")
     parser.add_argument("--steps", type=int, default=80, help="steps of handshakes that a connection lives for (80)")
     parser.add_argument(
-        "--faults", default="hold,pause,restart", help="of hold, pause, restart; empty for none (hold,pause,restart)"
+        "--faults", default="hold,pause,restart", help=f"of {', '.join(FAULTS)}; empty for none (hold,pause,restart)"
     )
     parser.add_argument("--kill", action="store_true", help="kill members too (SIGKILL)")
+    parser.add_argument("--disc", action="store_true", help="one member has values and sessions on disk")
     parser.add_argument("--keep", type=Path, help="keep the files of all servers below this directory")
 
 
@@ -108,6 +111,7 @@ def run(arguments: argparse.Namespace) -> RoamingReport:
             faults=faults,
             steps_max=arguments.steps,
             paho=arguments.paho,
+            disc=arguments.disc,
         )
         outcomes.append(asyncio.run(run_seed(plan, keep=arguments.keep)))
         console.print(_verdict(outcomes[-1]))

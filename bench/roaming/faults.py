@@ -11,50 +11,161 @@ from collections.abc import Sequence
 import httpx
 
 from bench.processes import Node
+from bench.roaming.servers import DEAD_AFTER_S, Servers
 
-__all__ = ["DEAD_AFTER_S", "FAULTS", "inject_faults"]
+__all__ = ["FAULTS", "KILLS", "ON_PATHS", "Faults", "PoolFigures", "has_copies"]
 
-FAULTS = ("hold", "pause", "restart", "kill")
+FAULTS = ("hold", "pause", "restart", "kill", "die", "stop", "peers", "primary")
 """`hold` keeps a member out for a while, sometimes without its clients; `pause` stops its process (SIGSTOP) for less
-than `DEAD_AFTER_S`; `restart` drains it, and starts it when it has ended; `kill` is SIGKILL and a new start."""
-DEAD_AFTER_S = 5.0
-"""Silence after which the other members take a member for dead, with its sessions."""
+than `DEAD_AFTER_S`; `restart` drains it, and starts it when it has ended; `kill` is SIGKILL and a new start; `die` is
+that after more than `DEAD_AFTER_S`; `stop` is a pause of any length around `DEAD_AFTER_S`; `peers` cuts a member off
+from the other members for such a time, in one direction or both, and `primary` from the primary alone."""
+KILLS = frozenset({"kill", "die", "stop"})
+"""Faults after which others may go on with the sessions of a member, or its process is gone."""
+ON_PATHS = frozenset({"peers", "primary"})
+"""Faults for which proxies stand on the ways between the members."""
 _PAUSE_S = (0.1, 0.3 * DEAD_AFTER_S)
+_AROUND_S = (0.3 * DEAD_AFTER_S, 2 * DEAD_AFTER_S)
+_AWAY_S = (DEAD_AFTER_S + 0.5, 2 * DEAD_AFTER_S)
 _READY_S = 60.0
 
 
-async def inject_faults(
-    members: Sequence[Node], kinds: Sequence[str], *, draw: random.Random, ended: asyncio.Event, counts: Counter[str]
-) -> None:
-    """Inject one fault after another until `ended`; between two, every member is ready again.
+class PoolFigures:
+    """Counters of all members together, over all of their processes."""
 
-    Raises:
-        TimeoutError: A member does not become ready.
-    """
-    while not ended.is_set():
-        kind, member = draw.choice(kinds), draw.choice(members)
-        lasts_s, rest_s, disconnect = draw.uniform(*_PAUSE_S), draw.uniform(0.3, 1.5), draw.random() < 0.5
-        counts[kind] += 1
+    _NAMES = ("sessions_inherited_total", "sessions_not_inherited_total", "copies_alone_total", "fences_total")
+
+    def __init__(self) -> None:
+        self._ended: Counter[str] = Counter()
+        self._newest: dict[str, dict[str, int]] = {}
+
+    def look(self, member: Node, *, ends: bool = False) -> None:
+        """Note the counters of a member's process.
+
+        Args:
+            member: The member.
+            ends: Whether its process ends now.
+        """
+        status = member.get("/v1/status").json()["pool"]
+        self._newest[member.name] = {name: status[name] for name in self._NAMES}
+        if ends:
+            self._ended.update(self._newest.pop(member.name))
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """The counters, without `_total`."""
+        found = Counter(self._ended)
+        for each in self._newest.values():
+            found.update(each)
+        return {name.removesuffix("_total"): found[name] for name in self._NAMES}
+
+
+class Faults:
+    """Injects faults into the members of a pool, one at a time."""
+
+    def __init__(self, servers: Servers, kinds: Sequence[str], *, draw: random.Random) -> None:
+        """Prepare.
+
+        Args:
+            servers: The pool.
+            kinds: Of `FAULTS`.
+            draw: Decides all.
+        """
+        self.counts: Counter[str] = Counter()
+        """Faults by kind."""
+        self.figures = PoolFigures()
+        """What the members counted."""
+        self._servers, self._kinds, self._draw = servers, kinds, draw
+
+    async def inject(self, ended: asyncio.Event) -> None:
+        """Inject one fault after another until `ended`; between two, every member is ready, and every session copied.
+
+        Raises:
+            TimeoutError: That takes too long.
+        """
+        while not ended.is_set():
+            kind, number = self._draw.choice(self._kinds), self._draw.randrange(len(self._servers.members))
+            rest_s = self._draw.uniform(0.3, 1.5)
+            self.counts[kind] += 1
+            if kind in ON_PATHS:
+                await self._cut(kind, number)
+            elif kind in ("restart", "kill", "die"):
+                await self._end(kind, self._servers.members[number])
+            else:
+                await self._pause(kind, self._servers.members[number])
+            await self._wait_whole()
+            await asyncio.sleep(rest_s)
+
+    async def look(self) -> None:
+        """Note what the members have counted."""
+        for member in self._servers.members:
+            await asyncio.to_thread(self.figures.look, member)
+
+    async def _pause(self, kind: str, member: Node) -> None:
+        """Keep a member from its clients, or from everything."""
+        lasts_s = self._draw.uniform(*(_AROUND_S if kind == "stop" else _PAUSE_S))
+        disconnect = self._draw.random() < 0.5
         if kind == "hold":
             await _post(member, "/v1/hold", {"disconnect": disconnect})
             await asyncio.sleep(lasts_s)
             await _post(member, "/v1/undrain", None)
-        elif kind == "pause":
-            member.send_signal(signal.SIGSTOP)
-            try:
-                await asyncio.sleep(lasts_s)
-            finally:
-                member.send_signal(signal.SIGCONT)
-        else:
-            if kind == "restart":
-                await _post(member, "/v1/drain", None)
-                await asyncio.to_thread(_wait_end, member)
-            await asyncio.to_thread(member.kill if kind == "kill" else member.stop)
+            return
+        member.send_signal(signal.SIGSTOP)
+        try:
             await asyncio.sleep(lasts_s)
-            await asyncio.to_thread(member.start)
+        finally:
+            member.send_signal(signal.SIGCONT)
+
+    async def _end(self, kind: str, member: Node) -> None:
+        """End a member's process, and start another one."""
+        lasts_s = self._draw.uniform(*(_AWAY_S if kind == "die" else _PAUSE_S))
+        if kind == "kill" and member is self._servers.on_disc:
+            lasts_s = self._draw.uniform(_PAUSE_S[0], _AWAY_S[1])  # before, at and after the verdict of the others
+        await asyncio.to_thread(self.figures.look, member, ends=True)
+        if kind == "restart":
+            await _post(member, "/v1/drain", None)
+            await asyncio.to_thread(_wait_end, member)
+        await asyncio.to_thread(member.stop if kind == "restart" else member.kill)
+        await asyncio.sleep(lasts_s)
+        await asyncio.to_thread(member.start)
+
+    async def _cut(self, kind: str, number: int) -> None:
+        """Cut a member off from others."""
+        paths = self._servers.paths
+        assert paths is not None
+        lasts_s, silently = self._draw.uniform(*_AROUND_S), self._draw.random() < 0.5
+        asks, is_asked = self._draw.choice(((True, True), (True, False), (False, True)))
+        try:
+            if kind == "peers":
+                await asyncio.to_thread(paths.cut_peers, number, asks=asks, is_asked=is_asked, silently=silently)
+            else:
+                await asyncio.to_thread(paths.cut_primary, number, silently=silently)
+            await asyncio.sleep(lasts_s)
+        finally:
+            await asyncio.to_thread(paths.heal)
+
+    async def _wait_whole(self) -> None:
+        """Wait until another member has a copy of each session: one fault at a time must take none."""
+        members = self._servers.members
         for each in members:
             await asyncio.to_thread(each.wait_ready, deadline_s=_READY_S)
-        await asyncio.sleep(rest_s)
+        async with asyncio.timeout(_READY_S):
+            for each in members:
+                while not await asyncio.to_thread(has_copies, each, len(members)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        await self.look()
+
+
+def has_copies(member: Node, members: int) -> bool:
+    """Return whether a member hears so many, itself included, and others keep copies of all of its sessions."""
+    status = member.get("/v1/status").json()
+    sessions, pool = status["server"]["sessions"], status["pool"]
+    return bool(
+        sessions <= pool["sessions_copied"]
+        and pool["copies_oldest_unconfirmed_seconds"] < 1.0
+        and pool["members_reachable"] == members
+        and not pool["fenced"]
+    )
 
 
 def _wait_end(member: Node) -> None:

@@ -43,6 +43,11 @@ class _Client(mqtt.Client):
         for message in released:
             message.state = MessageState.MQTT_MS_RESEND_PUBREL
 
+    def has_released(self, packet_id: int) -> bool:
+        """Return whether only the PUBREL of a message is sent again."""
+        message = self._out_messages.get(packet_id)
+        return message is not None and message.state == MessageState.MQTT_MS_RESEND_PUBREL
+
 
 class PahoClient:
     """One client with a thread of paho; its callbacks run there, everything else on the event loop."""
@@ -56,6 +61,7 @@ class PahoClient:
         publishers: Mapping[str, int],
         draw: random.Random,
         figures: Figures,
+        kills: bool,
     ) -> None:
         """Describe a client, as `RoamingClient` does."""
         self.client_id = client_id
@@ -69,7 +75,7 @@ class PahoClient:
         """Whether its connections are cut."""
         self.failure: BaseException | None = None
         """Why it ended by itself; paho's never does."""
-        self._port, self._draw, self._figures = port, draw, figures
+        self._port, self._draw, self._figures, self._kills = port, draw, figures, kills
         self._pending: dict[int, Sent] = {}
         self._answers: deque[tuple[int, bool]] = deque()
         self._lost_at = 0.0
@@ -158,6 +164,9 @@ class PahoClient:
             self._figures.counts["paho refused to come later"] += 1
         elif flags.session_present:
             self._figures.counts["session present"] += 1
+            for packet_id, message in list(self._pending.items()):
+                # A member may have forwarded it, and have been killed before it told anybody.
+                message.at_risk |= self._kills and message.qos == 2 and not self._client.has_released(packet_id)
         else:
             first = not self.subscribed.is_set()
             self._figures.counts["first session" if first else "session absent"] += 1

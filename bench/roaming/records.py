@@ -1,7 +1,8 @@
 """What roaming clients saw, as values, and the verdict on it.
 
 Pure: it knows no server, no client and no clock. The verdict follows the promises of a pool: nothing that was
-acknowledged is lost, and nothing published and received at QoS 2 comes twice, unless a member was killed.
+acknowledged is lost, nor a session, and nothing published and received at QoS 2 comes twice. Where a member was killed
+a message may, if its publisher had to send it again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Sent:
     acknowledged: bool = False
     """Whether PUBACK, PUBREC or PUBCOMP came."""
     at_risk: bool = False
-    """Whether it was sent anew, since the session that knew it was gone or the server refused it."""
+    """Whether it was sent again though the primary may have had it: its session was gone, the server refused it, or,
+    with kills, no PUBREC had come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,6 @@ class Lapse:
     """When its connection was lost, with a session."""
     end: float
     """When its new subscriptions were acknowledged."""
-    told: bool = True
-    """Whether Session Present 0 told it; otherwise the answer to one of its CONNECTs was lost on the way."""
 
 
 @dataclass(slots=True)
@@ -81,15 +81,15 @@ class Verdict:
     lost: int
     """Missing, though acknowledged, and no lapse of the subscriber's session explains it."""
     lost_in_lapses: int
-    """Missing, within a lapse; all are findings where nothing was killed."""
+    """Missing, within a lapse."""
     doubled: int
     """Further deliveries of messages that were published and received at QoS 2."""
     doubled_at_risk: int
     """Of these, deliveries of messages that their publisher had to send anew."""
     repeated: int
     """Further deliveries at QoS 1, which may be."""
-    sessions_lost: int
-    """Lapses."""
+    sessions_told: int
+    """Lapses: sessions that were lost, of which their clients were told by Session Present 0."""
     findings_total: int
     findings: tuple[str, ...]
     """The first of them, in words."""
@@ -106,7 +106,7 @@ def judge(sent: Iterable[Sent], subscribers: Mapping[str, Subscriber], *, kills:
     Args:
         sent: All messages of all publishers.
         subscribers: By Client Identifier.
-        kills: Whether members were killed, so that sessions may be lost, and messages at risk come twice.
+        kills: Whether members were killed, so that messages at risk may come twice.
     """
     messages = {(each.publisher, each.qos, each.number): each for each in sent}
     findings = [_name(key) + " was never acknowledged" for key, each in messages.items() if not each.acknowledged]
@@ -123,7 +123,7 @@ def judge(sent: Iterable[Sent], subscribers: Mapping[str, Subscriber], *, kills:
         doubled=totals["doubled"],
         doubled_at_risk=totals["doubled_at_risk"],
         repeated=totals["repeated"],
-        sessions_lost=sum(len(subscriber.lapses) for subscriber in subscribers.values()),
+        sessions_told=sum(len(subscriber.lapses) for subscriber in subscribers.values()),
         findings_total=len(findings),
         findings=tuple(findings[:FINDINGS_MAX]),
     )
@@ -137,7 +137,7 @@ def _judge_one(
     *,
     kills: bool,
 ) -> list[str]:
-    findings = [] if kills else [f"{name} lost its session, though nothing was killed" for _ in subscriber.lapses]
+    findings = [f"{name} lost its session" for _ in subscriber.lapses]
     counts = Counter((each.publisher, each.qos, each.number) for each in subscriber.received)
     findings += [
         f"{name} got {_name(key)}, which nobody published for it"
@@ -157,16 +157,16 @@ def _judge_one(
         if count > 1 and min(granted, message.qos) == 2:
             totals["doubled"] += count - 1
             totals["doubled_at_risk"] += (count - 1) * message.at_risk
-            if not kills:
-                findings.append(f"{name} got {_name(key)} {count} times")
+            if not (kills and message.at_risk):
+                times = ", ".join(f"{each.at:.3f}" for each in came[key[:2]] if each.number == key[2])
+                findings.append(f"{name} got {_name(key)} {count} times, at {times}")
         elif count > 1:
             totals["repeated"] += count - 1
         if count or not message.acknowledged:
             continue
         explained = any(_explains(lapse, message, came[key[:2]]) for lapse in subscriber.lapses)
         totals["lost_in_lapses" if explained else "lost"] += 1
-        if not (explained and kills):
-            findings.append(f"{name} never got {_name(key)}")
+        findings.append(f"{name} never got {_name(key)}")
     return findings
 
 

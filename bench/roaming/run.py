@@ -7,14 +7,13 @@ import contextlib
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import percentile
 from bench.roaming.client import Figures, RoamingClient
-from bench.roaming.faults import inject_faults
+from bench.roaming.faults import KILLS, ON_PATHS, Faults
 from bench.roaming.paho_client import PahoClient
 from bench.roaming.records import Verdict, judge
 from bench.roaming.servers import pool_behind_haproxy
@@ -45,11 +44,13 @@ class Plan:
     """Steps of handshakes that one connection lives for at most."""
     paho: int
     """How many of the clients are paho's."""
+    disc: bool = False
+    """Whether one of the members has its sessions on disk."""
 
     @property
     def kills(self) -> bool:
-        """Whether members are killed."""
-        return "kill" in self.faults
+        """Whether members are killed, or taken for dead, so that messages of unknown fate are sent again."""
+        return bool(KILLS & set(self.faults))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class Outcome:
     faults: dict[str, int]
     counts: dict[str, int]
     """Events of the clients, by name."""
+    pool: dict[str, int]
+    """What the members counted."""
     move_p50_ms: float
     """From CONNECT to a CONNACK with Session Present 1."""
     move_p99_ms: float
@@ -84,13 +87,14 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
         else:
             directory = keep / f"seed-{plan.seed}"
             directory.mkdir(parents=True, exist_ok=True)
-        pool = pool_behind_haproxy(directory, size=plan.members)
-        members, balancer = await asyncio.to_thread(pool.__enter__)
+        has_paths = bool(ON_PATHS & set(plan.faults))
+        pool = pool_behind_haproxy(directory, size=plan.members, has_paths=has_paths, has_disc=plan.disc)
+        servers = await asyncio.to_thread(pool.__enter__)
         stack.push(pool.__exit__)
         draw = random.Random(f"{plan.seed} clients")
         figures = Figures()
-        clients = _clients(plan, balancer.port, draw, figures)
-        faults: Counter[str] = Counter()
+        clients = _clients(plan, servers.balancer.port, draw, figures)
+        faults = Faults(servers, plan.faults, draw=random.Random(f"{plan.seed} faults"))
         began = time.monotonic()
         try:
             for client in clients:
@@ -98,16 +102,12 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
             async with asyncio.timeout(_SUBSCRIBED_S):
                 await asyncio.gather(*(client.subscribed.wait() for client in clients))
             ended = asyncio.Event()
-            fault_draw = random.Random(f"{plan.seed} faults")
             async with asyncio.TaskGroup() as group:
-                group.create_task(
-                    inject_faults(members, plan.faults, draw=fault_draw, ended=ended, counts=faults)
-                    if plan.faults
-                    else ended.wait()
-                )
+                group.create_task(faults.inject(ended) if plan.faults else ended.wait())
                 await _publish(plan, clients, draw)
                 ended.set()
             await _rest(clients)
+            await faults.look()
         finally:
             await asyncio.gather(*(client.finish() for client in clients))
         if failures := [client.failure for client in clients if client.failure is not None]:
@@ -120,8 +120,9 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
                 {client.client_id: client.subscriber for client in clients},
                 kills=plan.kills,
             ),
-            faults=dict(sorted(faults.items())),
+            faults=dict(sorted(faults.counts.items())),
             counts=dict(sorted(figures.counts.items())),
+            pool=faults.figures.totals,
             move_p50_ms=percentile(moves, 0.5),
             move_p99_ms=percentile(moves, 0.99),
             seconds=time.monotonic() - began,
@@ -138,7 +139,15 @@ def _clients(plan: Plan, port: int, draw: random.Random, figures: Figures) -> li
         own = random.Random(f"{plan.seed} {name}")
         if number < plan.paho:
             clients.append(
-                PahoClient(name, port=port, version=version, publishers=publishers, draw=own, figures=figures)
+                PahoClient(
+                    name,
+                    port=port,
+                    version=version,
+                    publishers=publishers,
+                    draw=own,
+                    figures=figures,
+                    kills=plan.kills,
+                )
             )
         else:
             clients.append(

@@ -6,18 +6,23 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.processes import Mosquitto, Node, Server, free_port, link, selector, wait_for
-from bench.roaming.faults import DEAD_AFTER_S
+from bench.roaming.paths import Paths
+from bench.stage import ON_DISK, SESSIONS
 
-__all__ = ["Balancer", "find_haproxy", "pool_behind_haproxy"]
+__all__ = ["DEAD_AFTER_S", "Balancer", "Servers", "find_haproxy", "pool_behind_haproxy"]
+
+DEAD_AFTER_S = 3.0
+"""`pool.dead_after_s` of the members: silence after which the others go on with their sessions."""
 
 _HAPROXY = """\
 defaults
     mode tcp
     timeout connect 1s
-    timeout check 1s
+    timeout check {patience_s}s
     timeout client 1h
     timeout server 1h
 
@@ -31,7 +36,7 @@ backend members
     http-check disable-on-404
     option redispatch
     retries 3
-    default-server check inter 200ms fall 1 rise 1 on-marked-down shutdown-sessions
+    default-server check inter 200ms fall {fall} rise 1 on-marked-down shutdown-sessions
 """
 
 
@@ -43,12 +48,16 @@ def find_haproxy() -> str | None:
 class Balancer(Server):
     """An HAProxy that gives each connection to the next member, whoever comes."""
 
-    def __init__(self, directory: Path, members: Sequence[Node]) -> None:
+    def __init__(
+        self, directory: Path, members: Sequence[Node], *, name: str = "haproxy", is_patient: bool = False
+    ) -> None:
         """Describe it.
 
         Args:
             directory: For its configuration and log; must exist.
             members: They get the connections.
+            name: Of these files.
+            is_patient: Whether a member that answers late is not taken for one that is away.
 
         Raises:
             RuntimeError: The machine has no HAProxy.
@@ -56,33 +65,87 @@ class Balancer(Server):
         binary = find_haproxy()
         if binary is None:
             raise RuntimeError("HAProxy was not found. On Debian or Ubuntu: sudo apt-get install haproxy")
-        self._path = directory / "haproxy.cfg"
-        self._members = members
-        super().__init__([binary, "-db", "-f", str(self._path)], log=directory / "haproxy.log", port=free_port())
+        self._path = directory / f"{name}.cfg"
+        self._members, self._is_patient = members, is_patient
+        super().__init__([binary, "-db", "-f", str(self._path)], log=directory / f"{name}.log", port=free_port())
 
     def _prepare(self) -> None:
         servers = [f"    server {each.name} {each.host}:{each.port} port {each.http_port}" for each in self._members]
-        self._path.write_text("\n".join([_HAPROXY.format(port=self.port), *servers]) + "\n")
+        self._path.write_text("\n".join([self._head(), *servers]) + "\n")
+
+    def _head(self) -> str:
+        patience_s, fall = (10, 3) if self._is_patient else (1, 1)
+        return _HAPROXY.format(port=self.port, patience_s=patience_s, fall=fall)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of a run."""
+
+    primary: Server
+    """The primary of all."""
+    members: Sequence[Node]
+    """Members of the pool."""
+    balancer: Balancer
+    """In front of them."""
+    paths: Paths | None
+    """The ways between them; None where nothing stands on them."""
+    on_disc: Node | None
+    """The member whose sessions survive its process; None without one."""
 
 
 @contextlib.contextmanager
-def pool_behind_haproxy(directory: Path, *, size: int) -> Iterator[tuple[list[Node], Balancer]]:
-    """Run a pool of `size` members that know each other, and give it with the HAProxy in front of it."""
+def pool_behind_haproxy(
+    directory: Path,
+    *,
+    size: int,
+    has_paths: bool = False,
+    has_disc: bool = False,
+    pool_settings: str = "",
+    settings: str = "",
+    is_patient: bool = False,
+) -> Iterator[Servers]:
+    """Run a pool of `size` members that know each other, and the HAProxy in front of it.
+
+    Args:
+        directory: For all files; must exist.
+        size: Number of members.
+        has_paths: Whether the ways between members, and to the primary, can be cut.
+        has_disc: Whether the first member keeps values and sessions on its disk.
+        pool_settings: Further lines for `[pool]`.
+        settings: Further lines for `[server]`.
+        is_patient: Whether HAProxy does not take a member that answers late for one that is away.
+    """
     with contextlib.ExitStack() as stack:
         # A member that is away for a while must not lose what it would have got.
-        settings = ["max_queued_messages 0", "max_inflight_messages 0", "max_inflight_bytes 0"]
-        primary = stack.enter_context(Mosquitto(directory, settings=settings))
+        unlimited = ["max_queued_messages 0", "max_inflight_messages 0", "max_inflight_bytes 0"]
+        primary = stack.enter_context(Mosquitto(directory, settings=unlimited))
         ports = [free_port() for _ in range(size)]
+        paths = stack.enter_context(Paths(primary.port, ports)) if has_paths else None
         members = []
         for number, port in enumerate(ports):
-            peers = ", ".join(f'"127.0.0.1:{each}"' for each in ports)
-            pool = f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\ndead_after_s = {DEAD_AFTER_S}\n\n'
-            links = link(primary.port, selector("roam/#", qos=2, writes="forward"))
-            node = Node(directory, role="secondary", name=f"edge-{number + 1}", links=pool + links, log=False)
+            asked = [
+                port if paths is None or other == number else paths.peer_port(number, other)
+                for other, port in enumerate(ports)
+            ]
+            peers = ", ".join(f'"127.0.0.1:{each}"' for each in asked)
+            pool = f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\ndead_after_s = {DEAD_AFTER_S}\n'
+            primary_port = primary.port if paths is None else paths.primary_port(number)
+            links = link(primary_port, selector("roam/#", qos=2, writes="forward"))
+            storage = ON_DISK[SESSIONS] if has_disc and not number else ""
+            node = Node(
+                directory,
+                role="secondary",
+                name=f"edge-{number + 1}",
+                links=f"{storage}{pool}{pool_settings}\n{links}",
+                settings=settings,
+                log=False,
+            )
             members.append(stack.enter_context(node))
         for node in members:
             wait_for(lambda node=node: _is_ready(node), what=f"{node.name} knowing the pool")  # type: ignore[misc]
-        yield members, stack.enter_context(Balancer(directory, members))
+        balancer = stack.enter_context(Balancer(directory, members, is_patient=is_patient))
+        yield Servers(primary, members, balancer, paths, members[0] if has_disc else None)
 
 
 def _is_ready(node: Node) -> bool:

@@ -184,6 +184,7 @@ METRICS = (
     MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
     *_specs("fanout_http", HttpStatus),
     *_specs("fanout_pool", PoolStatus),
+    MetricSpec("fanout_pool_fenced", "gauge", "1 while no durable session is served here, else 0."),
 )
 """Every metric of a node, without those of the process (`process_...`), which prometheus-client adds."""
 
@@ -248,6 +249,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
             yield "fanout_log_last_sync_time_seconds", (), status.log.last_sync.timestamp()
     if status.retained is not None:
         yield "fanout_retained_alarm", (), status.retained.alarm is not None
+    if status.pool is not None:
+        yield "fanout_pool_fenced", (), status.pool.fenced
 
 
 def _figure_samples(prefix: str, document: BaseModel, *labels: str) -> Iterator[Sample]:

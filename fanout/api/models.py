@@ -656,6 +656,56 @@ class PoolStatus(_Document):
     sessions_lost_total: NonNegativeInt = Field(
         default=0, description="Sessions that were on their way here when the other member died."
     )
+    sessions_copied: NonNegativeInt = Field(
+        default=0, description="Sessions of this node of which another member of the pool keeps a copy."
+    )
+    copies_held: NonNegativeInt = Field(
+        default=0, description="Copies of sessions of other members of the pool that this node keeps."
+    )
+    copies_held_bytes: NonNegativeInt = Field(default=0, description="Bytes that the copies kept here take.")
+    copies_oldest_unconfirmed_seconds: NonNegativeFloat = Field(
+        default=0.0, description="For how long the oldest copy of a session of this node is on its way; 0 when none is."
+    )
+    copies_sent_total: NonNegativeInt = Field(
+        default=0, description="Copies of sessions, and news of how far they are, sent to other members of the pool."
+    )
+    copies_sent_bytes_total: NonNegativeInt = Field(default=0, description="Bytes of the copies that were sent.")
+    copies_failed_total: NonNegativeInt = Field(
+        default=0, description="Calls with copies of sessions that brought nothing; they are made again."
+    )
+    copies_alone_total: NonNegativeInt = Field(
+        default=0,
+        description="Times that a session went on without a copy, because no other member of the pool could keep one.",
+    )
+    copies_refused_total: NonNegativeInt = Field(
+        default=0, description="Copies of sessions that were too large, or for which another member had no room."
+    )
+    sessions_inherited_total: NonNegativeInt = Field(
+        default=0, description="Sessions of dead members of the pool that went on here."
+    )
+    sessions_not_inherited_total: NonNegativeInt = Field(
+        default=0,
+        description="Sessions of dead members of the pool that could not go on here; their clients are told.",
+    )
+    history_bytes: NonNegativeInt = Field(
+        default=0,
+        description="Bytes of recent updates, from which the queues of dead members' sessions are made again.",
+    )
+    history_seconds: NonNegativeFloat = Field(default=0.0, description="Age of the oldest recent update that is held.")
+    history_used_ratio: NonNegativeFloat = Field(
+        default=0.0,
+        description="Part of pool.history_bytes that has come since the oldest message that waits for a session; "
+        "from 1 on that session cannot go on elsewhere.",
+    )
+    fenced: bool = Field(
+        default=False,
+        description="Whether this node serves no durable session, because other members may take it for dead.",
+    )
+    fences_total: NonNegativeInt = Field(
+        default=0,
+        description="Times at which this node stopped serving durable sessions, because other members might take it "
+        "for dead.",
+    )
     clients_later_total: NonNegativeInt = Field(
         default=0, description="CONNECTs that were refused (0x88) because the session was not found or here in time."
     )
@@ -697,6 +747,23 @@ class PoolMember(_Document):
     sessions: NonNegativeInt | None = Field(description="Sessions of its clients.")
     moved_in: NonNegativeInt | None = Field(default=None, description="Sessions that came to it from other members.")
     moved_out: NonNegativeInt | None = Field(default=None, description="Sessions that left it for other members.")
+    sessions_copied: NonNegativeInt | None = Field(
+        default=None, description="Its sessions of which another member keeps a copy; null where none are kept."
+    )
+    copies_held: NonNegativeInt | None = Field(
+        default=None, description="Copies of other members' sessions that it keeps; null where it keeps none."
+    )
+    copies_late_seconds: NonNegativeFloat | None = Field(
+        default=None, description="For how long its oldest copy is on its way, in seconds; 0 when none is."
+    )
+    history_seconds: NonNegativeFloat | None = Field(
+        default=None, description="Age of the oldest recent update that it holds, in seconds; null without any."
+    )
+    history_used_ratio: NonNegativeFloat | None = Field(
+        default=None,
+        description="Part of `pool.history_bytes` that has come since the oldest message that waits for a session of "
+        "it; from 1 on that session cannot go on elsewhere.",
+    )
     version: str | None = Field(description="The version of fanout that it runs, as it said last.")
     config_digest: str | None = Field(
         description="Digest of what it replicates, as it said last; equal for the same links and selectors."
@@ -710,6 +777,10 @@ class PoolDocument(_Document):
     ready: bool = Field(description="Whether every member is reachable and ready, and replicates the same.")
     reasons: tuple[str, ...] = Field(description="Every reason why the pool is not ready; empty when it is.")
     members: tuple[PoolMember, ...] = Field(description="This node first, the others in the order of their names.")
+    fenced: bool = Field(
+        default=False,
+        description="Whether this node serves no durable session, because other members may take it for dead.",
+    )
     stay_reasons: tuple[str, ...] | None = Field(
         default=None,
         description="Every reason why this node should not be stopped now, its clients and sessions having nowhere "

@@ -15,7 +15,9 @@ from pydantic import ConfigDict
 
 from fanout.config.address import Address
 from fanout.config.values import (
+    ByteCount,
     Count,
+    Flag,
     HttpAddress,
     MemberCount,
     PathText,
@@ -60,12 +62,18 @@ class PoolConfig:
     """Time in which a difference between members may end by itself; then they audit their links."""
     client_address: ServerReference | None = None
     """Address at which MQTT clients reach this member itself; where others send theirs (0x9C) when they leave."""
-    dead_after_s: Seconds = 5.0
-    """Silence, to this node and at the primary, after which the sessions of a member are taken for lost."""
+    dead_after_s: Seconds = 3.0
+    """Silence, to this node and at the primary, after which a member is dead; one that hears nobody stops before."""
     unknown_sessions: Literal["refuse", "begin"] = "refuse"
-    """What a client gets whose session may be at a silent member: refused (0x88) until that is known, or a new one."""
+    """What a client gets whose session may be at a silent member: an answer once it is heard or dead, or a new one."""
     drain_clients_per_s: Count = 500
     """Clients that a member sends away in a second when it leaves, after its other sessions were given to members."""
+    session_copies: Flag = True
+    """Whether another member keeps a copy of each durable session, which goes on there when this one dies."""
+    history_bytes: ByteCount = 64 * 1024 * 1024
+    """Bytes of recent updates that are held, from which the queues of a dead member's sessions are made again."""
+    copies_bytes: ByteCount = 256 * 1024 * 1024
+    """Bytes that copies of other members' sessions take at most."""
     dns_interval_s: Seconds = 5.0
     """Pause between two look-ups of `dns`."""
     members_max: MemberCount = 16

@@ -114,7 +114,7 @@ class Driver:
                 if event.acknowledgement:
                     self._acknowledge(event.acknowledgement)
                 if changes.dispatch or changes.corrected:
-                    self._sink.dispatch(changes)
+                    self._sink.dispatch(self._link, changes)
             else:
                 self._on_event(event)
         if self._replica.refused_total != self._refused_told:

@@ -348,6 +348,16 @@ class Link:
         return self._session.cuts.heard_s(node)
 
     @property
+    def may_have_markers(self) -> bool:
+        """Whether it is not known that the primary refuses the markers of this link; True while it is not connected."""
+        return self._session.control.may_be_open
+
+    @property
+    def marker_sent_s(self) -> float | None:
+        """When the newest of the markers was sent that came back in this epoch, monotonic seconds; None for none."""
+        return self._session.control.returned_sent_s
+
+    @property
     def own_cuts(self) -> Mapping[str, Cut]:
         """What the replica held at the newest heartbeats of this link, by their markers."""
         return self._session.cuts.own
@@ -433,7 +443,7 @@ class Link:
         clock, session = self._clock, self._session
         stopping = False
         self._failure = None
-        self._reporter.begin_attempt()
+        self._reporter.begin_attempt(self._address)
         watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
             watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
@@ -631,7 +641,7 @@ class Link:
         for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
             if self._commit_gate is not None:
                 self._commit_gate.remove(changes)
-            self._sink.dispatch(changes)
+            self._sink.dispatch(self.config.name, changes)
             await asyncio.sleep(0)
             await self._free.wait()
         self._reporter.note_torn_down(reason, topics=topics)

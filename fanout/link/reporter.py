@@ -102,6 +102,8 @@ class Reporter:
         """When that, or the readiness notice, began to withhold readiness, monotonic seconds; None without either."""
         self._was_sound = False
         """Whether the link had enough evidence and topics when it was last live."""
+        self._primary = config.primaries[0]
+        """Address in use."""
         self._unanswered = 0
         """Connections begun since the primary answered one; only the first reports its states."""
         self._unconfirmed_told = 0
@@ -202,8 +204,13 @@ class Reporter:
             count_difference=(session.count.difference if self._list_check is None else self._list_check.why) or None,
         )
 
-    def begin_attempt(self) -> None:
-        """Note an attempt to connect."""
+    def begin_attempt(self, primary: Address) -> None:
+        """Note an attempt to connect.
+
+        Args:
+            primary: Address in use.
+        """
+        self._primary = primary
         self._unanswered += 1
 
     def note_certificates(self, *, client_expires_s: int | None, primary_expires_s: int | None) -> None:
@@ -362,13 +369,22 @@ class Reporter:
             if self._unanswered > 1:
                 self._logger.info("primary answers again", attempts=self._unanswered)
             self._unanswered = 0
-        told = detail
-        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and session.peer.node is not None:
-            told = json.dumps({"primary_node": session.peer.node})  # reports pair the logs of both by it
-        self._record_event("state", state=state.value, detail=told)
+        answered = state in (LinkState.SNAPSHOT, LinkState.RESUMING, LinkState.LIVE)
+        self._record_event("state", state=state.value, detail=self._tell_primary(detail) if answered else detail)
         self._logger.info(
             "link state", state=state.value, detail=detail, epoch=session.lifecycle.epoch, topics=len(self._replica)
         )
+
+    def _tell_primary(self, reason: str) -> str:
+        """Return the detail of a state on an answered connection: the primary, by which reports pair the logs of both.
+
+        Over MQTT 5 each fanout node gives its name in CONNACK; over MQTT 3.1.1 its readiness notice, which may not be
+        readable, ends each path with it.
+        """
+        unnamed = "" if self._config.version == 5 else None
+        noticed = (path[-1] for path in self._notice.paths if path)
+        told = {"primary": str(self._primary), "primary_node": self._session.peer.node or next(noticed, unnamed)}
+        return json.dumps({**told, "reason": reason} if reason else told)
 
     def _complete(self, index: int, evidence: Evidence) -> None:
         selector, peer = self._config.selectors[index], self._session.peer

@@ -51,7 +51,7 @@ from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
-from fanout.node.pool.documents import config_digest, member_facts, pool_document, pool_status
+from fanout.node.pool.documents import PoolCopyFigures, config_digest, member_facts, pool_document, pool_status
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
@@ -64,7 +64,9 @@ from fanout.storage.store import DiskStore
 if TYPE_CHECKING:
     from fanout.link.link import Link
     from fanout.pool.sessions.session_pool import SessionPool
+    from fanout.replica.recent import RecentUpdates
     from fanout.replog.write.writer import LogWriter
+    from fanout.server.keeping.session_copies import SessionCopies
     from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -142,6 +144,10 @@ class NodeParts(Protocol):
     """Answers the other members; None when the configuration has no pool."""
     sessions: SessionPool | None
     """Brings the sessions of clients here from other members; None when the configuration has no pool."""
+    recent: RecentUpdates | None
+    """Recent updates, from which sessions of dead members go on; None where none do."""
+    session_copies: SessionCopies | None
+    """Makes copies of the sessions of clients for other members; None where none are made."""
     storage: DiskStore | None
     """Where retained values outlive the process; None when they do not."""
 
@@ -239,7 +245,16 @@ class NodeDocuments:
         if members is None:
             node = self._node.config.node.id
             raise RequestRefused(f"{node} is in no pool", hint="Add [pool] to its configuration, and start it again")
-        return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns)
+        fenced = self._node.sessions is not None and self._node.sessions.is_fenced
+        return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns, fenced=fenced)
+
+    def _copy_figures(self) -> PoolCopyFigures | None:
+        sessions, recent, own = self._node.sessions, self._node.recent, self._node.session_copies
+        if sessions is None or recent is None or own is None:
+            return None
+        begun_ns = recent.begun_ns()
+        history_s = None if begun_ns is None else max(0, self._node.clock.now_ns() - begun_ns) / 1e9
+        return PoolCopyFigures(sessions.copy_figures(), recent.bytes, history_s, own.history_used)
 
     def member_facts(self, instance: str) -> MemberFacts:
         """Return what this node tells the other members of its pool; `instance` identifies its process."""
@@ -253,6 +268,8 @@ class NodeDocuments:
             digest=self._config_digest,
             moves=None if self._node.sessions is None else self._node.sessions.figures,
             client_address=None if self._node.config.pool is None else self._node.config.pool.client_address,
+            copies=self._copy_figures(),
+            restores_sessions=self._node.config.sessions.storage == "disc",
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
@@ -459,7 +476,13 @@ class NodeDocuments:
         members, listener, sessions = self._node.members, self._node.peer_listener, self._node.sessions
         if members is None or listener is None or sessions is None:
             return None
-        return pool_status(self.pool(), members.figures(), listener.status(), sessions)
+        return pool_status(
+            self.pool(),
+            members.figures(),
+            listener.status(),
+            sessions,
+            copies=self._copy_figures(),
+        )
 
     def _limits(self) -> dict[str, float]:
         config = self._node.config

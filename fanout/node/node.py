@@ -40,13 +40,14 @@ from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.equality import LinkCuts, keep_equal
-from fanout.node.pool.parts import make_pool_members, make_session_pool
+from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
+from fanout.replica.recent import RecentUpdates
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes
+from fanout.replica.update import Changes, Phase
 from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from fanout.node.disk.stored_sessions import StoredSessions
     from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.files.columns import LogSource
+    from fanout.server.keeping.session_copies import SessionCopies
     from fanout.workers.pool import WorkerPool
 
 __all__ = ["Node"]
@@ -178,6 +180,10 @@ class Node:
         """The other members of the pool, and what answers them; both None when the configuration has no pool."""
         self.sessions: SessionPool | None = None
         """Brings the sessions of clients here from other members; None when the configuration has no pool."""
+        self.recent: RecentUpdates | None = None
+        """Recent updates, from which sessions of dead members go on; None where none do."""
+        self.session_copies: SessionCopies | None = None
+        """Makes copies of the sessions of clients for other members; None where none are made."""
         if self.members is not None and isinstance(self.server, Server):
             self.sessions = make_session_pool(
                 self.server,
@@ -187,6 +193,10 @@ class Node:
                 clock=self.clock,
                 logger=self._logger,
             )
+            if self.members.config.session_copies:
+                self.recent, self.session_copies = keep_copies(
+                    self.sessions, self.server, self.members, links=self.links, clock=self.clock, logger=self._logger
+                )
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self._stored_sessions = self._make_stored_sessions()
@@ -406,19 +416,25 @@ class Node:
         if self.log is not None and source is not None:
             self.log.append(changes, source=source, link_epoch=epoch)
 
-    def dispatch(self, changes: Changes) -> None:
-        """Deliver the changes of a batch to clients, and its corrected expiries to clients that are nodes."""
+    def dispatch(self, link: str, changes: Changes) -> None:
+        """Deliver the changes of a batch of a link to clients, and its corrected expiries to clients that are nodes."""
         if self.server is None:
             return
         if changes.dispatch:
+            if self.recent is not None and changes.phase is Phase.LIVE:
+                self.recent.note(link, changes.dispatch, now_ns=self.clock.now_ns())
             self.server.dispatch(changes.dispatch, position=changes.position)
         if changes.corrected:
             self.server.correct(changes.corrected)
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
         """Note the place of a member's heartbeat in the stream of a link."""
+        if self.recent is not None:
+            self.recent.mark(link, node, marker)
         if self.sessions is not None:
             self.sessions.marker_passed(link, node, marker)
+        if self.session_copies is not None:
+            self.session_copies.marker_passed()
 
     def client_count(self) -> int:
         """Return how many connections of clients there are."""
@@ -438,6 +454,8 @@ class Node:
         """Log an event of a link, and send the nodes below a new readiness notice."""
         if event == "state":
             self.readiness_changed()
+            if self.recent is not None:
+                self.recent.note_connection(link, epoch=epoch)
         if self.log is not None:
             self.log.event(event, link=link, link_epoch=epoch, **columns)
 

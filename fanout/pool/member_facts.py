@@ -71,6 +71,20 @@ class MemberFacts:
     """Sessions that left it for other members."""
     client_address: str | None = None
     """Where MQTT clients reach this member itself; None when it does not say."""
+    keeps_copies: bool = False
+    """Whether it keeps copies of the others' sessions."""
+    sessions_copied: int | None = None
+    """Its sessions of which another member keeps a copy; None where none are kept."""
+    copies_held: int | None = None
+    """Copies of other members' sessions that it keeps; None where it keeps none."""
+    copies_late_s: float | None = None
+    """For how long its oldest copy is on its way, in seconds; None where none are made."""
+    history_s: float | None = None
+    """Age of the oldest recent update that it holds, in seconds; None where it holds none."""
+    history_used: float | None = None
+    """Part of what it can hold that has come since the oldest message that waits for a session of it."""
+    restores_sessions: bool = False
+    """Whether it has sessions on disk, so that a new process of it has those of the former one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,13 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         moved_in=_count(said, "moved_in"),
         moved_out=_count(said, "moved_out"),
         client_address=_address(said, "client_address"),
+        keeps_copies=said.get("keeps_copies") is True,
+        restores_sessions=said.get("restores_sessions") is True,
+        sessions_copied=None if said.get("sessions_copied") is None else _count(said, "sessions_copied"),
+        copies_held=None if said.get("copies_held") is None else _count(said, "copies_held"),
+        copies_late_s=_seconds(said, "copies_late_s"),
+        history_s=_seconds(said, "history_s"),
+        history_used=_seconds(said, "history_used"),
     )
     return MemberAnswer(facts, {link: cut_of_document(cut) for link, cut in cuts.items()})
 

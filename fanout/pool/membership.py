@@ -51,6 +51,8 @@ class Peer:
     """What it said last; None before it said anything."""
     heard_s: float | None = None
     """When it said so."""
+    asked_s: float | None = None
+    """When it was asked for that: it was heard then or later."""
     failure: AskFailure | None = None
     """Why the newest question brought nothing; None when it brought an answer, or before one was asked."""
     is_self: bool = False
@@ -109,7 +111,7 @@ class Membership:
         """Return what is known of an address; None for one that is not of the pool any more."""
         return self._peers.get(address)
 
-    def note_answer(self, address: str, facts: MemberFacts, *, now_s: float) -> AskFailure | None:
+    def note_answer(self, address: str, facts: MemberFacts, *, asked_s: float, now_s: float) -> AskFailure | None:
         """Note an answer; return `IDENTITY` when it comes from another process with this node's identifier."""
         peer = self._peers.get(address)
         if peer is None:
@@ -117,7 +119,7 @@ class Membership:
         if facts.node == self.node and facts.instance != self.instance:
             self._peers[address] = Peer(address, failure=AskFailure.IDENTITY)
             return AskFailure.IDENTITY
-        self._peers[address] = Peer(address, facts, now_s, is_self=facts.instance == self.instance)
+        self._peers[address] = Peer(address, facts, now_s, asked_s, is_self=facts.instance == self.instance)
         return None
 
     def note_failure(self, address: str, failure: AskFailure) -> None:

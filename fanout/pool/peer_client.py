@@ -35,7 +35,7 @@ _FAILURES: Final = {
     426: AskFailure.PROTOCOL,
     503: AskFailure.TIMEOUT,
 }
-_CALLS_MAX: Final = 6
+_CALLS_MAX: Final = 8
 """Calls to one member at a time: a question about itself, and one of each kind about sessions. A call of one kind never
 waits for one of another."""
 

@@ -117,7 +117,8 @@ class PoolMembers:
         """What is known of the equality of the members."""
         self.listener = PeerListener(self._answer, token=token)
         """The application that answers the others."""
-        self._config_digest = config_digest
+        self.config_digest = config_digest
+        """Digest of what this node replicates."""
         self._token = token
         self._tls = tls
         self._own_facts = own_facts
@@ -279,6 +280,7 @@ class PoolMembers:
 
     async def _ask(self, client: PeerClient, address: MemberAddress) -> None:
         self._asked_total += 1
+        asked_s = self._monotonic()
         failure: AskFailure | None
         try:
             answer = await client.ask(address)
@@ -286,7 +288,9 @@ class PoolMembers:
             failure = error.failure
             self.membership.note_failure(address.authority, failure)
         else:
-            failure = self.membership.note_answer(address.authority, answer.facts, now_s=self._monotonic())
+            failure = self.membership.note_answer(
+                address.authority, answer.facts, asked_s=asked_s, now_s=self._monotonic()
+            )
             self._compare(answer)
         if failure is not None:
             self._failures_total[failure] += 1
@@ -294,7 +298,7 @@ class PoolMembers:
     def _compare(self, answer: MemberAnswer) -> None:
         """Compare this node with a member that replicates the same, at the newest cut that it tells of each link."""
         facts = answer.facts
-        if facts.node == self.membership.node or facts.config_digest != self._config_digest:
+        if facts.node == self.membership.node or facts.config_digest != self.config_digest:
             return
         for link, own in self._cuts.own().items():
             theirs = answer.cuts.get(link)

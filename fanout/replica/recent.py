@@ -10,7 +10,7 @@ found.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import compress
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -23,8 +23,8 @@ _OVERHEAD: Final = 256
 """Bytes of an update in memory beside its topic, payload and properties."""
 _CANDIDATES_MAX: Final = 64
 """Batches of one time in which an update is looked for: those of one turn of the event loop."""
-_SEGMENTS_MAX: Final = 4096
-"""Heartbeats of one link that are remembered: the oldest go, with the updates behind them."""
+_SEGMENT_BYTES: Final = 512
+"""Bytes of a heartbeat in memory."""
 _COMPACT: Final = 1024
 """Batches that have gone before their entries are removed."""
 _NO_LIMIT: Final = 1 << 62
@@ -74,7 +74,7 @@ class RecentBatch:
     __slots__ = ("_index", "dispatched_ns", "first", "link", "number", "segment", "size", "updates")
 
     def __init__(
-        self, number: int, link: str, segment: _Segment, updates: Sequence[Update], *, size: int, dispatched_ns: int
+        self, number: int, link: str, segment: _Segment, updates: list[Update], *, size: int, dispatched_ns: int
     ) -> None:
         self.number = number
         """Its number; from 1, ascending over all links."""
@@ -118,40 +118,47 @@ class _Segment:
 class _Stream:
     """The stream of one link."""
 
-    __slots__ = ("by_key", "segment", "segments")
+    __slots__ = ("by_key", "newest", "segment", "segments")
 
     def __init__(self) -> None:
         self.segment = _Segment(None)
         self.segments: list[_Segment] = []
         """With a heartbeat, oldest first."""
         self.by_key: dict[tuple[str, str], _Segment] = {}
+        self.newest: dict[str, tuple[str, int]] = {}
+        """Member to its process and the number of its newest heartbeat."""
 
 
 class RecentUpdates:
     """The recent updates of all links of a node."""
 
-    def __init__(self, *, bytes_max: int) -> None:
+    def __init__(self, links: Iterable[str], *, bytes_max: int) -> None:
         """Begin without any.
 
         Args:
-            bytes_max: About how many bytes of updates are held; the oldest go.
+            links: Names of the links.
+            bytes_max: About how many bytes are held; the oldest go.
         """
         self.bytes = 0
-        """About how many bytes of updates are held."""
+        """About how many bytes are held."""
+        self.grown = 0
+        """About how many bytes were ever held: a place is held until `bytes_max` more have come."""
         self.updates = 0
         """Number of updates that are held."""
-        self._bytes_max = bytes_max
-        self._streams: dict[str, _Stream] = {}
+        self.bytes_max = bytes_max
+        """About how many bytes are held at most."""
+        self._streams = {link: _Stream() for link in links}
         self._batches: list[RecentBatch] = []
         """Oldest first, from `_gone` on."""
         self._times: list[int] = []
         """The newest time of receipt up to each batch."""
         self._gone = 0
         self._number = 0
+        self._epochs: dict[str, int] = {}
 
     # What happens, in order.
 
-    def note(self, link: str, updates: Sequence[Update], *, now_ns: int) -> None:
+    def note(self, link: str, updates: list[Update], *, now_ns: int) -> None:
         """Note live updates of a link that are about to be dispatched; those at QoS 0 are left out.
 
         Args:
@@ -170,7 +177,7 @@ class RecentUpdates:
             + sum(map(len, map(_properties, updates)))
             + _OVERHEAD * len(updates)
         )
-        segment = self._stream(link).segment
+        segment = self._streams[link].segment
         self._number += 1
         batch = RecentBatch(self._number, link, segment, updates, size=size, dispatched_ns=now_ns)
         segment.batches.append(batch)
@@ -178,32 +185,43 @@ class RecentUpdates:
         self._batches.append(batch)
         received_ns = updates[0][RECEIVED_NS]
         self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
-        self.bytes += size
         self.updates += len(updates)
-        while self.bytes > self._bytes_max:
-            self._drop_oldest()
+        self._grow(size)
 
     def mark(self, link: str, node: str, marker: str) -> None:
         """Note that a member's heartbeat came behind everything that was noted of a link."""
-        stream, key = self._stream(link), (node, marker)
+        stream, key = self._streams[link], (node, marker)
         if key in stream.by_key:
             return
         stream.segment = segment = _Segment(key)
         stream.segments.append(segment)
         stream.by_key[key] = segment
-        if len(stream.segments) > _SEGMENTS_MAX:
-            self._forget_oldest_segment(stream)
+        stream.newest[node] = _process(marker)
+        self._grow(_SEGMENT_BYTES)
 
-    def interrupt(self, link: str) -> None:
-        """Note that updates of a link may come twice now, or in another order, until the next heartbeat."""
-        segment = self._stream(link).segment
+    def note_connection(self, link: str, *, epoch: int) -> None:
+        """Note that the connection of a link is another one, or in another state.
+
+        Until the next heartbeat updates may come twice then, or in another order. In a new epoch updates were lost:
+        what was before is connected with nothing that comes.
+
+        Args:
+            link: The link.
+            epoch: Epoch of its session at the primary.
+        """
+        if self._epochs.setdefault(link, epoch) != epoch:
+            self._epochs[link] = epoch
+            self.bytes -= _SEGMENT_BYTES * len(self._streams[link].segments)
+            self._streams[link] = _Stream()
+        segment = self._streams[link].segment
         segment.exact_until = min(segment.exact_until, segment.count)
 
-    def begin_anew(self, link: str) -> None:
-        """Note that updates of a link were lost: what was before is connected with nothing that comes."""
-        self._streams[link] = _Stream()
-
     # Names.
+
+    @property
+    def links(self) -> Collection[str]:
+        """The links."""
+        return self._streams.keys()
 
     def ends(self, *, exactly: bool) -> dict[str, Place | None]:
         """Return the place behind everything, by link.
@@ -248,6 +266,22 @@ class RecentUpdates:
 
     # What others have named.
 
+    def is_gone(self, link: str, place: Place) -> bool:
+        """Return whether what follows a place is not held any more, or may never have been.
+
+        It is to come when an earlier heartbeat of the same member has come here, or one of an earlier process.
+
+        Args:
+            link: The link.
+            place: The place.
+        """
+        stream = self._streams[link]
+        if (place.node, place.marker) in stream.by_key:
+            return self.start(link, place, exactly=False) is None
+        process, number = _process(place.marker)
+        newest = stream.newest.get(place.node)
+        return newest is None or (newest[0] == process and newest[1] >= number)
+
     def start(self, link: str, place: Place, *, exactly: bool) -> Start | None:
         """Return from where on updates follow a place.
 
@@ -260,9 +294,9 @@ class RecentUpdates:
         Returns:
             None when it is not found, or when what follows it is not held any more.
         """
-        stream = self._streams.get(link)
-        segment = None if stream is None else stream.by_key.get((place.node, place.marker))
-        if stream is None or segment is None:
+        stream = self._streams[link]
+        segment = stream.by_key.get((place.node, place.marker))
+        if segment is None:
             return None
         if _place(segment, place.updates) == place:
             return self._start(stream, segment, place.updates)
@@ -304,12 +338,6 @@ class RecentUpdates:
 
     # Its own.
 
-    def _stream(self, link: str) -> _Stream:
-        stream = self._streams.get(link)
-        if stream is None:
-            stream = self._streams[link] = _Stream()
-        return stream
-
     def _start(self, stream: _Stream, segment: _Segment, count: int) -> Start | None:
         if count < segment.count:
             batch = _batch_at(segment, count)
@@ -319,6 +347,15 @@ class RecentUpdates:
                 first = _batch_at(later, 0)
                 return None if first is None else Start(first.number, 0)
         return Start(self.next_number, 0)
+
+    def _grow(self, size: int) -> None:
+        self.bytes += size
+        self.grown += size
+        while self.bytes > self.bytes_max:
+            if self._gone < len(self._batches):
+                self._drop_oldest()
+            else:
+                self._forget_oldest_segment(max(self._streams.values(), key=lambda one: len(one.segments)))
 
     def _batch_of(self, update: Update) -> tuple[RecentBatch | None, int]:
         received_ns = update[RECEIVED_NS]
@@ -347,6 +384,7 @@ class RecentUpdates:
         segment = stream.segments.pop(0)
         assert segment.key is not None
         del stream.by_key[segment.key]
+        self.bytes -= _SEGMENT_BYTES
 
 
 def _place(segment: _Segment, count: int) -> Place | None:
@@ -366,6 +404,12 @@ def _batch_at(segment: _Segment, index: int) -> RecentBatch | None:
         return None
     batch = segment.batches[at]
     return batch if index < batch.first + len(batch.updates) else None
+
+
+def _process(marker: str) -> tuple[str, int]:
+    """Return the process that a heartbeat is from, and its number there, which ascends."""
+    process, _, number = marker.partition(" ")
+    return process, int(number) if number.isdigit() else 0
 
 
 def _number(batch: RecentBatch) -> int:

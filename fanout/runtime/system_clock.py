@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock"]
+
+_CLOCK_ID: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has a monotonic clock that goes on while the machine is suspended."""
 
 
 class Clock(Protocol):
@@ -15,7 +18,7 @@ class Clock(Protocol):
         """Return Unix time in nanoseconds."""
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return seconds of a clock that never goes back, and that goes on while the machine is suspended."""
 
 
 class SystemClock:
@@ -26,5 +29,5 @@ class SystemClock:
         return time.time_ns()
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
-        return time.monotonic()
+        """Return seconds of a clock that never goes back, and that goes on while the machine is suspended."""
+        return time.clock_gettime(_CLOCK_ID)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 import time
@@ -127,6 +128,9 @@ def test_round_number_of_topics_is_proved_over_mqtt_3_1_1(nodes: Nodes) -> None:
     old = nodes.secondary(link(hub.port, selector("plant/#"), settings=settings), name="old").started()
     (state,) = old.probe()[1]["links"]
     assert (state["ready"], state["topics"], state["evidence"]) == (True, 100, "barrier")
+    old.stop()
+    (live,) = [json.loads(row["detail"]) for row in read_events(old.log_directory) if row["state"] == "live"]
+    assert live == {"primary": f"mqtt://127.0.0.1:{hub.port}", "primary_node": "hub"}, "reports pair the two by it"
 
 
 def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:

@@ -443,6 +443,8 @@ class StandInNode:
                 cuts_differed_total=11,
                 repairs_total=3,
                 sessions_moved_in_total=7,
+                fenced=True,
+                fences_total=2,
                 session_calls_total={"take": 3},
             ),
             limits={"server.connections_max": 10_000},

@@ -63,6 +63,8 @@ def test_values_come_from_the_documents() -> None:
     assert samples["fanout_pool_refused_total"] == {("token",): 5}
     assert samples["fanout_pool_members_equal"] == {(): 2}
     assert samples["fanout_pool_repairs_total"] == {(): 3}
+    assert samples["fanout_pool_fenced"] == {(): 1}
+    assert samples["fanout_pool_fences_total"] == {(): 2}
     assert samples["fanout_http_closed_total"] == {("room",): 3}
     assert samples["fanout_limit"] == {("server.connections_max",): 10_000}
 

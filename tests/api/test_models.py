@@ -93,6 +93,8 @@ def test_numbers_carry_their_unit() -> None:
         "lag",  # seconds, as its description says
         "moved_in",
         "moved_out",
+        "sessions_copied",
+        "copies_held",
     }
     units = (
         "_seconds",
@@ -106,6 +108,7 @@ def test_numbers_carry_their_unit() -> None:
         "_per_second",
         "_at_least",
         "_at_most",
+        "_ratio",
     )
     for document in documents():
         for name, field in document.model_fields.items():

@@ -115,6 +115,16 @@ def test_sessions_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> Non
     assert all(result["start s"] > 0 for result in results)
 
 
+def test_durable_sessions_are_measured_with_and_without_copies(tmp_path: Path) -> None:
+    """At a member of a pool of two."""
+    options = ["--pool-copies", "on,off", "--subscribers", "2", "--qos", "1", "--deliveries", "2000"]
+    with_copies, without = measure(tmp_path, "fanout", *options)
+    assert servers([with_copies, without]) == ["pool, copies of sessions", "pool, no copies"]
+    (ask,) = with_copies["asked"]
+    assert ask["reached"] == pytest.approx(with_copies["delivered/s"] / without["delivered/s"])
+    assert ask["at_least"] == 0.9
+
+
 def test_durable_sessions_are_measured_with_and_without_a_disk(tmp_path: Path) -> None:
     """Their values are on disk in both."""
     options = ["--durable", "--subscribers", "2", "--qos", "1", "--deliveries", "2000"]

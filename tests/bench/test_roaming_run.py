@@ -50,10 +50,30 @@ def test_clients_lose_nothing_and_get_nothing_twice(tmp_path: Path) -> None:
         assert outcome["faults"]
 
 
+def test_sessions_of_killed_members_go_on(tmp_path: Path) -> None:
+    """Of members that are killed, for good or not, and of one that is stopped until it is taken for dead, or nearly."""
+    sizes = ("--seeds", "2", "--clients", "16", "--paho", "2", "--messages", "300", "--seconds", "6", "--steps", "30")
+    outcomes = roam(tmp_path, *sizes, "--faults", "die,stop,kill")
+    for outcome in outcomes:
+        verdict, pool = outcome["verdict"], outcome["pool"]
+        assert isinstance(verdict, dict)
+        assert isinstance(pool, dict)
+        assert verdict["delivered"] == verdict["expected"] > 300
+        assert verdict["sessions_told"] == pool["sessions_not_inherited"] == 0
+        assert outcome["faults"]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kill", [(), ("--kill",)], ids=["without kills", "with kills"])
-def test_many_seeds_find_nothing(tmp_path: Path, kill: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param((), id="without kills"),
+        pytest.param(("--kill",), id="with kills"),
+        pytest.param(("--disc", "--faults", "kill,die,stop,peers,primary"), id="around the verdict"),
+    ],
+)
+def test_many_seeds_find_nothing(tmp_path: Path, faults: tuple[str, ...]) -> None:
     """With 200 clients and 10,000 messages each, and members that are drained and restarted too."""
-    outcomes = roam(tmp_path, "--seeds", str(SEEDS), *kill, timeout_s=7100)
+    outcomes = roam(tmp_path, "--seeds", str(SEEDS), *faults, timeout_s=7100)
     assert [outcome["passed"] for outcome in outcomes] == [True] * SEEDS

@@ -68,7 +68,7 @@ class RecordingSink:
         assert link
         self.steps.append(("record", changes))
 
-    def dispatch(self, changes: Changes) -> None:
+    def dispatch(self, link: str, changes: Changes) -> None:
         """Remember a batch for local clients."""
         self.steps.append(("dispatch", changes))
 
@@ -160,9 +160,9 @@ async def removals_by_turn(link: Running, *, until: str) -> list[int]:
     turn, removed = 0, Counter[int]()
     dispatch = link.sink.dispatch
 
-    def count(changes: Changes) -> None:
+    def count(link: str, changes: Changes) -> None:
         removed[turn] += sum(not update[1] for update in changes.dispatch)
-        dispatch(changes)
+        dispatch(link, changes)
 
     link.sink.dispatch = count  # type: ignore[method-assign]
     async with asyncio.timeout(60):

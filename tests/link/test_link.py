@@ -83,9 +83,9 @@ async def test_acknowledgements_follow_the_record() -> None:
             order.append(f"record {len(primary.acks)}")
             record(link, changes, epoch=epoch)
 
-        def dispatch_last(changes: Changes) -> None:
+        def dispatch_last(link: str, changes: Changes) -> None:
             order.append("dispatch")
-            dispatch(changes)
+            dispatch(link, changes)
 
         link.sink.record = record_first  # type: ignore[method-assign]
         link.sink.dispatch = dispatch_last  # type: ignore[method-assign]
@@ -158,17 +158,43 @@ async def test_a_disconnect_from_the_primary_is_the_last_error() -> None:
 
 
 async def test_a_fanout_primary_is_named_in_the_log() -> None:
-    """Reports pair the logs of a link and of its primary by the node's name."""
+    """Reports pair the logs of a link and of its primary by the node's name, from the start of each connection on."""
     primary = FakePrimary(connack=Connack(False, 0, STAMPING))
     async with FakeServer(primary) as server, running(config_for(server.port)) as link:
         await link.wait_state(LinkState.LIVE)
-        details = {event["state"]: event["detail"] for event in link.sink.named("state")}
-        assert details["snapshot"] == '{"primary_node": "root"}'
-        assert details["live"] == ""
+        told = {"primary": f"mqtt://127.0.0.1:{server.port}", "primary_node": "root"}
+        assert primaries_told(link) == {"snapshot": told, "live": told}
         server.cut()
         await link.wait(lambda: "resuming" in link.sink.states())
-        details = {event["state"]: event["detail"] for event in link.sink.named("state")}
-        assert details["resuming"] == '{"primary_node": "root"}'
+        assert primaries_told(link)["resuming"] == told
+
+
+@pytest.mark.parametrize(
+    ("version", "paths", "snapshot", "live"),
+    [
+        (5, None, "", ""),
+        (4, None, None, None),
+        (4, (("root", "middle"), ("middle",)), None, "middle"),
+        (4, (), None, None),
+        (4, ((),), None, None),
+    ],
+)
+async def test_a_primary_without_a_name_in_connack_is_told_apart(
+    version: int, paths: tuple[tuple[str, ...], ...] | None, snapshot: str | None, live: str | None
+) -> None:
+    """Over MQTT 5 it is no fanout node for sure; over MQTT 3.1.1 only a readiness notice gives the name."""
+    retained = {} if paths is None else {READINESS_TOPIC: encode_readiness_notice(ReadinessNotice("", paths))}
+    primary = FakePrimary(version=version, retained={b"plant/1": b"x", **retained})
+    async with FakeServer(primary) as server, running(config_for(server.port, version=version)) as link:
+        await link.wait_state(LinkState.LIVE)
+        told = {state: detail["primary_node"] for state, detail in primaries_told(link).items()}
+        assert told == {"snapshot": snapshot, "live": live}
+
+
+def primaries_told(link: Running) -> dict[str, dict[str, object]]:
+    """Return by state what a link logged of its primary."""
+    events = link.sink.named("state")
+    return {e["state"]: json.loads(e["detail"]) for e in events if e["state"] in ("snapshot", "resuming", "live")}
 
 
 async def test_a_lower_qos_than_the_selectors_is_a_warning() -> None:
@@ -429,18 +455,18 @@ async def test_a_tear_down_waits_while_the_link_is_held(*, pieces: int, offline:
         assert sum(removed) == 5 * TOPICS_MAX
 
 
-def hold_at_removals(link: Running, *, pieces: int) -> list[int]:
+def hold_at_removals(running_link: Running, *, pieces: int) -> list[int]:
     """Hold a link when it has removed so many pieces, and return the sizes of all: those to come are added."""
     removed: list[int] = []
-    dispatch = link.sink.dispatch
+    dispatch = running_link.sink.dispatch
 
-    def count(changes: Changes) -> None:
+    def count(link: str, changes: Changes) -> None:
         removed.append(len(changes.dispatch))
-        dispatch(changes)
+        dispatch(link, changes)
         if len(removed) == pieces:
-            link.link.hold(True)
+            running_link.link.hold(True)
 
-    link.sink.dispatch = count  # type: ignore[method-assign]
+    running_link.sink.dispatch = count  # type: ignore[method-assign]
     return removed
 
 

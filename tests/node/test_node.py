@@ -104,6 +104,8 @@ class LinkStandIn:
         self.retried.set()
 
     own_cuts: Mapping[str, Cut] = MappingProxyType({})
+    may_have_markers = False
+    marker_sent_s: float | None = None
 
     def newest_cut(self, node: str) -> Cut | None:
         return None
@@ -474,7 +476,7 @@ async def test_tap_serves_nobody(tmp_path: Path) -> None:
     assert node.server is None
     changes = applied(node, value(b"hq/plant-1/a"))
     node.record("plant-1", changes, epoch=5)
-    node.dispatch(changes)
+    node.dispatch("plant", changes)
     await node.stop()
     assert [row["topic"] for row in read_updates(tmp_path / "log")] == ["plant-1/a"]
 
@@ -503,7 +505,7 @@ async def test_batch_of_a_link_reaches_log_and_clients(node: Node, tmp_path: Pat
         await client.subscribe(b"hq/#", qos=1)
         changes = applied(node, value(b"hq/plant-1/a"), value(b"hq/plant-1/b"))
         node.record("plant-1", changes, epoch=5)
-        node.dispatch(changes)
+        node.dispatch("plant", changes)
         for topic in (b"hq/plant-1/a", b"hq/plant-1/b"):
             assert (await client.receive()).topic == topic  # type: ignore[union-attr]  # a PUBLISH
     await node.stop()
@@ -522,7 +524,7 @@ async def test_unchanged_values_are_logged_and_not_delivered(node: Node, tmp_pat
     async with await RawClient.connect(port_of(node), "c") as client:
         await client.subscribe(b"none")
         node.record("plant-1", copies, epoch=5)
-        node.dispatch(copies)
+        node.dispatch("plant", copies)
         assert await client.messages_until_ping() == []
     await node.stop()
     assert [row["phase"] for row in read_updates(tmp_path / "log")] == [Phase.AUDIT]

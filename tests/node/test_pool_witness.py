@@ -28,19 +28,38 @@ class Pool:
     """When the member was heard last."""
     heartbeat_s: float = 99.0
     """When its newest heartbeat came through the primary."""
+    own_s: float | None = 99.0
+    """When the newest heartbeat of this node was sent that came back; None for none."""
+    may_publish: bool = True
+    """Whether the link may publish heartbeats."""
 
-    def seen(self) -> OtherMemberState:
-        """Return what the member is taken for."""
+    def witness(self) -> PoolWitness:
+        """Return what judges, and has looked for as long as it takes, with what it saw since."""
         facts = replace(FACTS, state=self.state, sessions=self.sessions)
-        peer = Peer("127.0.0.1:9202", facts, self.heard_s)
+        peer = Peer("127.0.0.1:9202", facts, self.heard_s, self.heard_s)
         members: Any = SimpleNamespace(
+            membership=SimpleNamespace(others=lambda: (peer,)),
             others=lambda: (OtherMember(peer, reachable=self.reachable, verdict=Verdict(None, None)),),
             silent_since=lambda peer: peer.heard_s,
             config=SimpleNamespace(dead_after_s=3.0),
+            config_digest=FACTS.config_digest,
         )
-        link: Any = SimpleNamespace(heard_s=lambda node: self.heartbeat_s if node == FACTS.node else None)
-        clock: Any = SimpleNamespace(monotonic=lambda: self.now_s)
-        (state,) = PoolWitness(cast("PoolMembers", members), node="edge-1", links=[link], clock=clock).states()
+        link: Any = SimpleNamespace(
+            heard_s=lambda node: self.heartbeat_s if node == FACTS.node else None,
+            marker_sent_s=self.own_s,
+            may_have_markers=self.may_publish,
+        )
+        now_s = 90.0
+        clock: Any = SimpleNamespace(monotonic=lambda: now_s)
+        witness = PoolWitness(cast("PoolMembers", members), links=[link], clock=clock)
+        while now_s < self.now_s:
+            now_s += 0.5
+            witness.states()
+        return witness
+
+    def seen(self) -> OtherMemberState:
+        """Return what the member is taken for."""
+        (state,) = self.witness().states()
         return state
 
 
@@ -62,6 +81,20 @@ def test_a_member_that_stops_is_asked_until_it_has_no_session(
     [(97.5, 90.0, False), (90.0, 97.5, False), (96.5, 96.5, True)],
 )
 def test_a_member_is_dead_that_is_silent_everywhere(heard_s: float, heartbeat_s: float, is_dead: bool) -> None:
-    """To the others and at the primary, for `dead_after_s`."""
+    """To this node and at the primary, for `dead_after_s`."""
     assert Pool(reachable=False, heard_s=heard_s, heartbeat_s=heartbeat_s).seen().is_dead is is_dead
     assert not Pool(reachable=True, heard_s=heard_s, heartbeat_s=heartbeat_s).seen().is_dead
+
+
+@pytest.mark.parametrize(
+    ("own_s", "may_publish", "is_dead", "is_isolated"),
+    [(99.0, True, True, False), (96.0, True, False, True), (None, True, False, True), (None, False, True, True)],
+)
+def test_a_member_is_found_dead_by_a_node_that_the_primary_hears(
+    own_s: float | None, may_publish: bool, is_dead: bool, is_isolated: bool
+) -> None:
+    """A node that hears nobody is isolated; where no link may publish heartbeats, silence alone decides."""
+    pool = Pool(reachable=False, heard_s=95.0, heartbeat_s=95.0, own_s=own_s, may_publish=may_publish)
+    assert pool.seen().is_dead is is_dead
+    assert pool.witness().is_isolated is is_isolated
+    assert pool.witness().isolated_after_s == 2.0

@@ -186,6 +186,7 @@ async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[N
                 elif isinstance(packet, Disconnect):
                     assert packet.reason_code == ReasonCode.USE_ANOTHER_SERVER
                     assert packet.properties.server_reference in {"edge-1:1883", "edge-2:1883"}
+        await client.close()
         client = await come_back(pool[1], "here")
         assert client.connack.session_present
         await receive(client, got, until=newest[0] + 20)

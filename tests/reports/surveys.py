@@ -85,7 +85,7 @@ def _event_numbers(rows: Iterable[Row]) -> tuple[Any, ...]:
     times = [micros(row["at"]) for row in rows]
     torn = [row["log_pos"] for row in rows if row["event"] == "tear_down"]
     stops = [micros(row["at"]) for row in rows if row["event"] == "stop"]
-    named = {json.loads(r["detail"])["primary_node"] for r in rows if r["event"] == "state" and r["detail"]}
+    named = {json.loads(r["detail"]).get("primary_node") for r in rows if r["event"] == "state" and r["detail"]}
     return (
         *(len(rows), min(positions), max(positions), min(times), max(times)),
         *(len(torn), max(torn, default=None), max(stops, default=None)),

@@ -48,6 +48,8 @@ def test_every_number_is_the_injected_truth(tmp_path: Path) -> None:
     compared, wrong = differences(truth, json.loads((tmp_path / "report.json").read_text()))
     assert wrong == []
     assert compared > 1_000
+    lasting = {one["going_on"] for of_target in truth["prefixes"].values() for one in of_target.values()}
+    assert lasting == {True, False, None}, "losses by prefix that go on, that have ended, and none"
     faults = {name for counts in truth["updates"].values() for name, count in counts.items() if count}
     assert faults >= {"missing", "unknown", "superseded", "reobtained", "conflated", "duplicated", "stale", "refused"}
     assert {name for counts in truth["finals"].values() for name, count in counts.items() if count} >= {

@@ -26,6 +26,7 @@ def pool_lines(document: PoolDocument) -> list[RenderableType]:
         *(Padding(reason, (0, 0, 0, 2)) for reason in document.reasons),
         "",
         _members_table(document),
+        *_copies_table(document),
     ]
 
 
@@ -45,6 +46,24 @@ def leaving_lines(document: PoolDocument) -> list[RenderableType]:
     sessions = "" if own.sessions is None else f" for its {counted(own.sessions, 'session')}"
     ready = f", {counted(len(others), 'other member')} {'is' if len(others) == 1 else 'are'} ready{sessions}"
     return [styled(f"{document.node} ", ("may be stopped", "green"), ready)]
+
+
+def _copies_table(document: PoolDocument) -> list[RenderableType]:
+    """Return the table of copies; nothing where no member keeps any."""
+    from fanout.cli.output.quantities import UNKNOWN, as_count, as_duration
+    from fanout.cli.output.terminal import columns
+
+    keeping = [member for member in document.members if member.copies_held is not None]
+    if not keeping:
+        return []
+    numbers = ("sessions", "copied", "copies held", "oldest on its way", "history", "used")
+    table = columns("member", *numbers, right=numbers)
+    for member in keeping:
+        used = UNKNOWN if member.history_used_ratio is None else f"{member.history_used_ratio:.0%}"
+        late, history = as_duration(member.copies_late_seconds), as_duration(member.history_seconds)
+        counts = as_count(member.sessions), as_count(member.sessions_copied), as_count(member.copies_held)
+        table.add_row(member.node or UNKNOWN, *counts, late, history, used)
+    return ["", table]
 
 
 def _members_table(document: PoolDocument) -> Table:

@@ -236,8 +236,8 @@ class LinkSink(Protocol):
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
         """Append a batch to the replication log; called before the batch is acknowledged to the primary."""
 
-    def dispatch(self, changes: Changes) -> None:
-        """Deliver a batch to local clients; called after it was recorded and acknowledged."""
+    def dispatch(self, link: str, changes: Changes) -> None:
+        """Deliver a batch of a link to local clients; called after it was recorded and acknowledged."""
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
         """Note the place of a member's heartbeat: what came before it was dispatched, what comes behind it not yet."""

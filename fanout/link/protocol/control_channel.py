@@ -102,6 +102,16 @@ class ControlChannel:
         """Whether a message that is published now should come back."""
         return bool(self.permitted) and not self.refusal
 
+    @property
+    def may_be_open(self) -> bool:
+        """Whether messages may come back, as far as that is known in this epoch."""
+        return self.permitted is not False or self._tries_again
+
+    @property
+    def returned_sent_s(self) -> float | None:
+        """When the newest message that came back in this epoch was sent, monotonic seconds; None for none."""
+        return None if self._returned is None else self._returned[0]
+
     def refuse(self, refusal: str) -> None:
         """Note that the primary does not let messages through in this epoch, and why."""
         self.permitted = False

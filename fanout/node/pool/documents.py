@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fanout import __version__
 from fanout.api.models import (
@@ -24,13 +24,14 @@ from fanout.pool.convergence import Verdict
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure
 from fanout.pool.pool_members import OtherMember, PoolFigures
+from fanout.pool.sessions.ports import CopyFigures
 from fanout.selection import Selector
 
 if TYPE_CHECKING:
     from fanout.pool.sessions.ledger import SessionFigures
     from fanout.pool.sessions.session_pool import SessionPool
 
-__all__ = ["config_digest", "member_facts", "pool_document", "pool_status"]
+__all__ = ["PoolCopyFigures", "config_digest", "member_facts", "pool_document", "pool_status"]
 
 _DIGEST_BYTES: Final = 8
 _FAILURES: Final = {
@@ -54,6 +55,19 @@ def _keys_of(selector: Selector) -> dict[str, object]:
     return {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector) if field.init}
 
 
+class PoolCopyFigures(NamedTuple):
+    """Figures of copies of sessions, and of the history from which these go on."""
+
+    figures: CopyFigures
+    """Figures of copies."""
+    history_bytes: int
+    """Bytes of recent updates."""
+    history_s: float | None
+    """Age of the oldest one, in seconds; None without any."""
+    history_used: float
+    """Part of what can be held that has come since the oldest message that waits for a session."""
+
+
 def member_facts(
     instance: str,
     readiness: Readiness,
@@ -64,6 +78,8 @@ def member_facts(
     digest: str,
     moves: SessionFigures | None,
     client_address: str | None,
+    copies: PoolCopyFigures | None,
+    restores_sessions: bool,
 ) -> MemberFacts:
     """Return what a node tells the other members.
 
@@ -76,6 +92,8 @@ def member_facts(
         digest: Digest of what it replicates.
         moves: Figures of sessions that moved; None for a node without.
         client_address: Where MQTT clients reach it; None when it does not say.
+        copies: Figures of copies; None for a node that keeps none.
+        restores_sessions: Whether it has sessions on disk.
     """
     lags = [link.lag_seconds for link in links]
     known = [seconds for seconds in lags if seconds is not None]
@@ -91,16 +109,26 @@ def member_facts(
         moved_in=0 if moves is None else moves.moved_in_total,
         moved_out=0 if moves is None else moves.moved_out_total,
         client_address=client_address,
+        keeps_copies=copies is not None,
+        sessions_copied=None if copies is None else copies.figures.copied,
+        copies_held=None if copies is None else copies.figures.held,
+        copies_late_s=None if copies is None else copies.figures.oldest_unconfirmed_s,
+        history_s=None if copies is None else copies.history_s,
+        history_used=None if copies is None else copies.history_used,
+        restores_sessions=restores_sessions,
     )
 
 
-def pool_document(own: MemberFacts, others: Sequence[OtherMember], *, started_ns: int) -> PoolDocument:
+def pool_document(
+    own: MemberFacts, others: Sequence[OtherMember], *, started_ns: int, fenced: bool = False
+) -> PoolDocument:
     """Return the members as this node sees them.
 
     Args:
         own: What this node tells the others.
         others: The other members.
         started_ns: When this node started, Unix time in nanoseconds.
+        fenced: Whether this node serves no durable session.
     """
     first = _member(own, address=None, reachable=True, failure=None, verdict=Verdict(True, started_ns))
     seen = [
@@ -123,18 +151,24 @@ def pool_document(own: MemberFacts, others: Sequence[OtherMember], *, started_ns
         of_others += _reasons(member, own)
         if overdue:
             of_others.append(f"{member.node} does not hold the values that {own.node} holds")
-    reasons = *_reasons(first, own), *of_others
+    of_fence = (f"{own.node} is fenced: it serves no durable session until the others have answered it",)
+    reasons = *_reasons(first, own), *(of_fence if fenced else ()), *of_others
     return PoolDocument(
         node=own.node,
         ready=not reasons,
         reasons=reasons,
         members=tuple(members),
+        fenced=fenced,
         stay_reasons=tuple(of_others) if seen else (f"{own.node} knows no other member",),
     )
 
 
 def pool_status(
-    document: PoolDocument, figures: PoolFigures, listener: HttpStatus, sessions: SessionPool
+    document: PoolDocument,
+    figures: PoolFigures,
+    listener: HttpStatus,
+    sessions: SessionPool,
+    copies: PoolCopyFigures | None,
 ) -> PoolStatus:
     """Return the figures of the pool.
 
@@ -143,8 +177,11 @@ def pool_status(
         figures: What members asked each other.
         listener: Connections of the listener for members.
         sessions: The sessions that move.
+        copies: Figures of copies; None where none are kept.
     """
     moves = sessions.figures
+    copies = copies or PoolCopyFigures(CopyFigures(), 0, None, 0.0)
+    kept = copies.figures
     return PoolStatus(
         members=len(document.members),
         members_reachable=sum(member.reachable for member in document.members),
@@ -162,6 +199,22 @@ def pool_status(
         sessions_inexact_total=moves.inexact_total,
         sessions_ended_total=moves.ended_total,
         sessions_lost_total=moves.lost_total,
+        sessions_copied=kept.copied,
+        copies_held=kept.held,
+        copies_held_bytes=kept.held_bytes,
+        copies_oldest_unconfirmed_seconds=kept.oldest_unconfirmed_s,
+        copies_sent_total=kept.sent_total,
+        copies_sent_bytes_total=kept.sent_bytes_total,
+        copies_failed_total=kept.failed_total,
+        copies_alone_total=kept.alone_total,
+        copies_refused_total=kept.refused_total,
+        sessions_inherited_total=kept.inherited_total,
+        sessions_not_inherited_total=kept.lost_total,
+        history_bytes=copies.history_bytes,
+        history_seconds=copies.history_s or 0.0,
+        history_used_ratio=copies.history_used,
+        fenced=document.fenced,
+        fences_total=moves.fences_total,
         clients_later_total=moves.later_total,
         session_calls_total=sessions.calls_total,
         connections=listener.connections,
@@ -188,6 +241,11 @@ def _member(
         sessions=None if now is None else now.sessions,
         moved_in=None if now is None else now.moved_in,
         moved_out=None if now is None else now.moved_out,
+        sessions_copied=None if now is None else now.sessions_copied,
+        copies_held=None if now is None else now.copies_held,
+        copies_late_seconds=None if now is None else now.copies_late_s,
+        history_seconds=None if now is None else now.history_s,
+        history_used_ratio=None if now is None else now.history_used,
         version=None if facts is None else facts.version,
         config_digest=None if facts is None else facts.config_digest,
     )

@@ -24,6 +24,8 @@ __all__ = ["LinkCuts", "keep_equal"]
 
 _CUTS_IN_TIME: Final = 5
 """Cuts of each member in `converge_after_s`."""
+_HEARD_IN_TIME: Final = 3
+"""Heartbeats of each member in `dead_after_s`."""
 
 
 class LinkCuts:
@@ -57,12 +59,11 @@ async def keep_equal(link: Link, *, members: PoolMembers, clock: Clock, logger: 
         logger: Takes log lines.
     """
     convergence, name = members.convergence, link.config.name
-    pause_s = members.config.converge_after_s / _CUTS_IN_TIME
+    # This node has to hear itself at the primary, and the others it, several times before either takes it for dead.
+    pause_s = min(members.config.converge_after_s / _CUTS_IN_TIME, members.config.dead_after_s / _HEARD_IN_TIME)
     while True:
         await asyncio.sleep(pause_s)
-        others = members.others_heard()
-        if others:
-            link.cut(others)
+        link.cut(members.others_heard())
         repair = convergence.due(name, now_s=clock.monotonic())
         if repair is not None and await _audit(link, repair, logger=logger):
             convergence.note_repair(name, now_s=clock.monotonic())

@@ -13,12 +13,14 @@ from fanout.node.pool.documents import config_digest
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.peer_tls import load_peer_tls
 from fanout.pool.pool_members import CutsOfLinks, PoolMembers
+from fanout.replica.recent import RecentUpdates
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
 
 if TYPE_CHECKING:
     from fanout.link.link import Link
     from fanout.pool.sessions.session_pool import SessionPool
+    from fanout.server.keeping.session_copies import SessionCopies
 
 __all__ = ["make_pool_members", "make_session_pool"]
 
@@ -99,9 +101,10 @@ def make_session_pool(
         node=node,
         host=ServerSessions(server, links=links),
         markers=LinkMarkers(links),
-        others=PoolWitness(members, node=node, links=links, clock=clock),
+        others=PoolWitness(members, links=links, clock=clock),
         clock=clock,
         logger=logger,
+        dead_after_s=members.config.dead_after_s,
         begins_when_unknown=members.config.unknown_sessions == "begin",
     )
     for path, handler in (
@@ -113,4 +116,56 @@ def make_session_pool(
     ):
         members.listener.handle(path, handler, body_bytes_max=move_messages.REQUEST_BYTES_MAX)
     server.lifecycles.finder = PoolSessionFinder(sessions, has_access=has_access)
+    server.pauses.look = lambda: sessions.is_fenced
     return sessions
+
+
+def keep_copies(
+    sessions: SessionPool,
+    server: Server,
+    members: PoolMembers,
+    *,
+    links: Sequence[Link],
+    clock: SystemClock,
+    logger: FilteringBoundLogger,
+) -> tuple[RecentUpdates, SessionCopies]:
+    """Let other members keep copies of this node's sessions, and keep theirs.
+
+    Args:
+        sessions: The sessions of the pool.
+        server: Serves the clients.
+        members: The members of the pool.
+        links: Every link.
+        clock: Gives the time.
+        logger: Takes log lines.
+
+    Returns:
+        The recent updates, to be told of what the links bring; and what makes the copies.
+    """
+    from fanout.node.pool.session_heirs import SessionHeirs
+    from fanout.pool.copies import copy_messages
+    from fanout.pool.copies.pool_copies import PoolCopies
+    from fanout.server.keeping.session_copies import SessionCopies
+
+    config = members.config
+    recent = RecentUpdates([link.config.name for link in links], bytes_max=config.history_bytes)
+    kept = PoolCopies(
+        sessions.ledger,
+        node=members.membership.node,
+        heirs=SessionHeirs(server, recent, clock=clock),
+        others=sessions.others,
+        claim=sessions.claim,
+        claim_at=sessions.claim_at,
+        bytes_max=config.copies_bytes,
+        dead_after_s=config.dead_after_s,
+        clock=clock,
+        logger=logger,
+    )
+    made = SessionCopies(server.context, kept.sent, recent=recent, registry=server.registry, moves=server.moves)
+    kept.sent.copy_again = made.copy_again
+    server.lifecycles.keepers.join(made)
+    sessions.keep_copies(kept)
+    listener = members.listener
+    listener.handle(copy_messages.COPY_PATH, kept.answer_copy, body_bytes_max=copy_messages.COPY_BYTES_MAX)
+    listener.handle(copy_messages.INHERIT_PATH, kept.answer_inherit, body_bytes_max=copy_messages.DOCUMENT_BYTES_MAX)
+    return recent, made

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.link.link import Link
+from fanout.mqtt.delivery import SendState
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.pool.failure_detection import FailureDetector, LifeSigns
+from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.epochs import encode_epoch
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
 from fanout.pool.sessions.ownership import Choice, Reply
 from fanout.pool.sessions.ports import OtherMemberState
 from fanout.pool.sessions.session_pool import SessionPool
+from fanout.replica.recent import Place
 from fanout.runtime.system_clock import Clock
 from fanout.server.base.ports import SessionFound
 from fanout.server.client.server import Server
+from fanout.server.keeping.session_copy import SessionCopy, encode_copy
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
 from fanout.server.session.session import Session
@@ -38,9 +43,13 @@ _PLACES_MAX: Final = 16
 _FOUND: Final = {
     Choice.FETCH: SessionFound.HERE,
     Choice.BEGIN: SessionFound.NONE,
+    Choice.BEGIN_ANEW: SessionFound.LOST,
     Choice.REFUSE: SessionFound.OF_ANOTHER_USER,
     Choice.LATER: SessionFound.UNKNOWN,
 }
+
+
+_AT_QOS_1: Final = frozenset({SendState.AWAIT_PUBACK})
 
 
 class _Client(NamedTuple):
@@ -60,6 +69,8 @@ class _Going:
     """Its value, once it was exported."""
     keep: Callable[[int, bytes], bool] | None = None
     """Which queued messages are part of the value; None for all."""
+    markers: Mapping[str, str] = field(default_factory=dict)
+    """Link to the marker behind the value; empty when it is inexact."""
 
 
 @dataclass(slots=True)
@@ -146,7 +157,7 @@ class ServerSessions:
             exported = self._moves.export(client_id, keep=keep)
         except SessionMoveRefused:
             return Fetched("later")
-        going.exported, going.keep = exported, keep
+        going.exported, going.keep, going.markers = exported, keep, markers if exact else {}
         return Fetched("exact" if exact else "inexact", encode_session(exported))
 
     def take_back(self, client_id: str) -> None:
@@ -154,6 +165,17 @@ class ServerSessions:
         going = self._going.pop(client_id, None)
         if going is not None and going.exported is not None:
             self._moves.take_back(going.exported)
+
+    def copy_of_given(self, client_id: str, *, to: str) -> bytes:
+        """Return the copy of an exported session that another member has from now on; empty when it was inexact."""
+        going = self._going.get(client_id)
+        if going is None or going.exported is None or not going.markers:
+            return b""
+        session = replace(going.exported, will=None, will_left_ms=None)  # its client has come back
+        qos = [one.options.qos for one in session.subscriptions]
+        is_exact = 2 in qos or bool(session.unreleased) or any(one.state not in _AT_QOS_1 for one in session.in_flight)
+        places = {link: Place(to, marker, 0, 0) for link, marker in going.markers.items()}
+        return encode_copy(SessionCopy(session, is_connected=True, is_exact=is_exact, places=places))
 
     def release(self, client_id: str) -> None:
         """Remove an exported session, which another member has now."""
@@ -188,6 +210,18 @@ class ServerSessions:
         for connection, each in zip(list(islice(connections.values(), count)), cycle(named), strict=False):
             connection.disconnect(reason_code, properties=each)
         return len(connections)
+
+    def serve_until(self, until_s: float) -> None:
+        """Ask for the next look before anything that is done later than that."""
+        self._server.pauses.until_s = until_s
+
+    def raise_fence(self) -> int:
+        """Serve durable sessions no more, and return how many connections ended."""
+        return self._server.lifecycles.raise_fence()
+
+    def lower_fence(self) -> None:
+        """Serve durable sessions again."""
+        self._server.lifecycles.lower_fence()
 
     # Sessions that come.
 
@@ -281,20 +315,18 @@ class LinkMarkers:
 class PoolWitness:
     """The other members, as `fanout.pool.sessions.ports.Others`: who lives, by what they say and their heartbeats."""
 
-    def __init__(self, members: PoolMembers, *, node: str, links: Iterable[Link], clock: Clock) -> None:
+    def __init__(self, members: PoolMembers, *, links: Iterable[Link], clock: Clock) -> None:
         """Prepare.
 
         Args:
             members: The members.
-            node: This node's `node.id`.
             links: Every link.
             clock: Gives the time.
         """
         self._members = members
-        self._node = node
         self._links = tuple(links)
         self._clock = clock
-        self._dead_after_s = members.config.dead_after_s
+        self._detector = FailureDetector(dead_after_s=members.config.dead_after_s)
 
     @property
     def are_known(self) -> bool:
@@ -303,32 +335,40 @@ class PoolWitness:
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
-        now_s = self._clock.monotonic()
+        dead = self._look().dead
         states = []
         for other in self._members.others():
-            silent_s = now_s - max(self._members.silent_since(other.peer), self._heard_s(other.peer.name))
             facts = other.peer.facts
             said = "" if facts is None else facts.state
             states.append(
                 OtherMemberState(
                     other.peer.name,
                     is_silent=not other.reachable,
-                    is_dead=not other.reachable and silent_s > self._dead_after_s,
+                    is_dead=not other.reachable and other.peer.name in dead,
                     is_ready=other.reachable and said == "ready",
                     is_empty=facts is not None and said == "stopping" and not facts.sessions,
                     client_address=None if facts is None else facts.client_address,
+                    instance="" if facts is None else facts.instance,
+                    restores_sessions=facts is not None and facts.restores_sessions,
+                    keeps_copies=other.reachable and facts is not None and self._keeps_copies(facts),
+                    alone_s=max(0.0, self._heard_s(other.peer.name) - (other.peer.heard_s or float("inf"))),
                 )
             )
         return states
 
+    def _keeps_copies(self, facts: MemberFacts) -> bool:
+        is_alike = facts.config_digest == self._members.config_digest
+        return facts.keeps_copies and is_alike and facts.state in ("ready", "not_ready")
+
     @property
     def is_isolated(self) -> bool:
         """True while this node hears neither another member nor itself at a primary."""
-        others = self._members.membership.others()
-        heard = [peer.heard_s for peer in others if peer.heard_s is not None]
-        if not heard:
-            return False
-        return self._clock.monotonic() - max(*heard, self._heard_s(self._node)) > self._dead_after_s / 2
+        return self._look().is_isolated
+
+    @property
+    def isolated_after_s(self) -> float:
+        """Time after which this node is isolated when it hears nobody."""
+        return self._detector.isolated_after_s
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Send a request to a member.
@@ -337,6 +377,18 @@ class PoolWitness:
             AskFailed: It brought nothing.
         """
         return await self._members.call(name, path, body, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max)
+
+    def _look(self) -> FailureDetector:
+        """Judge who is dead now, and whether this node is isolated."""
+        self._detector.look(
+            [
+                LifeSigns(peer.name, max(self._members.silent_since(peer), self._heard_s(peer.name)), peer.asked_s)
+                for peer in self._members.membership.others()
+            ],
+            own_sent_s=[link.marker_sent_s for link in self._links if link.may_have_markers],
+            now_s=self._clock.monotonic(),
+        )
+        return self._detector
 
     def _heard_s(self, node: str) -> float:
         """Return when the newest heartbeat of a member came through a primary; long ago for never."""
@@ -362,13 +414,18 @@ class PoolSessionFinder:
         return self._pool.may_resume
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
+        return self._pool.is_fenced
+
+    @property
     def is_leaving(self) -> bool:
         """Whether this node gives its sessions away, and takes no client any more."""
         return self._pool.is_leaving
 
-    def began(self, client_id: str) -> None:
+    def began(self, client_id: str, *, is_copied: bool) -> None:
         """Note that the session of a client begins here, or goes on here."""
-        self._pool.began(client_id)
+        self._pool.began(client_id, is_copied=is_copied)
 
     def epoch_of(self, client_id: str) -> bytes:
         """Return since when the session of a client is this node's."""
@@ -382,7 +439,13 @@ class PoolSessionFinder:
             if not found.done():
                 found.set_result(_FOUND[choice.result()])
 
-        self._pool.find(client_id, user=user, superuser=superuser, anyone=self._anyone).add_done_callback(told)
+        def ended(found: asyncio.Future[SessionFound]) -> None:
+            if found.cancelled():  # the client has left
+                chosen.cancel()
+
+        chosen = self._pool.find(client_id, user=user, superuser=superuser, anyone=self._anyone)
+        chosen.add_done_callback(told)
+        found.add_done_callback(ended)
         return found
 
 

@@ -8,17 +8,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from fanout.pool.membership import AskFailed
+from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import PROMISE_S, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls, MemberCalls
-from fanout.pool.sessions.move_messages import Fetched, SessionQuestion, Subscription, TakeQuestion
-from fanout.pool.sessions.ownership import Answer, Choice, Decision, Stage, arrive, ask, begin, choose, finish, give_up
+from fanout.pool.sessions.move_messages import Fetched, Holding, SessionQuestion, Subscription, TakeQuestion
+from fanout.pool.sessions.ownership import (
+    Answer,
+    Choice,
+    Decision,
+    Reply,
+    Stage,
+    arrive,
+    ask,
+    begin,
+    choose,
+    finish,
+    give_up,
+)
 from fanout.pool.sessions.passed_markers import PassedMarkers
 from fanout.pool.sessions.ports import Others, SessionHost
 from fanout.runtime.system_clock import Clock
@@ -33,7 +47,32 @@ _UNDECIDED_S: Final = 5.0
 """Time in which the primary answers the messages of a client; the session stays where it is after that."""
 _PAUSE_S: Final = 0.05
 _MOVES_MAX: Final = 3_000
-"""Sessions that are on their way here at a time: about as many as come in a second. Further clients come again."""
+"""Sessions that are on their way here at a time: about as many as come in a second. Further clients come again.
+
+Those that wait for a silent member only are not counted: they are connections, which have a limit, and cost nothing.
+"""
+_LOOK_S: Final = 0.1
+"""Time between two looks at silent members for which clients wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Answers of the other members to TAKE."""
+
+    given: list[tuple[str, Answer | None]]
+    """Each member that is not dead, with its answer; None when none came."""
+    subscriptions: dict[str, Sequence[Subscription]]
+    """Member that holds the session to its subscriptions."""
+    silent: frozenset[str]
+    """Of those without an answer, the ones that were silent, or could not be reached."""
+
+    @property
+    def only_silence_is_unknown(self) -> bool:
+        """Whether every member has given an answer that counts, but for silent ones."""
+        return bool(self.silent) and all(
+            name in self.silent if answer is None else answer.reply not in (Reply.LATE, Reply.BUSY)
+            for name, answer in self.given
+        )
 
 
 class Arrivals:
@@ -43,6 +82,7 @@ class Arrivals:
         self,
         ledger: SessionLedger,
         *,
+        node: str,
         host: SessionHost,
         others: Others,
         calls: AllMemberCalls,
@@ -56,6 +96,7 @@ class Arrivals:
 
         Args:
             ledger: What is known of the sessions.
+            node: This member.
             host: The sessions of this node.
             others: The other members.
             calls: Calls to them.
@@ -66,6 +107,7 @@ class Arrivals:
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
         """
         self._ledger = ledger
+        self._node = node
         self._host = host
         self._others = others
         self._calls = calls
@@ -74,8 +116,15 @@ class Arrivals:
         self._clock = clock
         self._logger = logger
         self._begins_when_unknown = begins_when_unknown
+        self._patience: dict[asyncio.Task[Choice], float] = {}
+        """Task with a client to the time until which it waits for silent members."""
+        self._have_waited: set[asyncio.Task[Choice]] = set()
+        self._waiting: dict[asyncio.Task[Choice], tuple[frozenset[str], asyncio.Future[None]]] = {}
+        """Task that waits now to the members for which it does, and what wakes it; the longest waiting one first."""
 
-    def start(self, client_id: str, *, user: str, superuser: bool, anyone: bool) -> asyncio.Task[Choice] | None:
+    def start(
+        self, client_id: str, *, user: str, superuser: bool, anyone: bool, patience_s: float = 0.0
+    ) -> asyncio.Task[Choice] | None:
         """Begin to bring a session here; return None when it is here, has all but arrived, or too many are coming.
 
         Args:
@@ -83,10 +132,11 @@ class Arrivals:
             user: The verified user of its client; empty for a client without one.
             superuser: Whether that may read and write every topic.
             anyone: Whether this node has no access control.
+            patience_s: Time for which the client waits, for silent members that may have the session.
         """
         ledger, moves = self._ledger, self._ledger.moves
         epoch = ledger.next_epoch()
-        own = ask(ledger.get(client_id), epoch) if len(moves) < _MOVES_MAX else None
+        own = ask(ledger.get(client_id), epoch) if self._room > 0 else None
         if own is None:
             return None
         ledger.put(client_id, own)
@@ -95,8 +145,12 @@ class Arrivals:
             former.cancel()
         question = TakeQuestion(client_id, epoch, user, superuser, anyone)
         move = moves[client_id] = asyncio.create_task(self._move(question), name="session-move")
+        if patience_s:
+            self._patience[move] = self._clock.monotonic() + patience_s
 
         def ended(task: asyncio.Task[Choice]) -> None:
+            self._patience.pop(task, None)
+            self._have_waited.discard(task)
             if moves.get(client_id) is task:
                 del moves[client_id]
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -104,6 +158,28 @@ class Arrivals:
 
         move.add_done_callback(ended)
         return move
+
+    def has_waited(self, move: asyncio.Task[Choice]) -> bool:
+        """Return whether a session comes late for a silent member only."""
+        return move in self._have_waited
+
+    def stop_waiting(self, move: asyncio.Task[Choice]) -> None:
+        """Let a task wait for silent members no more, since its client does not: it ends if it does now."""
+        self._patience.pop(move, None)
+        if move in self._waiting:
+            move.cancel()
+
+    async def watch_silent(self) -> None:
+        """Wake the tasks that wait for members which have answered since, or are dead, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self._waiting:
+                continue
+            silent = {other.name for other in self._others.states() if other.is_silent and not other.is_dead}
+            ready = (woken for members, woken in self._waiting.values() if not members or not members <= silent)
+            for woken in list(islice(ready, max(0, self._room))):
+                if not woken.done():
+                    woken.set_result(None)
 
     async def cancel(self) -> None:
         """Bring nothing any more."""
@@ -114,18 +190,31 @@ class Arrivals:
 
     # Its own.
 
+    @property
+    def _room(self) -> int:
+        """How many sessions more may be on their way here."""
+        return _MOVES_MAX - len(self._ledger.moves) + len(self._waiting)
+
     async def _move(self, question: TakeQuestion) -> Choice:
         ledger, client_id, epoch = self._ledger, question.client_id, question.epoch
         try:
-            answers, subscriptions = await self._ask_all(question)
-            own = ledger.get(client_id)
-            decision = choose(own, answers)
-            if decision.choice is Choice.BEGIN:
-                ledger.put(client_id, begin(epoch))  # `began` follows, unless the client has left
-            elif decision.choice is Choice.FETCH:
-                arrived = await self._bring(question, decision, subscriptions[decision.holder])
-                return Choice.FETCH if arrived else Choice.LATER
-            return decision.choice
+            while True:
+                answers = await self._ask_all(question)
+                own = ledger.get(client_id)
+                decision = choose(own, answers.given)
+                if decision.choice is Choice.FETCH:
+                    arrived = await self._bring(question, decision, answers.subscriptions[decision.holder])
+                    return Choice.FETCH if arrived else Choice.LATER
+                if decision.choice in (Choice.BEGIN, Choice.BEGIN_ANEW):
+                    ledger.put(client_id, begin(epoch))  # `began` follows, unless the client has left
+                    return Choice.BEGIN_ANEW if ledger.was_lost(client_id) else decision.choice
+                # The same question is asked again: a client that connects elsewhere meanwhile has a later one.
+                is_asking = own is not None and own.stage is Stage.ASKING
+                waits = decision.is_coming or answers.only_silence_is_unknown
+                if not (is_asking and decision.choice is Choice.LATER and waits):
+                    return decision.choice
+                if not await self._wait_for(frozenset() if decision.is_coming else answers.silent):
+                    return decision.choice
         finally:
             own = ledger.known(client_id)
             left = give_up(own, epoch)
@@ -133,15 +222,36 @@ class Arrivals:
                 ledger.figures.lost_total += own is not None and own.stage is Stage.ARRIVING
                 ledger.forget(client_id, left)
 
-    async def _ask_all(
-        self, question: TakeQuestion
-    ) -> tuple[list[tuple[str, Answer | None]], dict[str, Sequence[Subscription]]]:
+    async def _wait_for(self, silent: frozenset[str]) -> bool:
+        """Wait until a silent member has answered, or is dead, or without any for the next look.
+
+        Returns:
+            Whether that came in time.
+        """
+        move = asyncio.current_task()
+        until_s = self._patience.get(move)  # type: ignore[arg-type]  # a task runs this
+        if move is None or until_s is None:
+            return False
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._have_waited.add(move)
+        self._waiting[move] = silent, woken
+        try:
+            async with asyncio.timeout(max(0.0, until_s - self._clock.monotonic())):
+                await woken
+        except TimeoutError:
+            return False
+        finally:
+            del self._waiting[move]
+        return True
+
+    async def _ask_all(self, question: TakeQuestion) -> _Answers:
         """Ask every member that is not dead, and wait for those that are not silent."""
         living = [other for other in self._others.states() if not other.is_dead]
         asked = {other.name: self._calls.to(other.name).take.ask(question) for other in living if not other.is_silent}
         if asked:
             await asyncio.wait(asked.values(), timeout=_TAKE_S)
         answers: list[tuple[str, Answer | None]] = []
+        silent: set[str] = set()
         subscriptions: dict[str, Sequence[Subscription]] = {}
         for other in living:
             future = asked.get(other.name)
@@ -151,11 +261,16 @@ class Arrivals:
                 subscriptions[other.name] = holding.subscriptions
                 answers.append((other.name, holding.answer))
                 continue
-            if future is not None:
+            if future is None or _is_unreachable(future):
+                silent.add(other.name)
+            else:
                 future.cancel()
             if not other.is_empty and not self._begins_when_unknown:
                 answers.append((other.name, None))
-        return answers, subscriptions
+        kept = self._ledger.answer_from_copy(question.client_id)
+        if kept is not None:
+            answers.append((self._node, kept))
+        return _Answers(answers, subscriptions, frozenset(silent))
 
     async def _bring(self, question: TakeQuestion, found: Decision, subscriptions: Sequence[Subscription]) -> bool:
         """Fetch a session from its holder; return whether it is here."""
@@ -181,6 +296,8 @@ class Arrivals:
                 return False
             ledger.put(client_id, own)
             self._claim(client_id, epoch)
+            if ledger.copies is not None:
+                ledger.copies.came_from(client_id, found.holder)
             ledger.figures.moved_in_total += 1
             ledger.figures.inexact_total += not exact
             return True
@@ -212,3 +329,9 @@ class Arrivals:
             with attempt:
                 return await calls.commit.ask(question)
         raise AssertionError("the last attempt raises")
+
+
+def _is_unreachable(answer: asyncio.Future[Holding]) -> bool:
+    """Return whether a question has failed since nothing listens at a member: it is silent soon."""
+    error = answer.exception() if answer.done() and not answer.cancelled() else None
+    return isinstance(error, AskFailed) and error.failure is AskFailure.UNREACHABLE

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "encode_epoch"]
+from fanout.peer_text import is_node_name
+
+__all__ = ["INHERITED", "NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "encode_epoch", "is_epoch_node"]
 
 _COUNTER_BYTES: Final = 8
+INHERITED: Final = "!"
+"""In front of the member of an epoch at which it went on with the session of a dead one: earlier than all members."""
 
 
 class Epoch(NamedTuple):
@@ -18,11 +22,21 @@ class Epoch(NamedTuple):
     counter: int
     """Milliseconds of Unix time, or one more than the newest epoch that was seen."""
     node: str
-    """`node.id` of the member that gave it."""
+    """`node.id` of the member that gave it, behind `INHERITED` when it went on with the session of a dead one."""
+
+    @property
+    def member(self) -> str:
+        """The member that gave it."""
+        return self.node.removeprefix(INHERITED)
 
 
 NO_EPOCH = Epoch(0, "")
 """Before every other epoch."""
+
+
+def is_epoch_node(value: object) -> bool:
+    """Return whether a value is legal as the member of an epoch."""
+    return isinstance(value, str) and is_node_name(value.removeprefix(INHERITED))
 
 
 def encode_epoch(epoch: Epoch) -> bytes:

@@ -23,6 +23,8 @@ _OFFERS_MAX: Final = 3_000
 """Sessions that are offered at a time: as many as a member lets come."""
 _GOODBYE_S: Final = 1.0
 """Time that a member which leaves is still there, so that all have heard that it does."""
+_NOBODY_S: Final = 1.0
+"""Time without a ready member after which nobody takes the sessions: a busy member is silent for an instant."""
 _STUCK_S: Final = 8.0
 """Time without any progress after which a hand-over is given up."""
 
@@ -71,12 +73,17 @@ class HandOver:
         figures = self._ledger.figures
         begun = figures.moved_out_total
         left, moved_at_s = 1, self._clock.monotonic()
-        while any(other.is_ready for other in self._others.states()):
+        ready_at_s = moved_at_s
+        while others := self._others.states():
             before = (figures.moved_out_total, left)
-            self._offer_absent()
-            left = self._host.send_away(max(1, round(clients_per_s * _ROUND_S)), to=self._addresses())
+            if any(other.is_ready for other in others):
+                ready_at_s = self._clock.monotonic()
+                self._offer_absent()
+                left = self._host.send_away(max(1, round(clients_per_s * _ROUND_S)), to=self._addresses())
             await asyncio.sleep(_ROUND_S)
             now_s = self._clock.monotonic()
+            if now_s - ready_at_s >= _NOBODY_S:
+                break
             if (figures.moved_out_total, left) != before:
                 moved_at_s = now_s
             is_done = not left and not self._host.absent() and not self._ledger.moves

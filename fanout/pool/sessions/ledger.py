@@ -28,7 +28,7 @@ from fanout.pool.sessions.ownership import (
     take,
     take_back,
 )
-from fanout.pool.sessions.ports import SessionHost
+from fanout.pool.sessions.ports import Copies, SessionHost
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["PROMISE_S", "SessionFigures", "SessionLedger"]
@@ -57,6 +57,8 @@ class SessionFigures:
     """Clients that were refused (0x88) because their session was not here in time."""
     lost_total: int = 0
     """Sessions of which it is not known whether they came, and which were thrown away."""
+    fences_total: int = 0
+    """How often this member has stopped serving durable sessions, because others might take it for dead."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class SessionLedger:
         """Counters."""
         self.moves: dict[str, asyncio.Task[Choice]] = {}
         """Tasks that bring sessions here."""
+        self.copies: Copies | None = None
+        """Copies of other members' sessions; None where none are kept."""
         self._host = host
         self._clock = clock
         self._epochs = EpochClock(node)
@@ -106,6 +110,23 @@ class SessionLedger:
             self._promises.pop(client_id, None)
             return Ownership(Stage.CEDED, own.epoch)
         return own
+
+    def epoch_of(self, client_id: str) -> Epoch:
+        """Return since when the session of a client is this member's, or which epoch is the newest that is known."""
+        own = self.get(client_id)
+        return NO_EPOCH if own is None else own.epoch
+
+    def newest_of(self, client_id: str) -> Epoch:
+        """Return since when the newest session of a client is somebody's, as far as is known; `NO_EPOCH` for none."""
+        own = self.get(client_id)
+        if own is None:
+            return NO_EPOCH
+        return own.before if own.stage in (Stage.ASKING, Stage.ARRIVING) else own.epoch
+
+    def is_here(self, client_id: str) -> bool:
+        """Return whether a session is this member's."""
+        own = self.get(client_id)
+        return own is not None and own.stage in _HERE
 
     def known(self, client_id: str) -> Ownership | None:
         """Return what was put last, whatever has become of the session meanwhile."""
@@ -151,11 +172,18 @@ class SessionLedger:
         """Promise a session to a member that asks for it, if it is here and may go."""
         client_id, epoch = question.client_id, question.epoch
         self.see(epoch)
+        kept = self.answer_from_copy(client_id)
+        if kept is not None and kept.reply is Reply.BUSY:
+            return Holding(kept, ())
         own = self.get(client_id)
         after, answer = take(own, epoch)
+        if kept is not None and answer.reply is Reply.NONE:
+            answer = kept
         if answer.reply is not Reply.HELD or own is None:
             if after is not own:
                 self.forget(client_id, after)
+            if answer.reply is Reply.NONE and self.was_lost(client_id):
+                answer = Answer(Reply.LOST, answer.epoch)
             return Holding(answer, ())
         subscriptions = self._host.promise(question)
         if isinstance(subscriptions, Reply):
@@ -165,6 +193,14 @@ class SessionLedger:
         self._promises.pop(client_id, None)
         self._promises[client_id] = _Promise(asker, self._clock.monotonic() + PROMISE_S)
         return Holding(answer, subscriptions)
+
+    def answer_from_copy(self, client_id: str) -> Answer | None:
+        """Return what the copy of a client's session that is kept here says to who looks for the session."""
+        return None if self.copies is None else self.copies.answer_take(client_id)
+
+    def was_lost(self, client_id: str) -> bool:
+        """Return whether the newest session of a client was to go on here, and could not."""
+        return self.copies is not None and self.copies.was_lost(client_id)
 
     def freeze(self, question: SessionQuestion, markers: Mapping[str, str]) -> Fetched:
         """Return the value of a promised session, with the messages before the markers, which are by link."""
@@ -180,11 +216,17 @@ class SessionLedger:
     def commit(self, question: SessionQuestion) -> bool:
         """Give a session that was fetched away for good; return whether it is the other member's now."""
         client_id, epoch = question
+        promise = self._promises.get(client_id)
+        if promise is not None and promise.until_s <= self._clock.monotonic():  # the other member has given up by now
+            self._take_back(client_id)
         before = self.get(client_id)
         own, committed = commit(before, epoch)
         if own is not before and own is not None:
             self._known[client_id] = own
-            self._promises.pop(client_id, None)
+            promise = self._promises.pop(client_id, None)
+            if promise is not None and self.copies is not None:
+                given = self._host.copy_of_given(client_id, to=promise.member)
+                self.copies.keep_given(client_id, promise.member, epoch=epoch, value=given)
             self._host.release(client_id)
             self.figures.moved_out_total += 1
         return committed
@@ -204,15 +246,18 @@ class SessionLedger:
                 self.figures.ended_total += 1
         return newer
 
+    def _take_back(self, client_id: str) -> None:
+        own = take_back(self.get(client_id))
+        self._promises.pop(client_id, None)
+        if own is not None:
+            self._known[client_id] = own
+            self._host.take_back(client_id)
+
     def sweep(self) -> None:
         """Take back promises that are over, and forget the oldest sessions that are not here."""
         now_s = self._clock.monotonic()
         for client_id in [one for one, promise in self._promises.items() if promise.until_s <= now_s]:
-            own = take_back(self.get(client_id))
-            self._promises.pop(client_id, None)
-            if own is not None:
-                self._known[client_id] = own
-                self._host.take_back(client_id)
+            self._take_back(client_id)
         surplus = len(self._known) - self._host.count - _TOMBSTONES_MAX
         if surplus > 0:
             gone = (one for one in self._known if one not in self.moves and not self._host.has(one))

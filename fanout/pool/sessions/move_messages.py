@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from fanout.peer_text import is_node_name, read_document
-from fanout.pool.sessions.epochs import Epoch
+from fanout.peer_text import read_document
+from fanout.pool.sessions.epochs import Epoch, is_epoch_node
 from fanout.pool.sessions.ownership import Answer, Reply
 
 __all__ = [
@@ -289,6 +289,6 @@ def _flag(value: object) -> bool:
 def _epoch(counter: object, node: object, *, none: bool = False) -> Epoch:
     if type(counter) is not int or not 0 <= counter < _COUNTER_MAX:
         raise ValueError("no legal epoch")
-    if not isinstance(node, str) or not (is_node_name(node) or (none and not node)):
+    if not isinstance(node, str) or not (is_epoch_node(node) or (none and not node)):
         raise ValueError("no legal node of an epoch")
     return Epoch(counter, node)

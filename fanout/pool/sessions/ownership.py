@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 
@@ -91,7 +91,11 @@ class Reply(enum.StrEnum):
     LATE = "late"
     """A later request than this one is known; ask with a later epoch."""
     BUSY = "busy"
-    """The session is arriving there."""
+    """The session is arriving there, or about to go on there from the copy of a dead member's."""
+    KEPT = "kept"
+    """It keeps a copy of the session, which the member of the epoch has; so nobody begins one while that is silent."""
+    LOST = "lost"
+    """It was to go on with the session, and could not; the epoch is the newest that it knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Choice(enum.Enum):
     """Fetch the session from a member."""
     BEGIN = "begin"
     """Begin a session: no member has one."""
+    BEGIN_ANEW = "begin anew"
+    """Begin a session, and say so: the former one, of a dead member, could not go on."""
     REFUSE = "refuse"
     """Refuse the client: the session is another user's."""
     LATER = "later"
@@ -127,6 +133,8 @@ class Decision:
     """Member that has the session, with FETCH."""
     epoch: Epoch = NO_EPOCH
     """Since when, with FETCH."""
+    is_coming: bool = False
+    """Whether the session is on its way, or about to go on at a member that has a copy, with LATER."""
 
 
 # The holder's side.
@@ -180,8 +188,8 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
     if own is None or own.epoch < epoch:
         return Ownership(Stage.CEDED, epoch), None
     if own.stage in (Stage.ASKING, Stage.ARRIVING) and own.before < epoch:
-        # A member has a newer one than is on its way here.
-        return Ownership(Stage.CEDED, epoch) if own.stage is Stage.ARRIVING else replace(own, before=epoch), None
+        # A member has a newer one than is on its way here, or than the answers say: the client comes again.
+        return Ownership(Stage.CEDED, epoch), None
     has_session = own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
     return own, own.epoch if has_session and own.epoch > epoch else None
 
@@ -223,21 +231,31 @@ def choose(own: Ownership | None, answers: Iterable[tuple[str, Answer | None]]) 
 
     Args:
         own: What is known here.
-        answers: Each member that is not dead, with its answer; None when none came.
+        answers: Each member that is not dead, with its answer; None when none came. This member too, if
+            it keeps a copy.
     """
     if own is None or own.stage is not Stage.ASKING:  # the client went on to another member meanwhile
         return Decision(Choice.LATER)
     given = list(answers)
     came = [(answer, member) for member, answer in given if answer is not None]
-    if any(answer.reply in (Reply.LATE, Reply.BUSY) for answer, _ in came):
-        return Decision(Choice.LATER)
+    replies = {answer.reply for answer, _ in came}
+    if replies & {Reply.LATE, Reply.BUSY}:
+        return Decision(Choice.LATER, is_coming=Reply.LATE not in replies)
     newest = max([own.before, *(answer.epoch for answer, _ in came)])
     for answer, member in came:
         if answer.reply is Reply.HELD and answer.epoch == newest:
             return Decision(Choice.FETCH, member, newest)
         if answer.reply is Reply.REFUSED and answer.epoch == newest:
             return Decision(Choice.REFUSE)
-    return Decision(Choice.BEGIN if len(came) == len(given) else Choice.LATER)
+    said = {member: answer.epoch for answer, member in came}
+    for answer, member in came:
+        # Its holder has not said that it ended; or it goes on at the keeper since that has answered.
+        has_ended = said.get(answer.epoch.member, NO_EPOCH) >= answer.epoch
+        if answer.reply is Reply.KEPT and (not has_ended or (member == newest.member and answer.epoch < newest)):
+            return Decision(Choice.LATER, is_coming=True)
+    if len(came) < len(given):
+        return Decision(Choice.LATER)
+    return Decision(Choice.BEGIN_ANEW if Reply.LOST in replies else Choice.BEGIN)
 
 
 def refuse(own: Ownership, epoch: Epoch) -> Answer:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.move_messages import Fetched, Subscription, TakeQuestion
-from fanout.pool.sessions.ownership import Reply
+from fanout.pool.sessions.ownership import Answer, Reply
 
-__all__ = ["Markers", "OtherMemberState", "Others", "SessionHost"]
+__all__ = ["Copies", "CopyFigures", "Markers", "OtherMemberState", "Others", "SessionHost"]
 
 
 class SessionHost(Protocol):
@@ -40,6 +41,9 @@ class SessionHost(Protocol):
     def take_back(self, client_id: str) -> None:
         """Let a session that was promised or exported go on here."""
 
+    def copy_of_given(self, client_id: str, *, to: str) -> bytes:
+        """Return the copy of an exported session that another member has from now on; empty when it was inexact."""
+
     def release(self, client_id: str) -> None:
         """Remove an exported session, which another member has now."""
 
@@ -59,6 +63,22 @@ class SessionHost(Protocol):
             count: How many.
             to: Addresses of other members, which are named in turn; without any, what the configuration names.
         """
+
+    def serve_until(self, until_s: float) -> None:
+        """Ask for the next look (`SessionPool.is_fenced`) before anything that is done later than that.
+
+        Args:
+            until_s: Monotonic seconds.
+        """
+
+    def raise_fence(self) -> int:
+        """Serve no durable session until `lower_fence`, and return how many connections ended.
+
+        Meanwhile they are there, but none expires, and no Will Message is published.
+        """
+
+    def lower_fence(self) -> None:
+        """Serve durable sessions again; their deadlines go on with what remained."""
 
     # Sessions that come.
 
@@ -105,6 +125,77 @@ class OtherMemberState:
     """Whether it has said that it stops and has given all its sessions away, so that it need not be asked."""
     client_address: str | None = None
     """Where MQTT clients reach it itself; None when it does not say."""
+    instance: str = ""
+    """Its process, as it said last; empty before it said one."""
+    keeps_copies: bool = False
+    """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
+    restores_sessions: bool = False
+    """Whether it has sessions on disk, so that a new process of it has those of the former one."""
+    alone_s: float = 0.0
+    """For how long it was heard at the primary after its last answer here: it may have gone on without this member."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFigures:
+    """Figures of copies, of one moment."""
+
+    held: int = 0
+    """Copies of other members' sessions that are kept here."""
+    held_bytes: int = 0
+    """Bytes that they take."""
+    copied: int = 0
+    """Sessions of this member of which another one keeps a copy."""
+    oldest_unconfirmed_s: float = 0.0
+    """For how long the oldest copy of a session of this member is on its way, in seconds; 0 when none is."""
+    sent_total: int = 0
+    """Copies, and news of places, that were sent."""
+    sent_bytes_total: int = 0
+    """Bytes of them."""
+    failed_total: int = 0
+    """Calls with copies that brought nothing."""
+    alone_total: int = 0
+    """Times that a session went on without a copy, because no other member could keep one."""
+    refused_total: int = 0
+    """Copies that were too large, or for which the other member had no room."""
+    inherited_total: int = 0
+    """Sessions of dead members that went on here."""
+    lost_total: int = 0
+    """Sessions of dead members that could not go on."""
+
+
+class Copies(Protocol):
+    """Copies of sessions, from which those of dead members go on."""
+
+    def figures(self) -> CopyFigures:
+        """Return the figures of this moment."""
+
+    def answer_take(self, client_id: str) -> Answer | None:
+        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
+
+    def was_lost(self, client_id: str) -> bool:
+        """Return whether the newest session of a client could not go on here."""
+
+    def keep_given(self, client_id: str, member: str, *, epoch: Epoch, value: bytes) -> None:
+        """Keep a session that was given to another member, until that has a copy of its own.
+
+        Args:
+            client_id: Its Client Identifier.
+            member: The member.
+            epoch: Since when it is that member's.
+            value: The copy; empty when it has none.
+        """
+
+    def came_from(self, client_id: str, member: str) -> None:
+        """Note that a session came from a member, which keeps it as it gave it away."""
+
+    def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
+        """Tell the other members that a session is here since an epoch, once its copy is kept."""
+
+    def claimed(self, client_id: str, epoch: Epoch) -> None:
+        """Note that a member has a session since an epoch: an older copy is of no use."""
+
+    async def run(self) -> None:
+        """Place copies, and let sessions go on, until cancelled."""
 
 
 class Others(Protocol):
@@ -120,6 +211,10 @@ class Others(Protocol):
     @property
     def is_isolated(self) -> bool:
         """True while this node hears neither another member nor itself at a primary: others may take it for dead."""
+
+    @property
+    def isolated_after_s(self) -> float:
+        """Time after which this node is isolated when it hears nobody."""
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Send a request to a member.

@@ -47,6 +47,8 @@ class ReturnedSessions:
         self._calls = calls
         self._logger = logger
         self._epochs: dict[str, Epoch] = {}
+        self._lock = asyncio.Lock()
+        """Held while the others are asked."""
 
     @property
     def are_settled(self) -> bool:
@@ -63,22 +65,30 @@ class ReturnedSessions:
         """Return once every other member has answered, or is dead: its sessions are taken for lost."""
         if not self._epochs:
             return
+        async with self._lock:
+            ended = await self._settle()
+            self._logger.info("sessions kept over the restart", sessions=len(self._epochs), begun_anew_elsewhere=ended)
+            self._epochs.clear()
+
+    async def settle_again(self, epochs: Mapping[str, Epoch]) -> int:
+        """Settle sessions that this member has had all along, as far as it knows; return how many ended."""
+        async with self._lock:  # those of the former process come first
+            self._epochs |= epochs
+            ended = await self._settle()
+            self._epochs.clear()
+            return ended
+
+    async def _settle(self) -> int:
         ended = self._ledger.figures.ended_total
         asked: set[str] = set()
         while True:
             left = [other for other in self._others.states() if not other.is_dead and other.name not in asked]
             if not left and self._others.are_known:
-                break
+                return self._ledger.figures.ended_total - ended
             for other in left:
                 if not other.is_silent and await self._has_answered(other.name):
                     asked.add(other.name)
             await asyncio.sleep(_PAUSE_S)
-        self._logger.info(
-            "sessions kept over the restart",
-            sessions=len(self._epochs),
-            begun_anew_elsewhere=self._ledger.figures.ended_total - ended,
-        )
-        self._epochs.clear()
 
     async def _has_answered(self, member: str) -> bool:
         """Claim the sessions at a member, and end those that are newer there; return whether all was answered."""

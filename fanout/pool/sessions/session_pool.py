@@ -14,7 +14,8 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.arrivals import Arrivals
-from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.fence import Fence
 from fanout.pool.sessions.hand_over import HandOver
 from fanout.pool.sessions.ledger import SessionFigures, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls
@@ -32,14 +33,16 @@ from fanout.pool.sessions.move_messages import (
 from fanout.pool.sessions.own_markers import MARKER_S, OwnMarkers
 from fanout.pool.sessions.ownership import Choice
 from fanout.pool.sessions.passed_markers import PassedMarkers
-from fanout.pool.sessions.ports import Markers, Others, SessionHost
+from fanout.pool.sessions.ports import Copies, CopyFigures, Markers, Others, SessionHost
 from fanout.pool.sessions.returned import ReturnedSessions
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["ANSWER_S", "SessionPool"]
 
 ANSWER_S: Final = 0.3
-"""Longest time for which a client waits, whatever the other members do."""
+"""Longest time for which a client waits, unless its session may be at a silent member."""
+_VERDICT_S: Final = 0.5
+"""Time in which a client is served after `dead_after_s`, in which a silent member answers or is dead."""
 _SWEEP_S: Final = 1.0
 _VALUES_BYTES_MAX: Final = 32 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
@@ -57,6 +60,7 @@ class SessionPool:
         others: Others,
         clock: Clock,
         logger: FilteringBoundLogger,
+        dead_after_s: float,
         begins_when_unknown: bool = False,
     ) -> None:
         """Prepare; `run` is to run as long as sessions move.
@@ -68,58 +72,80 @@ class SessionPool:
             others: The other members.
             clock: Gives the time.
             logger: Takes log lines.
+            dead_after_s: Silence after which a member is dead.
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
         """
         self._node = node
         self._host = host
-        self._others = others
+        self.others = others
+        """The other members."""
+        self.copies: Copies | None = None
+        """Copies of sessions; None where none are kept."""
+        self._silent_s = dead_after_s + _VERDICT_S
         self._passed = PassedMarkers()
         self._own_markers = OwnMarkers(markers, clock=clock)
         self._calls = AllMemberCalls(others=others, mark=self._own_markers.send)
-        self._ledger = SessionLedger(node=node, host=host, clock=clock)
+        self.ledger = SessionLedger(node=node, host=host, clock=clock)
+        """What this member knows of every session."""
         self._arrivals = Arrivals(
-            self._ledger,
+            self.ledger,
+            node=node,
             host=host,
             others=others,
             calls=self._calls,
             passed=self._passed,
-            claim=self._claim,
+            claim=self._claim_copied,
             clock=clock,
             logger=logger,
             begins_when_unknown=begins_when_unknown,
         )
-        self._returned = ReturnedSessions(self._ledger, others=others, calls=self._calls, logger=logger)
-        self._hand_over = HandOver(
-            self._ledger, host=host, others=others, calls=self._calls, clock=clock, logger=logger
-        )
+        self._returned = ReturnedSessions(self.ledger, others=others, calls=self._calls, logger=logger)
+        self._fence = Fence(self.ledger, host=host, others=others, returned=self._returned, clock=clock, logger=logger)
+        self._hand_over = HandOver(self.ledger, host=host, others=others, calls=self._calls, clock=clock, logger=logger)
 
     @property
     def figures(self) -> SessionFigures:
         """Counters."""
-        return self._ledger.figures
+        return self.ledger.figures
 
     @property
     def calls_total(self) -> dict[str, int]:
         """Calls to other members, by kind."""
         return self._calls.totals
 
+    def copy_figures(self) -> CopyFigures:
+        """Return the figures of copies of this moment."""
+        return CopyFigures() if self.copies is None else self.copies.figures()
+
     # For the server.
 
     @property
     def may_resume(self) -> bool:
         """Whether this node may go on with its own sessions: False while others may have taken it for dead."""
-        return self._returned.are_settled and not self._others.is_isolated
+        return self._returned.are_settled and not self._fence.look()
 
-    def began(self, client_id: str) -> None:
-        """Note that the session of a client began here, or goes on here: what is older elsewhere ends."""
-        epoch = self._ledger.next_epoch()
-        self._ledger.begin(client_id, epoch)
-        self._claim(client_id, epoch)
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
+        return self._fence.look()
+
+    def began(self, client_id: str, *, is_copied: bool = False) -> None:
+        """Note that the session of a client began here, or goes on here: what is older elsewhere ends.
+
+        Args:
+            client_id: Its Client Identifier.
+            is_copied: Whether it is copied now, where copies are kept.
+        """
+        epoch = self.ledger.next_epoch()
+        self.ledger.begin(client_id, epoch)
+        if is_copied:
+            self._claim_copied(client_id, epoch)
+        else:
+            self.claim(client_id, epoch)
 
     def epoch_of(self, client_id: str) -> Epoch:
         """Return since when the session of a client is this node's."""
-        own = self._ledger.get(client_id)
-        return NO_EPOCH if own is None else own.epoch
+        return self.ledger.epoch_of(client_id)
 
     def find(self, client_id: str, *, user: str, superuser: bool, anyone: bool) -> asyncio.Future[Choice]:
         """Bring the session of a client here that has none here.
@@ -135,14 +161,18 @@ class SessionPool:
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Choice] = loop.create_future()
-        move = self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
+        move = self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone, patience_s=self._silent_s)
         if move is None:
             self._give_later(found)
             return found
-        timer = loop.call_later(ANSWER_S, self._give_later, found)
+
+        def in_time() -> None:
+            if not self._arrivals.has_waited(move):
+                self._give_later(found)
+
+        timers = loop.call_later(ANSWER_S, in_time), loop.call_later(self._silent_s, self._give_later, found)
 
         def ended(task: asyncio.Task[Choice]) -> None:
-            timer.cancel()
             if found.done():
                 return
             choice = Choice.LATER if task.cancelled() or task.exception() is not None else task.result()
@@ -151,7 +181,13 @@ class SessionPool:
             else:
                 found.set_result(choice)
 
+        def answered(_: asyncio.Future[Choice]) -> None:
+            for timer in timers:
+                timer.cancel()
+            self._arrivals.stop_waiting(move)  # the client has left, or comes again; what has been found comes here
+
         move.add_done_callback(ended)
+        found.add_done_callback(answered)
         return found
 
     # For the links.
@@ -161,7 +197,7 @@ class SessionPool:
         if node == self._node:
             self._host.note_collected(self._own_markers.came_back(link, marker), link)
         else:
-            self._host.note_place(self._ledger.promised_to(node), link, marker)
+            self._host.note_place(self.ledger.promised_to(node), link, marker)
         self._passed.note(link, marker)
 
     # For the node.
@@ -186,22 +222,35 @@ class SessionPool:
         """Note sessions that are here again after a restart, with the epochs since which they are this node's."""
         self._returned.add(epochs)
 
+    def keep_copies(self, copies: Copies) -> None:
+        """Let sessions of dead members go on from their copies; before `run`."""
+        self.copies = copies
+        self.ledger.copies = copies
+
     async def run(self) -> None:
         """Settle whose the sessions of the former process are; then forget what is too old, until cancelled."""
         try:
-            await self._returned.settle()
-            while True:
-                await asyncio.sleep(_SWEEP_S)
-                self._ledger.sweep()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._fence.run(), name="pool-fence")
+                group.create_task(self._arrivals.watch_silent(), name="pool-silent")
+                group.create_task(self._keep_house(), name="session-sweeps")
+                if self.copies is not None:
+                    group.create_task(self.copies.run(), name="session-copies")
         finally:
             self._calls.close()
             await self._arrivals.cancel()
+
+    async def _keep_house(self) -> None:
+        await self._returned.settle()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.ledger.sweep()
 
     # For the other members: the handlers of their requests.
 
     async def answer_take(self, asker: str, body: bytes) -> bytes:
         """Answer TAKE: promise the sessions that are here."""
-        return encode_take_answers([self._ledger.promise(one, asker) for one in decode_take_request(body)])
+        return encode_take_answers([self.ledger.promise(one, asker) for one in decode_take_request(body)])
 
     async def answer_fetch(self, asker: str, body: bytes) -> bytes:
         """Answer FETCH: wait for the markers, and give the values of promised sessions."""
@@ -212,14 +261,14 @@ class SessionPool:
         for question in questions:
             fetched = Fetched("later")
             if size < _VALUES_BYTES_MAX:
-                fetched = self._ledger.freeze(question, markers if passed else {})
+                fetched = self.ledger.freeze(question, markers if passed else {})
             size += len(fetched.value)
             answers.append(fetched)
         return encode_fetch_answers(answers)
 
     async def answer_commit(self, asker: str, body: bytes) -> bytes:
         """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
-        committed = [self._ledger.commit(question) for question in decode_request(body)]
+        committed = [self.ledger.commit(question) for question in decode_request(body)]
         await self._host.written()  # or a restart here would bring back what the other member has
         return encode_commit_answers(committed)
 
@@ -227,22 +276,38 @@ class SessionPool:
         """Answer OFFER: begin to take the sessions, as far as there is room."""
         answers = []
         for client_id, _, user, superuser, anyone in decode_take_request(body):
-            is_free = not self.is_leaving and client_id not in self._ledger.moves
+            is_free = not self.is_leaving and client_id not in self.ledger.moves
             taken = is_free and self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
             answers.append(bool(taken))
         return encode_commit_answers(answers)
 
     async def answer_claim(self, asker: str, body: bytes) -> bytes:
         """Answer CLAIM: end what is older here."""
-        return encode_claim_answers([self._ledger.yield_to(question) for question in decode_request(body)])
+        questions = decode_request(body)
+        if self.copies is not None:
+            for client_id, epoch in questions:
+                self.copies.claimed(client_id, epoch)
+        return encode_claim_answers([self.ledger.yield_to(question) for question in questions])
 
     # Its own: what begins here is told to the others.
 
-    def _claim(self, client_id: str, epoch: Epoch) -> None:
+    def claim(self, client_id: str, epoch: Epoch) -> None:
         """Tell the others that a session is here since an epoch."""
-        for other in self._others.states():
+        for other in self.others.states():
             if not other.is_dead:
                 self._claim_at(other.name, SessionQuestion(client_id, epoch))
+
+    def _claim_copied(self, client_id: str, epoch: Epoch) -> None:
+        """Tell the others that a session is here since an epoch, once it is copied: the claim ends former copies."""
+        if self.copies is None:
+            self.claim(client_id, epoch)
+        else:
+            self.copies.claim_when_kept(client_id, epoch)
+
+    def claim_at(self, member: str, epochs: Mapping[str, Epoch]) -> None:
+        """Tell one member since when sessions are here: older ones of it end."""
+        for client_id, epoch in epochs.items():
+            self._claim_at(member, SessionQuestion(client_id, epoch))
 
     def _claim_at(self, member: str, question: SessionQuestion) -> None:
         def answered(answer: asyncio.Future[Epoch | None]) -> None:
@@ -252,18 +317,18 @@ class SessionPool:
             if error is None:
                 newer = answer.result()
                 if newer is not None:
-                    self._ledger.yield_to(SessionQuestion(question.client_id, newer))
+                    self.ledger.yield_to(SessionQuestion(question.client_id, newer))
                 return
             if not isinstance(error, AskFailed):
                 raise error
-            own = self._ledger.known(question.client_id)
+            own = self.ledger.known(question.client_id)
             if own is not None and own.epoch == question.epoch and self._is_living(member):
                 asyncio.get_running_loop().call_later(_SWEEP_S, self._claim_at, member, question)
 
         self._calls.to(member).claim.ask(question).add_done_callback(answered)
 
     def _is_living(self, member: str) -> bool:
-        return any(other.name == member and not other.is_dead for other in self._others.states())
+        return any(other.name == member and not other.is_dead for other in self.others.states())
 
     def _give_later(self, found: asyncio.Future[Choice]) -> None:
         if not found.done():

@@ -81,7 +81,7 @@ EVENTS = pa.schema(
 event_names = (
     "start",  # the node started; detail: JSON of its links, selectors and version
     "stop",  # the node stopped in good order
-    "state",  # a link entered `state`
+    "state",  # a link entered `state`; detail: on an accepted connection JSON of the primary, see below
     "complete",  # a selector's snapshot is proved complete, by `evidence`
     "audit",  # an audit of a live link has ended; detail: JSON of `fanout.link.model.audit_report.AuditReport`
     "unconfirmed",  # topics have become unconfirmed, or none is any more; detail: JSON of their number
@@ -91,6 +91,14 @@ event_names = (
     "gap",  # rows were not logged; detail is JSON, see below
 )
 """Values of the column `event`.
+
+A "state" that is "snapshot", "resuming" or "live" has a detail with these keys:
+
+    primary        the address in use
+    primary_node   the name of the fanout node that is the primary, "" when it is none, null when the link cannot know
+    reason         what a person should read; absent for nothing
+
+Rows of earlier versions have text there, or the key "primary_node" with a name; so its meaning is that of `v1`.
 
 A "gap" belongs to the link whose rows were lost ("" for rows published at the node, or for the whole node).
 Lost rows keep their `log_pos`, so that a gap shows as missing positions too. Its detail has these keys, null

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import STATE_LIVE
-from fanout.reports.read.scope import NEVER_US, Scope, Target
+from fanout.reports.read.scope import NEVER_US, Scope
 from fanout.reports.read.survey import Survey
 
 __all__ = ["CAUSES", "UNEXPLAINED", "UNHEARD_US", "absences_of_targets", "link_absences", "with_cause"]
@@ -86,12 +86,11 @@ def link_absences(events: DataFrame) -> DataFrame:
     return away.drop("left_us").unionByName(_dropped(events))
 
 
-def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Survey, scope: Scope) -> DataFrame:
+def absences_of_targets(absences: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
     """Return the spans of each target, by its group's clock; those of the nodes above it have the cause `upstream`.
 
     Args:
         absences: `link_absences`.
-        spark: The session.
         survey: Knows which nodes are above which.
         scope: The scope of the report.
 
@@ -102,7 +101,7 @@ def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Sur
     above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
     places: list[tuple[object, ...]] = []
     for target in scope.targets:
-        tolerance_us = _tolerance_us(target, scope)
+        tolerance_us = scope.tolerance_us(target)
         places.append((target.id, target.node, target.link, target.offset_us, tolerance_us, False))
         places += (
             (target.id, node, link, offset_us, tolerance_us, True)
@@ -110,7 +109,7 @@ def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Sur
             if group == target.group and node in above[target.node, target.link]
         )
     frame = small_frame(
-        spark,
+        absences.sparkSession,
         places,
         schema="target int, node string, link string, offset_us bigint, tolerance_us bigint, upstream boolean",
     )
@@ -209,8 +208,3 @@ def _dropped(events: DataFrame) -> DataFrame:
 
 _FOUND: Final = ("changed", "removed", "kept")
 """What an audit counts that differed at the primary."""
-
-
-def _tolerance_us(target: Target, scope: Scope) -> int:
-    """Return how far a time of the reference may be off; nothing for one that was stamped."""
-    return scope.settle_us if scope.groups[target.group].basis == "unstamped" else 0

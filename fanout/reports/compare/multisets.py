@@ -14,12 +14,21 @@ updates are taken to be lost first: what is left was lost without an explanation
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.replog.files.schema import FLAG_DUP
 from fanout.reports.compare.absences import CAUSES, UNEXPLAINED, with_cause
-from fanout.reports.read.rows import explode_targets, in_gap, is_live, small_frame
+from fanout.reports.read.reading import Tables
+from fanout.reports.read.rows import (
+    explode_targets,
+    in_gap,
+    is_live,
+    small_frame,
+    source_rows,
+    target_rows,
+    targets_frame,
+)
 from fanout.reports.read.scope import NEVER_US, Scope, Target
 
 __all__ = [
@@ -28,7 +37,7 @@ __all__ = [
     "journeys",
     "node_multiset",
     "reference_multiset",
-    "reference_rows",
+    "rows_by_value",
     "sum_by_topic",
     "value_differences",
 ]
@@ -38,22 +47,29 @@ _SEEN = ("seen_sure", "seen_all", "seen_doubtful")
 _GOT = ("got_sure", "got_all")
 
 
-def reference_rows(
-    sources: DataFrame, *, scope: Scope, targets_frame: DataFrame, targets: tuple[Target, ...]
-) -> DataFrame:
-    """Return the rows of the reference by target, with the target's spans.
+def rows_by_value(tables: Tables, *, scope: Scope, targets: tuple[Target, ...]) -> tuple[DataFrame, DataFrame]:
+    """Return the rows of the reference, and those of the nodes, by target and with the target's spans and `journeys`.
 
     Args:
-        sources: The rows of the reference, with `group`.
+        tables: The logs.
         scope: The scope of the report.
-        targets_frame: The frame of the targets with their spans and `journeys`.
         targets: The targets without stamps.
     """
-    rows = explode_targets(sources, scope=scope, targets=targets)
-    return rows.join(sf.broadcast(targets_frame), on="target", how="inner")
+    spans = targets_frame(tables.updates.sparkSession, scope)
+    spans = spans.where(sf.col("target").isin([target.id for target in targets]))
+    spans = spans.join(sf.broadcast(journeys(tables.events, spans=spans, scope=scope)), on="target", how="inner")
+    sources = source_rows(tables.updates, scope=scope)
+    published, logged = (
+        rows.join(sf.broadcast(spans), on="target", how="inner")
+        for rows in (
+            explode_targets(sources, scope=scope, targets=targets),
+            target_rows(tables.updates, scope=scope, targets=targets),
+        )
+    )
+    return published, logged
 
 
-def journeys(events: DataFrame, *, spans: DataFrame, spark: SparkSession, scope: Scope) -> DataFrame:
+def journeys(events: DataFrame, *, spans: DataFrame, scope: Scope) -> DataFrame:
     """Return which rows of either side may be updates that the other side has in a target's span.
 
     A link that was away gets what was kept for it when it is back, however late, be it the node's or the reference's. A
@@ -63,7 +79,6 @@ def journeys(events: DataFrame, *, spans: DataFrame, spark: SparkSession, scope:
     Args:
         events: The rows of `events`.
         spans: `rows.targets_frame`.
-        spark: The session.
         scope: The scope of the report.
 
     Returns:
@@ -79,7 +94,7 @@ def journeys(events: DataFrame, *, spans: DataFrame, spark: SparkSession, scope:
         if source.group == target.group and source.link
     )
     places = small_frame(
-        spark, links, schema="target int, node string, link string, held_from_us bigint, above boolean"
+        events.sparkSession, links, schema="target int, node string, link string, held_from_us bigint, above boolean"
     )
     span = sf.broadcast(spans.select("target", "covered_from_us", "settled_until_us"))
     place = ["target", "node", "link", "above"]
@@ -126,7 +141,7 @@ def reference_multiset(rows: DataFrame, *, scope: Scope, gaps: bool) -> DataFram
     Of several sources (a union) the one that saw a value most often counts.
 
     Args:
-        rows: `reference_rows`.
+        rows: The reference's rows, of `rows_by_value`.
         scope: The scope of the report.
         gaps: Whether a target has gaps; without any, no row is asked whether it lies in one.
 
@@ -144,7 +159,7 @@ def node_multiset(rows: DataFrame) -> DataFrame:
     """Return how often each target logged each value.
 
     Args:
-        rows: The nodes' rows by target, with the target's spans and `journeys`.
+        rows: The nodes' rows, of `rows_by_value`.
 
     Returns:
         One row for each (target, topic, digest): got_sure, got_all.
@@ -208,7 +223,7 @@ def count_causes(
 
     Args:
         differences: `value_differences`.
-        rows: `reference_rows`.
+        rows: The reference's rows, of `rows_by_value`.
         absences: `absences.absences_of_targets`.
         span_us: From when to when the logs are, about.
         log_rows: How many rows the logs have.

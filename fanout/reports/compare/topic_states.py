@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.sequence_bits import origin_us
@@ -34,12 +34,11 @@ _VALUE = ("digest", "changed_us", "stamp_epoch", "sequence", "sure")
 """What is known of a topic's last value in one log."""
 
 
-def reference_topics(updates: DataFrame, *, spark: SparkSession, survey: Survey, scope: Scope) -> DataFrame:
+def reference_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
     """Return, for each target and each topic that it selects, what the reference's log says of the topic.
 
     Args:
         updates: The table.
-        spark: The session.
         survey: What the first look found.
         scope: The scope of the report.
 
@@ -60,7 +59,7 @@ def reference_topics(updates: DataFrame, *, spark: SparkSession, survey: Survey,
         if span[0] == source.group
     ]
     published = updates.join(
-        sf.broadcast(small_frame(spark, places, schema=_SOURCES)), on=["node", "link"], how="inner"
+        sf.broadcast(small_frame(updates.sparkSession, places, schema=_SOURCES)), on=["node", "link"], how="inner"
     )
     update = comparable(scope) & is_live() & (origin_us() <= sf.col("covered_until_us"))
     settled = update & (origin_us() <= sf.col("settled_until_us"))
@@ -89,7 +88,7 @@ def reference_topics(updates: DataFrame, *, spark: SparkSession, survey: Survey,
     return wanted.drop("group", "span")
 
 
-def node_topics(updates: DataFrame, *, spark: SparkSession, survey: Survey, scope: Scope) -> DataFrame:
+def node_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
     """Return, for each target, what its node's log says of each topic.
 
     A retained copy counts as got, with the time of the update that it is a copy of, or without a stamp of the copy. A
@@ -97,7 +96,6 @@ def node_topics(updates: DataFrame, *, spark: SparkSession, survey: Survey, scop
 
     Args:
         updates: The table.
-        spark: The session.
         survey: What the first look found.
         scope: The scope of the report.
 
@@ -118,7 +116,9 @@ def node_topics(updates: DataFrame, *, spark: SparkSession, survey: Survey, scop
         for target in scope.targets
     ]
     logged = updates.join(
-        sf.broadcast(small_frame(spark, places, schema=_PLACES)), on=["node", "link", "selector"], how="inner"
+        sf.broadcast(small_frame(updates.sparkSession, places, schema=_PLACES)),
+        on=["node", "link", "selector"],
+        how="inner",
     )
     got = comparable(scope) & came() & (origin_us() <= sf.col("held_until_us"))
     topics = _last_values(logged, by=("target",), held_us=sf.max(sf.when(got, origin_us())))

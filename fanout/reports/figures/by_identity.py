@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import absences, holes, losses, prefixes
 from fanout.reports.compare import sequence_bits as words
-from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
-from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.schemas import PHASE_LIVE
-from fanout.reports.read.scope import Group, Scope, Target
-from fanout.reports.read.survey import Survey
+from fanout.reports.read.scope import Group, Target
 from fanout.reports.values import buckets
 from fanout.reports.values.document import (
     CompletenessPoint,
@@ -30,7 +29,6 @@ from fanout.reports.values.document import (
     CompletenessSeries,
     MissingTopic,
     MissingUpdate,
-    Parameters,
     PrefixAtNode,
     PrefixFigures,
     PrefixNodes,
@@ -38,7 +36,7 @@ from fanout.reports.values.document import (
 )
 from fanout.reports.values.figures import Listed, MissingCauses, StampedFigures, goes_on, percent, time_of
 
-__all__ = ["ByIdentity", "IdentityComparison"]
+__all__ = ["describe_by_identity"]
 
 _CLOCK_STEP_US: Final = 3_600_000_000
 """By how much less than the clock of a node that stamps may step, a row's stamp and the time of its logging differ."""
@@ -48,25 +46,11 @@ _HOLES_BROADCAST_MAX: Final = 500_000
 
 _CAUSES: Final = (*absences.CAUSES, absences.UNEXPLAINED)
 _LOSS: Final = "target int, topic string, prefix string, first_us bigint, last_us bigint"
-_PLACES: Final = "target int, node string, link string, proved boolean"
+_PLACES: Final = "target int, node string, link string, selector string, proved boolean"
 
 Row = dict[str, Any]
 Around = dict[tuple[str, int, str | None], Row]
 """By (scope, target, topic or prefix): how many updates were expected within the loss, and after it."""
-
-
-class ByIdentity(NamedTuple):
-    """What the updates with a stamp show; without any, the lists are None."""
-
-    figures: dict[int, StampedFigures]
-    """By target."""
-    sequences: tuple[ReferenceSequences, ...]
-    """What a primary's own log holds of its sequences; nothing for other references."""
-    prefixes: Listed[PrefixFigures] | None
-    prefix_map: Listed[PrefixNodes] | None
-    topics: Listed[MissingTopic] | None
-    missing: Listed[MissingUpdate] | None
-    over_time: CompletenessSection | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,47 +67,42 @@ class _Losses:
 _NO_LOSSES: Final = _Losses({}, {}, [], 0, [])
 
 
-class IdentityComparison:
+def describe_by_identity(material: Material) -> Part:
+    """Return what the updates with a stamp show; without any, the lists are None."""
+    targets = material.scope.targets_of("stamped")
+    if not targets:
+        material.parquet.write_empty("missing")
+        return Part()
+    return _Comparison(material).compare(targets)
+
+
+class _Comparison:
     """The queries by identity of one report; each method runs some of them and returns finished figures."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        tables: Tables,
-        *,
-        survey: Survey,
-        scope: Scope,
-        parameters: Parameters,
-        parquet: ParquetTables,
-    ) -> None:
+    def __init__(self, material: Material) -> None:
+        spark, survey, scope = material.spark, material.survey, material.scope
         self._spark = spark
         self._survey = survey
         self._scope = scope
-        self._depth = parameters.depth
-        self._list_limit = parameters.list_limit
-        self._parquet = parquet
-        self._updates = tables.updates
-        self._events = tables.events
-        self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
+        self._depth = material.depth
+        self._list_limit = material.list_limit
+        self._parquet = material.parquet
+        self._updates = material.tables.updates
+        self._events = material.tables.events
+        self._sources = rows.source_rows(self._updates, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
         begin_us, end_us = survey.span_us(scope.window)
         self._window_us = buckets.window_us(end_us - begin_us)
         self._places = rows.small_frame(
             spark,
-            [(target.id, target.node, target.link, self._shows_all(target)) for target in scope.targets],
+            [(target.id, *target.place.values(), self._shows_all(target)) for target in scope.targets],
             schema=_PLACES,
         )
 
-    def stamped(self) -> ByIdentity:
+    def compare(self, targets: tuple[Target, ...]) -> Part:
         """Return the figures by identity of each target, by prefix, over time, and the list of missing updates."""
-        targets = self._scope.targets_of("stamped")
-        if not targets:
-            self._parquet.write_empty("missing")
-            return ByIdentity({}, (), None, None, None, None, None)
         published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
-        logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
-            words.stamped(self._scope)
-        )
+        logged = rows.target_rows(self._updates, scope=self._scope, targets=targets).where(words.stamped(self._scope))
         if self._scope.stamped_once:
             # What is far from the window need not be read: Parquet files are skipped by these. Not with stamps of
             # publishers, whose clocks say nothing of when the reference logged them.
@@ -159,7 +138,7 @@ class IdentityComparison:
                 ).persist()
                 kept += [absent, lost]
                 found = self._worst(lost, absent)
-                self._parquet.write("missing", self._with_names(absent))
+                self._parquet.write("missing", absent.join(sf.broadcast(self._places), on="target", how="inner"))
             else:
                 self._parquet.write_empty("missing")
             expected = losses.expected_updates(wanted, repeats=not self._scope.stamped_once)
@@ -182,21 +161,20 @@ class IdentityComparison:
             )
             for target in targets
         }
-        return ByIdentity(
-            figures,
-            sequences,
-            prefixes=None if by_prefix is None else self._list_prefixes(by_prefix, around),
-            prefix_map=prefix_map,
-            topics=Listed[MissingTopic](
+        fields = {
+            "prefixes": None if by_prefix is None else self._list_prefixes(by_prefix, around),
+            "prefix_map": prefix_map,
+            "missing_topics": Listed[MissingTopic](
                 total=found.topics_total,
                 listed=tuple(self._missing_topic(row, around) for row in found.topics),
             ),
-            missing=Listed[MissingUpdate](
+            "missing": Listed[MissingUpdate](
                 total=sum(row["missing"] for row in counts.values()),
                 listed=tuple(self._missing_update(row) for row in found.updates),
             ),
-            over_time=self._over_time(windows, found.by_window),
-        )
+            "over_time": self._over_time(windows, found.by_window),
+        }
+        return Part(fields, {target: {"stamped": one} for target, one in figures.items()}, sequences)
 
     def _reference_sequences(self) -> tuple[ReferenceSequences, ...]:
         reference = self._scope.reference
@@ -220,7 +198,7 @@ class IdentityComparison:
     def _absent_updates(self, wanted: DataFrame, logged: DataFrame, merged: DataFrame, *, few_holes: bool) -> DataFrame:
         absent = holes.absent_updates(wanted, words=merged, copies=holes.latest_copies(logged), few_holes=few_holes)
         spans = absences.absences_of_targets(
-            absences.link_absences(self._events), spark=self._spark, survey=self._survey, scope=self._scope
+            absences.link_absences(self._events), survey=self._survey, scope=self._scope
         )
         span_us = self._survey.span_us(self._scope.window)
         return absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)
@@ -386,9 +364,6 @@ class IdentityComparison:
 
     def _with_spans(self, by_target: DataFrame) -> DataFrame:
         return by_target.join(sf.broadcast(self._targets), on="target", how="inner")
-
-    def _with_names(self, by_target: DataFrame) -> DataFrame:
-        return rows.with_names(by_target, spark=self._spark, scope=self._scope)
 
     def _place(self, target_id: int) -> Row:
         return self._scope.targets[target_id].place

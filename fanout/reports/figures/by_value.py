@@ -4,44 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import absences, multisets
-from fanout.reports.read import rows
-from fanout.reports.read.reading import Tables, collect_rows
-from fanout.reports.read.scope import Scope
-from fanout.reports.read.survey import Survey
+from fanout.reports.figures.material import Material, Part
+from fanout.reports.read.reading import collect_rows
 from fanout.reports.values.document import RepeatedTopic
 from fanout.reports.values.figures import Listed, MissingCauses, UnstampedFigures, percent
 
 __all__ = ["describe_by_value"]
 
 
-def describe_by_value(
-    spark: SparkSession, tables: Tables, *, survey: Survey, scope: Scope, list_limit: int
-) -> tuple[dict[int, UnstampedFigures], Listed[RepeatedTopic] | None]:
+def describe_by_value(material: Material) -> Part:
     """Return the bounds of each target without stamps, and the topics on which a loss can stay unseen."""
+    tables, survey, scope = material.tables, material.survey, material.scope
     targets = scope.targets_of("unstamped")
     if not targets:
-        return {}, None
+        return Part()
     gaps = any(target.gaps_us for target in targets)
-    spans = rows.targets_frame(spark, scope)
-    ways = multisets.journeys(tables.events, spans=spans, spark=spark, scope=scope)
-    spans = spans.join(sf.broadcast(ways), on="target", how="inner")
-    sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
-    published = multisets.reference_rows(sources, scope=scope, targets_frame=spans, targets=targets)
+    published, logged = multisets.rows_by_value(tables, scope=scope, targets=targets)
     seen = multisets.reference_multiset(published, scope=scope, gaps=gaps)
-    logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=targets).join(
-        sf.broadcast(spans), on="target", how="inner"
-    )
     differences = multisets.value_differences(seen, nodes=multisets.node_multiset(logged))
     by_topic = multisets.sum_by_topic(differences).persist()
     try:
         counts = {row["target"]: row for row in collect_rows(multisets.count_multisets(by_topic))}
         total = sum(row["repeated_topics"] for row in counts.values())
         often = by_topic.where(sf.col("most") > 1).orderBy(sf.desc("seen_sure"), "target", "topic")
-        repeated = collect_rows(often.limit(list_limit)) if total else []
+        repeated = collect_rows(often.limit(material.list_limit)) if total else []
     finally:
         by_topic.unpersist()
     causes: dict[int, MissingCauses] = {}
@@ -50,9 +39,7 @@ def describe_by_value(
         found = multisets.count_causes(
             differences,
             rows=published,
-            absences=absences.absences_of_targets(
-                absences.link_absences(tables.events), spark=spark, survey=survey, scope=scope
-            ),
+            absences=absences.absences_of_targets(absences.link_absences(tables.events), survey=survey, scope=scope),
             span_us=survey.span_us(scope.window),
             log_rows=survey.rows,
             gaps=gaps,
@@ -70,7 +57,8 @@ def describe_by_value(
         RepeatedTopic(**scope.targets[row["target"]].place, topic=row["topic"], reference_updates=row["seen_sure"])
         for row in repeated
     )
-    return figures, Listed[RepeatedTopic](total=total, listed=listed)
+    by_target = {target: {"unstamped": one} for target, one in figures.items()}
+    return Part({"repeated": Listed[RepeatedTopic](total=total, listed=listed)}, by_target)
 
 
 def _figures(counts: dict[str, Any], causes: MissingCauses, *, extra_is_known: bool) -> UnstampedFigures:

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import convergence
+from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.replicated_sets import ReplicatedSet
 from fanout.reports.figures.topic_states import TopicStates
@@ -24,11 +25,12 @@ __all__ = ["describe_convergence"]
 _PLACES = "member int, set int, node string, link string, selector string, whole boolean"
 
 
-def describe_convergence(states: TopicStates, *, list_limit: int, parquet: ParquetTables) -> ConvergenceSection:
+def describe_convergence(material: Material) -> Part:
     """Return, for each selector, whether its nodes hold the same values at the end, and when they did before.
 
     Of a window that ends before the logs do only the latter: what is held at the end of the logs is not of it.
     """
+    states, parquet = material.states, material.parquet
     at_end = not states.scope.window.has_end
     begin_us, end_us = states.survey.span_us(states.scope.window)
     width_us = window_us(end_us - begin_us)
@@ -57,10 +59,11 @@ def describe_convergence(states: TopicStates, *, list_limit: int, parquet: Parqu
             ),
         )
         total = sum(one.apart or 0 for one in sets)
-        apart = Listed[ApartTopic](total=total, listed=_apart(states, list_limit=list_limit) if total else ())
+        apart = Listed[ApartTopic](total=total, listed=_apart(states, list_limit=material.list_limit) if total else ())
     else:
         parquet.write_empty("convergence")
-    return ConvergenceSection(sets=sets, apart=apart, window_s=width_us // 1_000_000)
+    section = ConvergenceSection(sets=sets, apart=apart, window_s=width_us // 1_000_000)
+    return Part({"convergence": section})
 
 
 def _sum(states: TopicStates, one: ReplicatedSet, name: str) -> int:
@@ -93,7 +96,7 @@ def _windows(states: TopicStates, *, width_us: int, parquet: ParquetTables) -> d
         for one in states.sets
         for target in one.targets
     ]
-    places = rows.small_frame(states.spark, found, schema=_PLACES)
+    places = rows.small_frame(states.tables.events.sparkSession, found, schema=_PLACES)
     events = states.tables.events.where(rows.is_within(sf.col("at"), states.scope.window))
     points = convergence.digest_points(events, places=places, window_us=width_us)
     parquet.write("digests", points.join(sf.broadcast(places.drop("set", "whole")), on="member", how="inner"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.final_values import UNEQUAL, VERDICTS
-from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.topic_states import TopicStates
+from fanout.reports.figures.material import Material, Part
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.values.document import DifferingTopic
 from fanout.reports.values.figures import FinalFigures, Listed, percent
@@ -14,17 +13,16 @@ from fanout.reports.values.figures import FinalFigures, Listed, percent
 __all__ = ["describe_finals"]
 
 
-def describe_finals(
-    states: TopicStates, *, list_limit: int, parquet: ParquetTables
-) -> tuple[dict[int, FinalFigures], Listed[DifferingTopic] | None]:
+def describe_finals(material: Material, *, list_limit: int | None = None) -> Part:
     """Return how the final values of each target compare, and the topics that differ.
 
     Of a window that ends before the logs do nothing: what is held then would take replaying them.
     """
-    scope = states.scope
+    states, scope, parquet = material.states, material.scope, material.parquet
+    list_limit = material.list_limit if list_limit is None else list_limit
     if scope.window.has_end:
         parquet.write_empty("final_values")
-        return {}, None
+        return Part()
     figures = {
         target.id: _figures({verdict: states.of(target.id, f"final_{verdict}") for verdict in VERDICTS})
         for target in scope.targets
@@ -33,13 +31,14 @@ def describe_finals(
     parquet.write("final_values", states.frame.where("final IS NOT NULL").withColumnRenamed("final", "verdict"))
     unequal = states.frame.where(sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")
     listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total and list_limit else []
-    return figures, Listed[DifferingTopic](
+    differing = Listed[DifferingTopic](
         total=total,
         listed=tuple(
             DifferingTopic(**scope.targets[row["target"]].place, topic=row["topic"], verdict=row["final"])
             for row in listed
         ),
     )
+    return Part({"differing": differing}, {target: {"final": one} for target, one in figures.items()})
 
 
 def _figures(values: dict[str, int]) -> FinalFigures:

@@ -10,9 +10,10 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from fanout.errors import ReportError
+from fanout.replog.files.schema import SCHEMA_VERSION
+from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.figures.registry import REPORTS, Material, Part, ReportKind, Section
-from fanout.reports.figures.sections import describe_inputs, describe_logs
+from fanout.reports.figures.registry import REPORTS, ReportKind, Section
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
@@ -20,6 +21,8 @@ from fanout.reports.read.survey import LogCut, Survey
 from fanout.reports.summary.judging import judge
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
+    Inputs,
+    LogSummary,
     Parameters,
     ReferenceSequences,
     ReferenceSummary,
@@ -84,7 +87,7 @@ def make_report(
             _scope(kind, material)  # refused before anything is compared
         with closing(material):
             parts = _build_all(kind.sections, material, progress=progress)
-    fields: dict[str, Any] = {"inputs": describe_inputs(files, survey=survey), "logs": describe_logs(survey)}
+    fields: dict[str, Any] = {"inputs": _describe_inputs(files, survey=survey), "logs": _describe_logs(survey)}
     if kind.needs_reference:
         scope = _scope(kind, material)
         sequences = tuple(one for part in parts for one in part.sequences)
@@ -205,3 +208,39 @@ def _describe_window(survey: Survey, scope: Scope) -> WindowSummary:
         settle_horizon_s=scope.settle_us / 1e6,
         settled_until=time_of(min(end_us - scope.settle_us, until_us)),
     )
+
+
+def _describe_inputs(files: LogFiles, *, survey: Survey) -> Inputs:
+    """Return what was read."""
+    update_files, event_files = files.given
+    return Inputs(
+        directories=files.directories,
+        update_files=update_files,
+        event_files=event_files,
+        updates=sum(row.rows for row in survey.updates),
+        events=sum(row.rows for row in survey.events),
+        log_schema=SCHEMA_VERSION,
+    )
+
+
+def _describe_logs(survey: Survey) -> tuple[LogSummary, ...]:
+    """Return what each node's log holds."""
+    logs: list[LogSummary] = []
+    for node, role in survey.roles.items():
+        updates, events = survey.log_rows(node)
+        begin_us, end_us = survey.log_span_us(node)
+        logs.append(
+            LogSummary(
+                node=node,
+                role=role,
+                updates=updates,
+                events=events,
+                begin=time_of(begin_us),
+                end=time_of(end_us),
+                processes=len(survey.epochs(node)),
+                stopped=survey.stopped_us(node) is not None,
+                gaps=sum(gap.node == node for gap in survey.gaps),
+                absent_rows=survey.unexplained_rows(node),
+            )
+        )
+    return tuple(logs)

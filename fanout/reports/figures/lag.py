@@ -11,9 +11,8 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.compare import lag
 from fanout.reports.figures.clocks import Span, correct, correct_percentile, find_clocks, find_hops, least_delays
-from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.read.reading import Tables, collect_rows
-from fanout.reports.read.scope import WHOLE, AskedWindow
+from fanout.reports.figures.material import Material, Part
+from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.survey import Survey
 from fanout.reports.values import buckets
 from fanout.reports.values.buckets import bucket_value_us, cumulative
@@ -43,25 +42,15 @@ _Clocks = Mapping[tuple[str, str, str], ClockDifference]
 """The differences of clocks by node, link and who stamped."""
 
 
-def describe_lag(
-    tables: Tables,
-    *,
-    survey: Survey,
-    window: AskedWindow = WHOLE,
-    depth: int = 0,
-    list_limit: int = 0,
-    parquet: ParquetTables,
-) -> LagSection:
+def describe_lag(material: Material, *, depth: int | None = None) -> Part:
     """Return the propagation times, in all, over time and by prefix, and the heartbeats' round trips.
 
     Args:
-        tables: The logs.
-        survey: What is known of the links.
-        window: What was asked for.
-        depth: How many topic levels make a prefix; 0 for no figures by prefix.
-        list_limit: The most prefixes that are listed.
-        parquet: Where the cells go.
+        material: What the first look found.
+        depth: How many topic levels make a prefix, 0 for no figures by prefix; None takes what was asked for.
     """
+    tables, survey, window, parquet = material.tables, material.survey, material.window, material.parquet
+    depth = material.depth if depth is None else depth
     begin_us, end_us = survey.span_us(window)
     width_us = buckets.window_us(end_us - begin_us)
     # Times of a few milliseconds lie in buckets that are fine enough as they are.
@@ -77,11 +66,11 @@ def describe_lag(
     finally:
         if parquet.wanted:
             cells.unpersist()
-    if not depth:
-        return section
-    cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
-    prefixes = _by_prefix(cells, clocks=_by_place(section.clocks), list_limit=list_limit)
-    return section.model_copy(update={"prefixes": prefixes})
+    if depth:
+        cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
+        prefixes = _by_prefix(cells, clocks=_by_place(section.clocks), list_limit=material.list_limit)
+        section = section.model_copy(update={"prefixes": prefixes})
+    return Part({"lag": section})
 
 
 def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:

@@ -2,62 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from pyspark.sql import SparkSession
+from collections.abc import Collection
+from typing import Any
 
 from fanout.reports.compare.link_periods import latest_periods, link_periods, summarize_periods
-from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.figures.material import Material, Part
+from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.rows import small_frame
-from fanout.reports.read.scope import WHOLE, AskedWindow
-from fanout.reports.read.survey import Survey
 from fanout.reports.values.document import Attempt, ReadySection, ReadySummary
 from fanout.reports.values.figures import Listed, time_of
 from fanout.reports.values.findings import LinkEpoch, LinkSnapshots, SnapshotSection
 
-__all__ = ["LinkSections", "describe_links"]
+__all__ = ["describe_links"]
 
 
-class LinkSections(NamedTuple):
-    """What the events of links say."""
+def describe_links(material: Material, *, shows: Collection[str] = ("ready", "snapshots")) -> Part:
+    """Return the sections on links, of what was under way in the window.
 
-    ready: ReadySection
-    """How long each link took from connect to ready, of the attempts that were under way in a window."""
-    snapshots: SnapshotSection
-    """Every epoch of every link that has a part in a window: in numbers, and the latest of them one by one."""
-
-
-def describe_links(
-    spark: SparkSession,
-    tables: Tables,
-    *,
-    survey: Survey,
-    settle_us: int,
-    window: AskedWindow = WHOLE,
-    list_limit: int,
-    parquet: ParquetTables | None,
-) -> LinkSections:
-    """Return the sections on the attempts and the epochs of all links; the table `snapshots` goes to `parquet`."""
+    Args:
+        material: What the first look found.
+        shows: Which of them: `ready`, how long each link took from connect to ready, and `snapshots`, every epoch of
+            every link, in numbers and the latest of them one by one. Its table goes with it.
+    """
+    survey, window = material.survey, material.window
     ends: list[tuple[object, ...]] = [
         (node, survey.log_span_us(node)[1], survey.epochs(node)[-1] if survey.stopped_us(node) is None else None)
         for node in survey.roles
     ]
-    of_nodes = small_frame(spark, ends, schema="node string, end_us bigint, open_epoch bigint")
-    periods = link_periods(tables.events, ends=of_nodes, settle_us=settle_us, window=window).persist()
+    of_nodes = small_frame(material.spark, ends, schema="node string, end_us bigint, open_epoch bigint")
+    periods = link_periods(material.tables.events, ends=of_nodes, settle_us=material.settle_us, window=window).persist()
     try:
         links = collect_rows(summarize_periods(periods).orderBy("node", "link"))
-        latest = collect_rows(latest_periods(periods, limit=list_limit))
-        if parquet is not None:
+        latest = collect_rows(latest_periods(periods, limit=material.list_limit))
+        if "snapshots" in shows:
             epochs = periods.where("kind = 'epoch' AND shown")
-            parquet.write("snapshots", epochs.withColumnRenamed("number", "link_epoch"))
+            material.parquet.write("snapshots", epochs.withColumnRenamed("number", "link_epoch"))
     finally:
         periods.unpersist()
     torn = {(row["node"], row["link"]): row["torn"] for row in links if row["kind"] == "epoch"}
-    return LinkSections(
-        _ready([row for row in links if row["kind"] == "attempt" and row["shown"]], latest=latest, torn=torn),
-        _snapshots([row for row in links if row["kind"] == "epoch" and row["shown"]], latest=latest),
-    )
+    sections = {
+        "ready": _ready([row for row in links if row["kind"] == "attempt" and row["shown"]], latest=latest, torn=torn),
+        "snapshots": _snapshots([row for row in links if row["kind"] == "epoch" and row["shown"]], latest=latest),
+    }
+    return Part({name: sections[name] for name in shows})
 
 
 def _ready(

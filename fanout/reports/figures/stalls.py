@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import stalls
-from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.read import rows
 from fanout.reports.read.reading import collect_rows
@@ -22,9 +22,10 @@ _BROADCAST_MAX: Final = 500_000
 _PARQUET_NAMES: Final = {"held_us": "newest_us", "settled_us": "reference_newest_us", "first_us": "first_lacking_us"}
 
 
-def describe_stalls(states: TopicStates, *, list_limit: int, parquet: ParquetTables) -> StallSection:
+def describe_stalls(material: Material, *, list_limit: int | None = None) -> Part:
     """Return, for each selector of each link, the topics whose newest settled update did not come."""
-    scope = states.scope
+    states, scope, parquet = material.states, material.scope, material.parquet
+    list_limit = material.list_limit if list_limit is None else list_limit
     basis = {target.id: scope.groups[target.group].basis for target in scope.targets}
     targets = tuple(
         StallFigures(
@@ -61,11 +62,12 @@ def describe_stalls(states: TopicStates, *, list_limit: int, parquet: ParquetTab
         )
         for row in found
     )
-    return StallSection(targets=targets, topics=Listed[StalledTopic](total=total, listed=topics))
+    section = StallSection(targets=targets, topics=Listed[StalledTopic](total=total, listed=topics))
+    return Part({"stalls": section})
 
 
 def _lacking(states: TopicStates, *, few: bool) -> DataFrame:
-    published = rows.source_rows(states.tables.updates, spark=states.spark, scope=states.scope)
+    published = rows.source_rows(states.tables.updates, scope=states.scope)
     return stalls.lacking_updates(
         states.frame.where(sf.col("stall") == "stalled"),
         rows=published.where(stalls.comparable(states.scope)),

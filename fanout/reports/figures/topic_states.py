@@ -7,7 +7,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import convergence, final_values, multisets, stalls
@@ -38,14 +38,12 @@ class TopicStates:
     Several threads may ask at once. Leave the context, or call `close`, to free what Spark keeps.
 
     Args:
-        spark: The session.
         tables: The logs.
         survey: What the first look found.
         scope: The scope of the report.
     """
 
-    def __init__(self, spark: SparkSession, tables: Tables, *, survey: Survey, scope: Scope) -> None:
-        self.spark = spark
+    def __init__(self, tables: Tables, *, survey: Survey, scope: Scope) -> None:
         self.tables = tables
         self.survey = survey
         self.scope = scope
@@ -103,7 +101,7 @@ class TopicStates:
             return self._counts
 
     def _states(self) -> DataFrame:
-        named: dict[str, Any] = {"spark": self.spark, "survey": self.survey, "scope": self.scope}
+        named: dict[str, Any] = {"survey": self.survey, "scope": self.scope}
         states = topic_states(
             reference_topics(self.tables.updates, **named),
             nodes=node_topics(self.tables.updates, **named),
@@ -130,15 +128,7 @@ class TopicStates:
         by_value = self.scope.targets_of("unstamped")
         if not by_value or not self.scope.window.has_end:
             return None
-        spark, scope, updates = self.spark, self.scope, self.tables.updates
-        spans = rows.targets_frame(spark, scope).where(sf.col("target").isin([target.id for target in by_value]))
-        ways = multisets.journeys(self.tables.events, spans=spans, spark=spark, scope=scope)
-        spans = spans.join(sf.broadcast(ways), on="target", how="inner")
-        sources = rows.source_rows(updates, spark=spark, scope=scope)
-        published = multisets.reference_rows(sources, scope=scope, targets_frame=spans, targets=by_value)
-        logged = rows.target_rows(updates, spark=spark, scope=scope, targets=by_value).join(
-            sf.broadcast(spans), on="target", how="inner"
-        )
+        published, logged = multisets.rows_by_value(self.tables, scope=self.scope, targets=by_value)
         return stalls.newest_late(logged, published=published)
 
     def _targets(self) -> DataFrame:
@@ -155,7 +145,7 @@ class TopicStates:
             for one in self.sets
             for target in one.targets
         ]
-        return rows.small_frame(self.spark, found, schema=_TARGETS)
+        return rows.small_frame(self.tables.updates.sparkSession, found, schema=_TARGETS)
 
 
 def _counts(states: DataFrame) -> DataFrame:

@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from fanout.errors import ReportError
 from fanout.reports.compare import traffic
-from fanout.reports.figures.parquet import ParquetTables
-from fanout.reports.identify.pairing import ObservedLink, choose_reference, make_groups
+from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
 from fanout.reports.read.details import CONTROL_TOPIC
-from fanout.reports.read.reading import Tables, collect_rows
-from fanout.reports.read.scope import WHOLE, AskedWindow, Group, Reference, Scope, Source
-from fanout.reports.read.survey import Survey
+from fanout.reports.read.reading import collect_rows
+from fanout.reports.read.scope import Group, Reference, Source
 from fanout.reports.values.figures import Listed, percent
 from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraffic, TrafficSection
 
-__all__ = ["basis_statement", "describe_traffic", "traffic_scope"]
+__all__ = ["basis_statement", "describe_traffic"]
 
 _SOURCES = "node string, link string, `group` int, settled_until_us bigint"
-
-
-def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int, window: AskedWindow = WHOLE) -> Scope:
-    """Return the sources whose rows are counted; nothing is compared, so there are no targets.
-
-    Args:
-        survey: What the first look found.
-        requested: The node whose log to count; None takes the only primary, else the only tap, else all
-            secondaries together.
-        settle_us: The settle horizon.
-        window: What the report is asked to be about.
-
-    Raises:
-        ReportError: The reference is not in the logs or cannot be chosen, or it saw nothing.
-    """
-    only = next(iter(survey.roles)) if len(survey.roles) == 1 else None
-    reference = choose_reference(survey.roles, requested=requested or only, first_tier=survey.first_tier)
-    links = [
-        ObservedLink(survey, node, link, config.since_epoch)
-        for node in survey.roles
-        for config in (survey.config(node),)
-        for link in config.links
-    ]
-    in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
-    groups, sources = make_groups(in_window, reference=reference, links=links)
-    if not groups:
-        raise ReportError(f"{reference.name} has no link in its log", hint="Name another node with --reference")
-    return Scope(reference, settle_us, tuple(groups), tuple(sources), (), (), window=window)
 
 
 def basis_statement(reference: Reference) -> str:
@@ -62,17 +30,9 @@ def basis_statement(reference: Reference) -> str:
     return f"Counted is what {reference.name} received: at least as much was published."
 
 
-def describe_traffic(
-    spark: SparkSession,
-    tables: Tables,
-    *,
-    survey: Survey,
-    scope: Scope,
-    depth: int,
-    list_limit: int,
-    parquet: ParquetTables,
-) -> TrafficSection:
+def describe_traffic(material: Material) -> Part:
     """Return how many updates and bytes were published under each prefix, and at which nodes."""
+    survey, scope, depth = material.survey, material.traffic_scope, material.depth
     titles = {group.id: _title(group, scope.sources) for group in scope.groups}
     settled_until_us = {
         group.id: max(survey.log_span_us(s.node)[1] for s in scope.sources if s.group == group.id) - scope.settle_us
@@ -88,22 +48,22 @@ def describe_traffic(
         for link in survey.config(node).links
         for selection in link.selections
     }
-    in_window = tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
+    in_window = material.tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
     topics = traffic.count_topics(
         in_window,
-        sources=rows.small_frame(spark, sources, schema=_SOURCES),
+        sources=rows.small_frame(material.spark, sources, schema=_SOURCES),
         control_topics=sorted(control_topics),
         union=scope.reference.kind == "union",
     ).persist()
     try:
         whole = {row["group"]: row for row in collect_rows(traffic.count_by_source(topics, depth=depth))}
         prefixes = traffic.count_by_prefix(topics, depth=depth)
-        busiest = collect_rows(prefixes.orderBy(sf.desc("updates"), "group", "prefix").limit(list_limit))
-        named = rows.small_frame(spark, names, schema="`group` int, source string")
-        parquet.write("traffic", prefixes.join(sf.broadcast(named), on="group", how="inner"))
+        busiest = collect_rows(prefixes.orderBy(sf.desc("updates"), "group", "prefix").limit(material.list_limit))
+        named = rows.small_frame(material.spark, names, schema="`group` int, source string")
+        material.parquet.write("traffic", prefixes.join(sf.broadcast(named), on="group", how="inner"))
     finally:
         topics.unpersist()
-    return TrafficSection(
+    section = TrafficSection(
         depth=depth,
         sources=tuple(
             SourceTraffic(
@@ -131,6 +91,7 @@ def describe_traffic(
             ),
         ),
     )
+    return Part({"traffic": section})
 
 
 def _title(group: Group, sources: tuple[Source, ...]) -> str:

@@ -1,7 +1,8 @@
 """Which log is the reference, and which link is compared with which of its links.
 
 Owns the choice of the reference, the groups of its links, and the rules by which two links are taken to lead
-to the same primary: by stamps, else by address, else by name. Works on the survey alone.
+to the same primary: by stamps, else by the node that they say they were connected to, else by address, else by name.
+Works on the survey alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fanout.reports.read.details import LinkConfig
 from fanout.reports.read.scope import NEVER_US, Group, Reference, ReferenceKind, Source
 from fanout.reports.read.survey import Survey
 
-__all__ = ["ObservedLink", "choose_reference", "make_groups", "names", "pair_link"]
+__all__ = ["ObservedLink", "Pairing", "choose_reference", "names", "observed_links"]
 
 _KINDS: dict[str, ReferenceKind] = {"primary": "primary", "tap": "tap", "secondary": "secondary"}
 
@@ -45,8 +46,13 @@ class ObservedLink:
 
     @property
     def upstreams(self) -> frozenset[str]:
-        """The fanout nodes that it was connected to; over MQTT 3.1.1 none says its name."""
+        """The fanout nodes that it was connected to."""
         return self.survey.upstreams(self.node, link=self.name)
+
+    @property
+    def knows_primary(self) -> bool:
+        """Whether it says for certain what it was connected to: a fanout node by name, or a broker that is none."""
+        return bool(self.upstreams) or self.survey.is_beside_nodes(self.node, link=self.name)
 
     @property
     def live_rows(self) -> int:
@@ -58,11 +64,16 @@ class ObservedLink:
         """When, and in which session, it first held all of its selectors."""
         return self.survey.held_from(self.node, link=self.config, since_epoch=self.since_epoch)
 
-    def same_primary(self, other: ObservedLink) -> bool:
-        """Return whether two links lead to the same primary, as far as the logs tell."""
+    def likeness(self, other: ObservedLink) -> int:
+        """Return how surely two links lead to the same primary: 4 by stamps, 3 by its node, 2 by address, 1 by name.
+
+        0 is that nothing says so.
+        """
         if self.stamps and other.stamps:
-            return bool(self.stamps & other.stamps)
-        return self.shares_address(other) or self.name == other.name
+            return 4 if self.stamps & other.stamps else 0
+        if self.upstreams & other.upstreams:
+            return 3
+        return 2 if self.shares_address(other) else int(self.name == other.name)
 
     def shares_address(self, other: ObservedLink) -> bool:
         """Return whether two links name a common address."""
@@ -109,138 +120,159 @@ def choose_reference(roles: dict[str, str], *, requested: str | None, first_tier
     return Reference("union", tuple(roles), "neither a primary nor a tap is in the logs")
 
 
-def make_groups(
-    survey: Survey, *, reference: Reference, links: Iterable[ObservedLink]
-) -> tuple[list[Group], list[Source]]:
-    """Return the groups of the reference and the sources in them.
+def observed_links(survey: Survey) -> list[ObservedLink]:
+    """Return every link that the logs say is configured."""
+    return [
+        ObservedLink(survey, node, link, config.since_epoch)
+        for node in survey.roles
+        for config in (survey.config(node),)
+        for link in config.links
+    ]
+
+
+class Pairing:
+    """The groups of a reference, and which of them each link is compared with.
 
     What a node stamped is one group. Each link of a tap is one; in a union, links that lead to the same primary are.
-    """
-    if reference.kind == "primary":
-        return _published(survey, reference.nodes[0])
-    if reference.kind == "first_tier":
-        return _handed_on(survey, [link for link in links if link.node in reference.nodes])
-    parts: list[list[ObservedLink]] = []
-    for link in links:
-        if link.node not in reference.nodes:
-            continue
-        near = [part for part in parts if any(link.same_primary(other) for other in part)]
-        if reference.kind == "union" and near:
-            parts = [part for part in parts if part not in near]
-            parts.append([*(member for part in near for member in part), link])
-        else:
-            parts.append([link])
-    groups: list[Group] = []
-    sources: list[Source] = []
-    for part in parts:
-        groups.append(_observed(survey, part, group=len(groups), union=reference.kind == "union"))
-        sources.extend(Source(link.node, link.name, groups[-1].id) for link in part)
-    return groups, sources
-
-
-def pair_link(
-    link: ObservedLink,
-    *,
-    reference: Reference,
-    groups: list[Group],
-    sources: list[Source],
-    links: list[ObservedLink],
-    notices: list[str],
-) -> Group | None:
-    """Return the group that a link is compared with, or None when the reference has none for it.
 
     Args:
-        link: The link.
+        survey: What the first look found, with the gaps that count.
         reference: The reference.
-        groups: Its groups.
-        sources: The sources in them.
         links: Every link in the logs.
-        notices: Gets a sentence when the link is left out, or paired on weak grounds.
 
-    To groups and sources those are added by which links without stamps are compared with a reference that stamps.
+    Attributes:
+        groups: The groups; `pair` adds those by which links without stamps are compared with one that stamps.
+        sources: The sources in them.
+        notices: A sentence for each link that is left out, or paired on weak grounds.
     """
-    if reference.stamps:
-        primary = reference.nodes[0]
-        if _fed_by(link, primary=primary, group=groups[0]):
-            return groups[0]
-        if link.stamps or link.upstreams:
-            notices.append(f"{link.title} is not compared: its updates do not come from {reference.name}.")
+
+    def __init__(self, survey: Survey, *, reference: Reference, links: Sequence[ObservedLink]) -> None:
+        self._survey = survey
+        self._reference = reference
+        self._links = links
+        self.groups: list[Group] = []
+        self.sources: list[Source] = []
+        self.notices: list[str] = []
+        if reference.stamps:
+            node = reference.nodes[0]
+            # A primary's log holds what was published at it; a first-tier node hands on what its links bring, too.
+            brought = [link.name for link in links if link.node == node] if reference.kind == "first_tier" else []
+            self.sources = [Source(node, name, 0) for name in (*brought, "")]
+            self.groups = [self._stamping(node)]
+            return
+        parts: list[list[ObservedLink]] = []
+        for link in (link for link in links if link.node in reference.nodes):
+            near = [part for part in parts if any(link.likeness(other) for other in part)]
+            if reference.kind == "union" and near:
+                parts = [part for part in parts if part not in near]
+                parts.append([*(member for part in near for member in part), link])
+            else:
+                parts.append([link])
+        for number, part in enumerate(parts):
+            self.groups.append(_observed(survey, part, group=number, union=reference.kind == "union"))
+            self.sources.extend(Source(link.node, link.name, number) for link in part)
+
+    def pair(self, link: ObservedLink) -> Group | None:
+        """Return the group that a link is compared with, or None when the reference has none for it."""
+        return self._pair_below(link) if self._reference.stamps else self._pair_beside(link)
+
+    def _pair_below(self, link: ObservedLink) -> Group | None:
+        """Return the group for a link that a node which stamps may feed."""
+        name, group = self._reference.name, self.groups[0]
+        fed = [other for other in self._links if other.node != name and _is_fed(other, primary=name, group=group)]
+        if link in fed or (not link.stamps and any(link.upstreams & other.upstreams for other in fed)):
+            return self._comparable(link, group, whom=name)
+        if not link.knows_primary and (group.basis == "unstamped" or not (link.stamps or link.live_rows)):
+            return group  # to leave out a link that brought nothing would hide a loss
+        if link.stamps or link.knows_primary:
+            self.notices.append(f"{link.title} is not compared: its updates do not come from {name}.")
             return None
-        if (ground := _ground_to_pair(link, primary=primary, group=groups[0], links=links)) is None:
-            notices.append(
+        if (ground := _ground_to_pair(link, primary=name, fed=fed, links=self._links)) is None:
+            self.notices.append(
                 f"{link.title} is not compared: its updates carry no stamp, and nothing tells whether they come from "
-                f"{reference.name}."
+                f"{name}."
             )
             return None
-        notices.append(
-            f"{link.title} brought no stamps, as over MQTT 3.1.1; {ground}, so it is compared with {reference.name} by "
-            f"value."
+        self.notices.append(
+            f"{link.title} brought no stamps, as over MQTT 3.1.1; {ground}, so it is compared with {name} by value."
         )
-        return _by_value(groups[0], groups=groups, sources=sources, links=links)
-    group_of = {(source.node, source.link): groups[source.group] for source in reversed(sources)}
-    if reference.kind == "union":
-        group, whom = group_of[link.node, link.name], "the union"
-        return _comparable(link, group, whom=whom, groups=groups, sources=sources, links=links, notices=notices)
-    observers = [other for other in links if other.node in reference.nodes]
-    same = [other for other in observers if link.same_primary(other)]
-    only = len(observers) == 1 and sum(other.node == link.node for other in links) == 1
-    if not same and only and not (link.stamps and observers[0].stamps):
-        same = observers
-    if not same:
-        notices.append(f"{link.title} is not compared: no link of {reference.name} leads to the same primary.")
-        return None
-    # A name shared by chance must not win over a shared stamp or address.
-    best = max(same, key=lambda other: (bool(link.stamps & other.stamps), link.shares_address(other)))
-    if not link.stamps & best.stamps and not link.shares_address(best):
-        why = "have the same name" if best.name == link.name else "are the only links of their nodes"
-        notices.append(
-            f"{link.title} and {best.title} name different addresses; as they {why} they are taken to lead "
-            f"to the same primary."
+        return self._by_value(group)
+
+    def _pair_beside(self, link: ObservedLink) -> Group | None:
+        """Return the group for a link that leads to the same primary as a link of the reference."""
+        name = self._reference.name
+        group_of = {(source.node, source.link): self.groups[source.group] for source in reversed(self.sources)}
+        if self._reference.kind == "union":
+            return self._comparable(link, group_of[link.node, link.name], whom="the union")
+        observers = [other for other in self._links if other.node in self._reference.nodes]
+        same = [other for other in observers if link.likeness(other)]
+        only = len(observers) == 1 and sum(other.node == link.node for other in self._links) == 1
+        if not same and only and not (link.stamps and observers[0].stamps):
+            same = observers
+        if not same:
+            self.notices.append(f"{link.title} is not compared: no link of {name} leads to the same primary.")
+            return None
+        best = max(same, key=link.likeness)  # a name shared by chance must not win over a shared stamp or address
+        if link.likeness(best) < 2:
+            why = "have the same name" if best.name == link.name else "are the only links of their nodes"
+            self.notices.append(
+                f"{link.title} and {best.title} name different addresses; as they {why} they are taken to lead "
+                f"to the same primary."
+            )
+        return self._comparable(link, group_of[best.node, best.name], whom=best.title)
+
+    def _stamping(self, node: str) -> Group:
+        """Return the group of what a node stamps: what was published at it, and what its links brought it."""
+        survey, reference = self._survey, self._reference
+        stamps = {stamp for source in self.sources for stamp in survey.stamps(node, link=source.link)}
+        unstamped = (
+            reference.kind == "primary"
+            and bool(survey.live_rows(node, link=""))
+            and not survey.live_rows(node, link="", stamped=True)
         )
-    group, whom = group_of[best.node, best.name], best.title
-    return _comparable(link, group, whom=whom, groups=groups, sources=sources, links=links, notices=notices)
+        gap = any(survey.gaps_of(node, link=source.link) for source in self.sources)
+        # What publishers stamped themselves is exact too, but nothing shows what of that a first-tier node never got.
+        own = reference.kind == "primary" or stamps == {node}
+        return Group(
+            id=0,
+            basis="unstamped" if unstamped else "stamped",
+            exact=own and not (unstamped or gap),
+            stamped_by=tuple(sorted(stamps or ({node} if reference.kind == "primary" else ()))),
+            from_us=-NEVER_US,
+            end_us=survey.log_span_us(node)[1],
+            selections=None,
+            gap=gap,
+        )
+
+    def _comparable(self, link: ObservedLink, group: Group, *, whom: str) -> Group:
+        """Return a group, or that of its values when a link brought updates without the stamps that the group has."""
+        if group.basis == "unstamped" or link.stamps or not link.live_rows:
+            return group
+        self.notices.append(
+            f"{link.title} brought no stamps, as over MQTT 3.1.1, so it is compared with {whom} by value."
+        )
+        return self._by_value(group)
+
+    def _by_value(self, group: Group) -> Group:
+        """Return the group of the sources of a stamped one whose basis is the values."""
+        own = [(source.node, source.link) for source in self.sources if source.group == group.id]
+        for other in self.groups:
+            its = [(one.node, one.link) for one in self.sources if one.group == other.id]
+            if other.basis == "unstamped" and own == its:
+                return other
+        observed = [link for link in self._links if (link.node, link.name) in own]
+        by_value = replace(group, id=len(self.groups), basis="unstamped", exact=False, stamped_by=())
+        if len(observed) == len(own):  # else what was published at the reference is among them, and it is its own clock
+            from_us, end_us = _span_by_value(observed)
+            by_value = replace(by_value, from_us=from_us, end_us=end_us)
+        self.groups.append(by_value)
+        self.sources.extend(Source(node, name, by_value.id) for node, name in own)
+        return by_value
 
 
 def names(nodes: Iterable[str]) -> str:
     """Return names for a sentence, in order."""
     return ", ".join(sorted(nodes))
-
-
-def _published(survey: Survey, node: str) -> tuple[list[Group], list[Source]]:
-    stamps = survey.stamps(node, link="") or frozenset({node})
-    unstamped = bool(survey.live_rows(node, link="")) and not survey.live_rows(node, link="", stamped=True)
-    gap = bool(survey.gaps_of(node, link=""))
-    group = Group(
-        id=0,
-        basis="unstamped" if unstamped else "stamped",
-        exact=not (unstamped or gap),
-        stamped_by=tuple(sorted(stamps)),
-        from_us=-NEVER_US,
-        end_us=survey.log_span_us(node)[1],
-        selections=None,
-        gap=gap,
-    )
-    return [group], [Source(node, "", group.id)]
-
-
-def _handed_on(survey: Survey, links: Sequence[ObservedLink]) -> tuple[list[Group], list[Source]]:
-    """Return what a first-tier node hands on: what its links brought it, and what was published at it."""
-    node = links[0].node
-    sources = [*(Source(node, link.name, 0) for link in links), Source(node, "", 0)]
-    stamps = {stamp for source in sources for stamp in survey.stamps(node, link=source.link)}
-    gap = any(survey.gaps_of(node, link=source.link) for source in sources)
-    group = Group(
-        id=0,
-        basis="stamped",
-        # What publishers stamped themselves is exact too, but nothing shows what of that the node never got.
-        exact=stamps == {node} and not gap,
-        stamped_by=tuple(sorted(stamps)),
-        from_us=-NEVER_US,
-        end_us=survey.log_span_us(node)[1],
-        selections=None,
-        gap=gap,
-    )
-    return [group], sources
 
 
 def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bool) -> Group:
@@ -262,64 +294,28 @@ def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bo
     )
 
 
-def _fed_by(link: ObservedLink, *, primary: str, group: Group) -> bool:
-    if link.stamps & set(group.stamped_by):
-        return True
-    if link.upstreams:
-        return primary in link.upstreams
-    if group.basis == "stamped":
-        # The reference stamps everything, so what came without its stamp came from elsewhere. A link that
-        # brought nothing yet is taken to be fed by it, since to leave it out would hide a loss.
-        return not link.stamps and not link.live_rows
-    return True
+def _is_fed(link: ObservedLink, *, primary: str, group: Group) -> bool:
+    """Return whether a link is known to get what a node hands on, through whichever nodes."""
+    return bool(link.stamps & set(group.stamped_by)) or primary in link.survey.nodes_above(link.node, link=link.name)
 
 
-def _ground_to_pair(link: ObservedLink, *, primary: str, group: Group, links: Sequence[ObservedLink]) -> str | None:
-    """Return why a link that nothing is known of is taken to be fed by the reference, or None."""
+def _ground_to_pair(
+    link: ObservedLink, *, primary: str, fed: Sequence[ObservedLink], links: Sequence[ObservedLink]
+) -> str | None:
+    """Return why a link that says nothing of its primary is taken to be fed by the reference, or None.
+
+    Links over MQTT 3.1.1 said nothing in logs of earlier versions, nor do those that may not read a node's notice.
+    """
     if any(link.shares_address(own) for own in links if own.node == primary):
         return None  # it is beside the reference, not below it
-    others = [o for o in links if o.node != primary and (o.node, o.name) != (link.node, link.name)]
-    fed = [other for other in others if other.stamps & set(group.stamped_by) or primary in other.upstreams]
     for other in fed:
         if link.shares_address(other):
             return f"it has an address of {other.title}"
     for other in fed:
         if link.name == other.name:
             return f"it has the name of {other.title}"
-    return None if fed or any(other.node == link.node for other in others) else "it is the only link of its node"
-
-
-def _comparable(
-    link: ObservedLink,
-    group: Group,
-    *,
-    whom: str,
-    groups: list[Group],
-    sources: list[Source],
-    links: Sequence[ObservedLink],
-    notices: list[str],
-) -> Group:
-    """Return a group, or that of its values when a link brought updates without the stamps that the group has."""
-    if group.basis == "unstamped" or link.stamps or not link.live_rows:
-        return group
-    notices.append(f"{link.title} brought no stamps, as over MQTT 3.1.1, so it is compared with {whom} by value.")
-    return _by_value(group, groups=groups, sources=sources, links=links)
-
-
-def _by_value(group: Group, *, groups: list[Group], sources: list[Source], links: Sequence[ObservedLink]) -> Group:
-    """Return the group of the sources of a stamped one whose basis is the values."""
-    own = [(source.node, source.link) for source in sources if source.group == group.id]
-    for other in groups:
-        if other.basis == "unstamped" and own == [(one.node, one.link) for one in sources if one.group == other.id]:
-            return other
-    observed = [link for link in links if (link.node, link.name) in own]
-    by_value = replace(group, id=len(groups), basis="unstamped", exact=False, stamped_by=())
-    if len(observed) == len(own):  # else what was published at the reference is among them, and it is its own clock
-        from_us, end_us = _span_by_value(observed)
-        by_value = replace(by_value, from_us=from_us, end_us=end_us)
-    groups.append(by_value)
-    sources.extend(Source(node, name, by_value.id) for node, name in own)
-    return by_value
+    is_only = sum(other.node == link.node for other in links) == 1
+    return "it is the only link of its node" if is_only and not fed else None
 
 
 def _span_by_value(part: Sequence[ObservedLink]) -> tuple[int, int]:

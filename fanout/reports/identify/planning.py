@@ -11,12 +11,12 @@ from functools import partial
 from typing import Final
 
 from fanout.errors import ReportError
-from fanout.reports.identify.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
+from fanout.reports.identify.pairing import ObservedLink, Pairing, choose_reference, names, observed_links
 from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Group, Reference, Scope, Source, Target
-from fanout.reports.read.survey import NodeConfig, Survey
+from fanout.reports.read.survey import Survey
 from fanout.reports.values.figures import time_of
 
-__all__ = ["basis_statements", "decide_scope"]
+__all__ = ["basis_statements", "decide_scope", "decide_traffic_scope"]
 
 _LOG_END_TOLERANCE_US: Final = 1_000_000
 """Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
@@ -47,21 +47,16 @@ def decide_scope(
             the same rows were given twice.
     """
     reference = choose_reference(survey.roles, requested=requested, first_tier=survey.first_tier)
-    configs = {node: survey.config(node) for node in survey.roles}
-    notices: list[str] = []
-    links = [
-        ObservedLink(survey, node, link, config.since_epoch)
-        for node, config in configs.items()
-        for link in config.links
-    ]
+    links = observed_links(survey)
     in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
-    groups, sources = make_groups(in_window, reference=reference, links=links)
+    pairing = Pairing(in_window, reference=reference, links=links)
+    groups, sources, notices = pairing.groups, pairing.sources, pairing.notices
     targets: list[Target] = []
     left_out: list[str] = []
     for link in links:
         if reference.kind != "union" and link.node in reference.nodes:
             continue
-        group = pair_link(link, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
+        group = pairing.pair(link)
         if group is None:
             left_out.append(link.title)
         else:
@@ -86,7 +81,7 @@ def decide_scope(
     log_notices = [
         *_window_notices(survey, reference=reference, groups=groups, window=window),
         *_file_notices(survey, reference, window=window),
-        *_config_notices(survey, configs),
+        *_config_notices(survey),
         *_end_notices(targets, settle_us=settle_us),
         *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
     ]
@@ -101,6 +96,30 @@ def decide_scope(
         window,
         _cut_off(survey, reference=reference, window=window),
     )
+
+
+def decide_traffic_scope(
+    survey: Survey, *, requested: str | None, settle_us: int, window: AskedWindow = WHOLE
+) -> Scope:
+    """Return the sources whose rows are counted as traffic; nothing is compared, so there are no targets.
+
+    Args:
+        survey: What the first look found.
+        requested: The node whose log to count; None takes the only primary, else the only tap, else all
+            secondaries together.
+        settle_us: The settle horizon.
+        window: What the report is asked to be about.
+
+    Raises:
+        ReportError: The reference is not in the logs or cannot be chosen, or it saw nothing.
+    """
+    only = next(iter(survey.roles)) if len(survey.roles) == 1 else None
+    reference = choose_reference(survey.roles, requested=requested or only, first_tier=survey.first_tier)
+    in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
+    pairing = Pairing(in_window, reference=reference, links=observed_links(survey))
+    if not pairing.groups:
+        raise ReportError(f"{reference.name} has no link in its log", hint="Name another node with --reference")
+    return Scope(reference, settle_us, tuple(pairing.groups), tuple(pairing.sources), (), (), window=window)
 
 
 def basis_statements(scope: Scope) -> tuple[str, ...]:
@@ -321,10 +340,11 @@ def _file_notices(survey: Survey, reference: Reference, *, window: AskedWindow) 
             )
 
 
-def _config_notices(survey: Survey, configs: dict[str, NodeConfig]) -> Iterator[str]:
-    for node, config in configs.items():
-        if survey.roles[node] == "primary":
+def _config_notices(survey: Survey) -> Iterator[str]:
+    for node, role in survey.roles.items():
+        if role == "primary":
             continue
+        config = survey.config(node)
         if not config.stated:
             yield (
                 f"{node}: no start event says what it selects; its selectors are taken from its rows, without excludes."

@@ -78,7 +78,7 @@ def summarize_events(events: DataFrame) -> DataFrame:
     """
     at_us = sf.unix_micros("at")
     complete, detailed = sf.col("event") == "complete", sf.col("event").isin("start", "gap")
-    # What a link reports of a CONNECT that was answered; a broker that is no fanout node gives null.
+    # A link says this once it is answered: "" of a broker that is no fanout node, null where it cannot know.
     upstream = sf.when(sf.col("event") == "state", sf.get_json_object("detail", "$.primary_node"))
     return events.groupBy(
         "node",

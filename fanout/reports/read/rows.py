@@ -32,7 +32,6 @@ __all__ = [
     "struct_of",
     "target_rows",
     "targets_frame",
-    "with_names",
     "within_reference",
 ]
 
@@ -108,10 +107,10 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     return small_frame(spark, rows, schema=_TARGETS)
 
 
-def source_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope) -> DataFrame:
+def source_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
     """Return the rows that the reference logged, with the `group` that each speaks of."""
     rows: list[tuple[object, ...]] = [(source.node, source.link, source.group) for source in scope.sources]
-    sources = small_frame(spark, rows, schema=_SOURCES)
+    sources = small_frame(updates.sparkSession, rows, schema=_SOURCES)
     return updates.join(sf.broadcast(sources), on=["node", "link"], how="inner")
 
 
@@ -175,7 +174,7 @@ def _nobody() -> Column:
     return sf.array().cast("array<int>")
 
 
-def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, targets: Sequence[Target]) -> DataFrame:
+def target_rows(updates: DataFrame, *, scope: Scope, targets: Sequence[Target]) -> DataFrame:
     """Return the rows that the nodes logged for these targets, with the columns `target` and `group`.
 
     Rows of topics that the reference does not select are left out.
@@ -183,7 +182,7 @@ def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, target
     listed: list[tuple[object, ...]] = [
         (target.node, target.link, target.selection.filter, target.id, target.group) for target in targets
     ]
-    places = small_frame(spark, listed, schema=_PLACES)
+    places = small_frame(updates.sparkSession, listed, schema=_PLACES)
     rows = updates.join(sf.broadcast(places), on=["node", "link", "selector"], how="inner")
     return within_reference(rows, scope=scope, targets=targets)
 
@@ -199,13 +198,6 @@ def within_reference(rows: DataFrame, *, scope: Scope, targets: Sequence[Target]
         ids = [target.id for target in targets if target.group == group.id]
         rows = rows.where(matches_any(sf.col("topic"), group.selections) | ~sf.col("target").isin(ids))
     return rows
-
-
-def with_names(by_target: DataFrame, *, spark: SparkSession, scope: Scope) -> DataFrame:
-    """Return rows by target with the columns node, link and selector."""
-    names: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in scope.targets]
-    named = small_frame(spark, names, schema="target int, node string, link string, selector string")
-    return by_target.join(sf.broadcast(named), on="target", how="inner")
 
 
 def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, schema: str | StructType) -> DataFrame:

@@ -1,14 +1,14 @@
 """The replication log as Spark sees it: one StructType for each table, and the values of its coded columns.
 
-`fanout.replog.files.schema` is the contract; a test holds these types equal to it. The codes of `change` and
-`phase` are those of `fanout.replica.update`, repeated here because reports know nothing of the service's
-packages; a test holds them equal too.
+The columns are those of `fanout.replog.files.schema`, the contract. The codes of `change` and `phase` are those of
+`fanout.replica.update`, repeated here because reports know nothing of the service's packages; a test holds them equal.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -19,6 +19,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from fanout.replog.files.schema import EVENTS as LOGGED_EVENTS
+from fanout.replog.files.schema import UPDATES as LOGGED_UPDATES
 
 __all__ = [
     "CHANGE_NEW",
@@ -50,51 +53,23 @@ STATE_DOWN: Final = "down"
 STATE_LIVE: Final = "live"
 """The link's state in which it holds everything."""
 
-_REQUIRED: Final = False
+_TYPES: Final = {
+    pa.string(): StringType(),
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.int8(): ByteType(),
+    pa.bool_(): BooleanType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+}
 
-UPDATES: Final = StructType(
-    [
-        StructField("node", StringType(), _REQUIRED),
-        StructField("role", StringType(), _REQUIRED),
-        StructField("link", StringType(), _REQUIRED),
-        StructField("selector", StringType(), _REQUIRED),
-        StructField("link_epoch", LongType(), _REQUIRED),
-        StructField("log_pos", LongType(), _REQUIRED),
-        StructField("node_epoch", LongType(), _REQUIRED),
-        StructField("topic", StringType(), _REQUIRED),
-        StructField("digest", LongType(), _REQUIRED),
-        StructField("payload_bytes", IntegerType(), _REQUIRED),
-        StructField("qos", ByteType(), _REQUIRED),
-        StructField("retain", BooleanType(), _REQUIRED),
-        StructField("change", ByteType(), _REQUIRED),
-        StructField("phase", ByteType(), _REQUIRED),
-        StructField("flags", IntegerType(), _REQUIRED),
-        StructField("stamp_primary", StringType()),
-        StructField("stamp_epoch", LongType()),
-        StructField("sequence", LongType()),
-        StructField("origin", TimestampType()),
-        StructField("applied", TimestampType(), _REQUIRED),
-    ]
-)
+
+def _struct(schema: pa.Schema) -> StructType:
+    plain = [(field, field.type.value_type if pa.types.is_dictionary(field.type) else field.type) for field in schema]
+    return StructType([StructField(field.name, _TYPES[kind], field.nullable) for field, kind in plain])
+
+
+UPDATES: Final = _struct(LOGGED_UPDATES)
 """A row for each update published at a node or applied through a link."""
 
-EVENTS: Final = StructType(
-    [
-        StructField("node", StringType(), _REQUIRED),
-        StructField("role", StringType(), _REQUIRED),
-        StructField("link", StringType(), _REQUIRED),
-        StructField("selector", StringType(), _REQUIRED),
-        StructField("link_epoch", LongType(), _REQUIRED),
-        StructField("log_pos", LongType(), _REQUIRED),
-        StructField("node_epoch", LongType(), _REQUIRED),
-        StructField("at", TimestampType(), _REQUIRED),
-        StructField("event", StringType(), _REQUIRED),
-        StructField("state", StringType(), _REQUIRED),
-        StructField("evidence", StringType(), _REQUIRED),
-        StructField("topics", LongType(), _REQUIRED),
-        StructField("digest", LongType(), _REQUIRED),
-        StructField("lag_us", LongType()),
-        StructField("detail", StringType(), _REQUIRED),
-    ]
-)
+EVENTS: Final = _struct(LOGGED_EVENTS)
 """A row for each change of state, heartbeat, start and stop."""

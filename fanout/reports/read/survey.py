@@ -72,7 +72,7 @@ class EventSummary:
     stop_us: int | None
     """When the node stopped in good order; None when it did not, or for a link."""
     upstreams: tuple[str, ...]
-    """The fanout nodes that answered this link's CONNECT; empty for a foreign broker."""
+    """The fanout nodes that this link was connected to, and "" for primaries that were none for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,14 @@ class Survey:
 
     def upstreams(self, node: str, *, link: str) -> frozenset[str]:
         """Return the fanout nodes that a link was connected to."""
-        return frozenset(name for row in self._events_of(node) if row.link == link for name in row.upstreams)
+        return frozenset(name for name in self._named(node, link=link) if name)
+
+    def is_beside_nodes(self, node: str, *, link: str) -> bool:
+        """Return whether a link was connected to no fanout node for certain."""
+        return self._named(node, link=link) == {""}
+
+    def _named(self, node: str, *, link: str) -> set[str]:
+        return {name for row in self._events_of(node) if row.link == link for name in row.upstreams}
 
     def nodes_above(self, node: str, *, link: str) -> frozenset[str]:
         """Return the fanout nodes between a link and the top: those that it was connected to, and those above them."""

@@ -6,7 +6,7 @@ Every text is escaped here; nothing in a chart comes from a log unescaped.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
@@ -14,6 +14,7 @@ from typing import Final
 
 from fanout.reports.render.wording import count, printable
 from fanout.reports.values.document import LagPoint, LagSeries, Propagation, TargetReport
+from fanout.reports.values.figures import FinalFigures, StampedFigures
 
 __all__ = [
     "BARS_MAX",
@@ -40,6 +41,14 @@ _BAR_HEIGHT: Final = 22
 _LABEL_LENGTH_MAX: Final = 36
 
 
+_UPDATES: Final = {"applied": "applied", "reobtained": "re-obtained"} | {
+    name: name for name in ("conflated", "unknown", "missing")
+}
+_VALUES: Final = {name: name for name in ("equal", "pending", "unknown", "extra", "absent", "different")}
+_LACKING: Final = ("missing", "unknown", "different", "absent", "extra")
+"""Pieces by which a bar is one of the worst."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One bar: a name and the lengths of its pieces, each with the class that colours it."""
@@ -55,40 +64,12 @@ class Bar:
 
 def update_bars(targets: Sequence[TargetReport]) -> list[Bar]:
     """Return a bar for each stamped selector, the worst first when there are too many."""
-    found: list[tuple[int, Bar]] = []
-    for target in targets:
-        figures = target.stamped
-        if figures is not None and figures.expected:
-            pieces = (
-                ("applied", figures.applied),
-                ("re-obtained", figures.reobtained),
-                ("conflated", figures.conflated),
-                ("unknown", figures.unknown),
-                ("missing", figures.missing),
-            )
-            found.append((figures.missing + figures.unknown, Bar(_label(target), pieces)))
-    return _worst(found)
+    return _bars((target, target.stamped) for target in targets)
 
 
 def final_bars(targets: Sequence[TargetReport]) -> list[Bar]:
     """Return a bar for each selector's final values, the worst first when there are too many."""
-    found: list[tuple[int, Bar]] = []
-    for target in targets:
-        final = target.final
-        if final is None:
-            continue
-        pieces = (
-            ("equal", final.equal),
-            ("pending", final.pending),
-            ("unknown", final.unknown),
-            ("extra", final.extra),
-            ("absent", final.absent),
-            ("different", final.different),
-        )
-        bar = Bar(_label(target), pieces)
-        if bar.total:
-            found.append((final.different + final.absent + final.extra + final.unknown, bar))
-    return _worst(found)
+    return _bars((target, target.final) for target in targets)
 
 
 def bars(found: Sequence[Bar], *, title: str) -> str:
@@ -262,7 +243,16 @@ def _label(target: TargetReport) -> str:
     return printable(f"{target.node}/{target.link} {target.filter}")
 
 
-def _worst(found: list[tuple[int, Bar]]) -> list[Bar]:
+def _bars(figures: Iterable[tuple[TargetReport, StampedFigures | FinalFigures | None]]) -> list[Bar]:
+    found: list[tuple[int, Bar]] = []
+    for target, of_target in figures:
+        if of_target is None:
+            continue
+        names = _UPDATES if isinstance(of_target, StampedFigures) else _VALUES
+        pieces = {kind: getattr(of_target, name) for name, kind in names.items()}
+        bar = Bar(_label(target), tuple(pieces.items()))
+        if bar.total:
+            found.append((sum(pieces.get(kind, 0) for kind in _LACKING), bar))
     if len(found) > BARS_MAX:
         found = sorted(found, key=lambda entry: -entry[0])[:BARS_MAX]
     return [bar for _, bar in found]

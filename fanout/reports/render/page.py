@@ -155,11 +155,11 @@ def _chart(report: Report, key: str) -> str:
     """Return what is drawn above a table; an empty string for most."""
     match key:
         case "updates-stamped":
-            return _update_chart(report)
+            return _bar_chart(charts.update_bars(report.targets), "Shares of the expected updates", len(report.targets))
         case "over-time":
             return "" if report.over_time is None else _wide(strips(report.over_time))
         case "final-values":
-            return _final_chart(report)
+            return _bar_chart(charts.final_bars(report.targets), "Shares of the final values", len(report.targets))
         case "prefixes":
             return "" if report.prefix_map is None else heat_map(report.prefix_map)
         case "propagation":
@@ -202,30 +202,15 @@ def _class(column: Head, cell: Cell | None = None) -> str:
     return f' class="{" ".join(names)}"' if names else ""
 
 
-def _legend(names: list[tuple[str, str]]) -> str:
+def _legend(names: list[tuple[str, str]], *, lines: bool = False) -> str:
+    """Return what the colours of a chart mean, each with a piece of its bars or lines."""
+    width, height = (18, 8) if lines else (11, 11)
+    mark = '<path class="line {}" d="M1 4h16"/>' if lines else '<rect class="{}" width="11" height="11"/>'
     entries = "".join(
-        f'<li><svg width="11" height="11" aria-hidden="true"><rect class="{kind}" width="11" height="11"/></svg>'
-        f"{escape(name)}</li>"
+        f'<li><svg width="{width}" height="{height}" aria-hidden="true">{mark.format(kind)}</svg>{escape(name)}</li>'
         for kind, name in names
     )
     return f'<ul class="legend">{entries}</ul>'
-
-
-def _line_legend(names: list[tuple[str, str]]) -> str:
-    entries = "".join(
-        f'<li><svg width="18" height="8" aria-hidden="true"><path class="line {kind}" d="M1 4h16"/></svg>'
-        f"{escape(name)}</li>"
-        for kind, name in names
-    )
-    return f'<ul class="legend">{entries}</ul>'
-
-
-def _update_chart(report: Report) -> str:
-    return _bar_chart(charts.update_bars(report.targets), "Shares of the expected updates", len(report.targets))
-
-
-def _final_chart(report: Report) -> str:
-    return _bar_chart(charts.final_bars(report.targets), "Shares of the final values", len(report.targets))
 
 
 def _bar_chart(found: list[charts.Bar], title: str, targets: int) -> str:
@@ -269,7 +254,7 @@ def _lag_over_time(report: Report) -> str:
     more = len(report.lag.over_time) - len(series)
     left = f"; {more} more links are in the JSON" if more else ""
     return (
-        _line_legend([("p50", "p50"), ("p99", "p99"), ("most", "longest")])
+        _legend([("p50", "p50"), ("p99", "p99"), ("most", "longest")], lines=True)
         + f'<div class="charts">{drawn}</div>'
         + f'<p class="note">By the time of stamping (UTC), in windows of {report.lag.window_s:g} s{left}.</p>'
     )
@@ -280,8 +265,8 @@ def _lag_shares(report: Report) -> str:
     lines = sorted(report.lag.propagation, key=lambda p: -p.lag.p99_us)[: charts.LINES_MAX]
     if not lines:
         return ""
-    legend = _line_legend([(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)])
+    names = [(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)]
     left = len(lines) < len(report.lag.propagation)
     cut = f'<p class="note">The {len(lines)} slowest of {count(len(report.lag.propagation))}.</p>' if left else ""
     title = "<h3>Share of updates that took less than a time, as the clocks say</h3>"
-    return title + legend + _wide(charts.cumulative_lines(lines)) + cut
+    return title + _legend(names, lines=True) + _wide(charts.cumulative_lines(lines)) + cut

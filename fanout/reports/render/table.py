@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from fanout.reports.render.wording import (
     NBSP,
@@ -20,7 +20,8 @@ from fanout.reports.render.wording import (
     seconds,
     timestamp,
 )
-from fanout.reports.values.figures import Listed
+from fanout.reports.values.document import TargetReport
+from fanout.reports.values.figures import AtLink, AtSelector, Listed
 
 __all__ = [
     "LINK",
@@ -123,36 +124,19 @@ def delay(name: str, get: Callable[[Entry], int | None], tone: Tone = "", *, opt
     return Column(name, lambda entry: Cell(duration(get(entry)), tone), optional=optional)
 
 
-class _AtLink(Protocol):
-    @property
-    def node(self) -> str: ...
-    @property
-    def link(self) -> str: ...
-
-
-class _AtSelector(_AtLink, Protocol):
-    @property
-    def filter(self) -> str: ...
-
-
-class _AtTarget(_AtSelector, Protocol):
-    @property
-    def exclude(self) -> tuple[str, ...]: ...
-
-
 def selector_cell(topic_filter: str, exclude: tuple[str, ...]) -> Cell:
     """Return a selector, with how many filters it excludes: they would take more room than all figures."""
     excluded = f" ({len(exclude)} excluded)" if exclude else ""
     return Cell(printable(topic_filter) + excluded)
 
 
-LINK: Final[tuple[Column[_AtLink], ...]] = (text("node", lambda one: one.node), text("link", lambda one: one.link))
+LINK: Final[tuple[Column[AtLink], ...]] = (text("node", lambda one: one.node), text("link", lambda one: one.link))
 """Says which link an entry is about."""
 
-PLACE: Final[tuple[Column[_AtSelector], ...]] = (*LINK, text("selector", lambda one: one.filter))
+PLACE: Final[tuple[Column[AtSelector], ...]] = (*LINK, text("selector", lambda one: one.filter))
 """Says which selector of a link an entry is about."""
 
-TARGET: Final[tuple[Column[_AtTarget], ...]] = (
+TARGET: Final[tuple[Column[TargetReport], ...]] = (
     *LINK,
     Column("selector", lambda one: selector_cell(one.filter, one.exclude), numeric=False),
 )

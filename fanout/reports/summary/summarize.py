@@ -50,7 +50,7 @@ def summarize(
     for target in report.targets:
         targets[target.node].append(target)
     nodes = [_node(node, found, report, cut_off=cut_off) for node, found in targets.items()]
-    nodes += [_left_out(node) for node in _not_compared(report)]
+    nodes += [NodeSummary(node=node, answer="nothing_judged") for node in _not_compared(report)]
     nodes.sort(key=_badness)
     return Summary(
         answer=_of_all([node.answer for node in nodes]),
@@ -90,26 +90,6 @@ def _not_compared(report: Report) -> list[str]:
     if report.reference is not None:
         known.update(report.reference.nodes)
     return [log.node for log in report.logs if log.role == "secondary" and log.node not in known]
-
-
-def _left_out(node: str) -> NodeSummary:
-    return NodeSummary(
-        node=node,
-        answer="nothing_judged",
-        complete_percent_at_least=None,
-        complete_percent_at_most=None,
-        missing=0,
-        missing_is_exact=False,
-        unknown=0,
-        first_missing=None,
-        last_missing=None,
-        going_on=None,
-        causes=(),
-        prefixes=(),
-        topics_behind=None,
-        topics_different=None,
-        never_held=(),
-    )
 
 
 def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off: bool) -> NodeSummary:

@@ -15,6 +15,8 @@ from pydantic import AwareDatetime
 from fanout.escaping import printable_json
 from fanout.reports.read.scope import Basis, ReferenceKind
 from fanout.reports.values.figures import (
+    AtLink,
+    AtSelector,
     Distribution,
     FinalFigures,
     LagFigures,
@@ -155,12 +157,9 @@ class LogSummary(Value):
     """Rows inside the log that are not there without a gap that says why."""
 
 
-class TargetReport(Value):
+class TargetReport(AtSelector):
     """One selector of one link."""
 
-    node: str
-    link: str
-    filter: str
     exclude: tuple[str, ...]
     basis: Basis
     """`stamped`: exact by identity, relative to the reference. `unstamped`: lower bounds on losses."""
@@ -181,12 +180,9 @@ class TargetReport(Value):
     """Null with `until`: they are of the end of the logs, which is not the end of the window."""
 
 
-class PrefixFigures(Value):
+class PrefixFigures(AtSelector):
     """Updates by identity under one topic prefix."""
 
-    node: str
-    link: str
-    filter: str
     prefix: str
     expected: int
     missing: int
@@ -212,11 +208,9 @@ class CompletenessPoint(Value):
     unknown: int
 
 
-class CompletenessSeries(Value):
+class CompletenessSeries(AtLink):
     """What one link had to get over time, over all of its selectors; windows in which that was nothing are left out."""
 
-    node: str
-    link: str
     points: tuple[CompletenessPoint, ...]
 
 
@@ -247,12 +241,9 @@ class PrefixNodes(Value):
     nodes: tuple[PrefixAtNode, ...]
 
 
-class MissingUpdate(Value):
+class MissingUpdate(AtSelector):
     """One update that a node lacks."""
 
-    node: str
-    link: str
-    filter: str
     topic: str
     primary: str
     epoch: int
@@ -263,12 +254,9 @@ class MissingUpdate(Value):
     cause: MissingCause
 
 
-class MissingTopic(Value):
+class MissingTopic(AtSelector):
     """One topic of which a node lacks updates."""
 
-    node: str
-    link: str
-    filter: str
     topic: str
     missing: int
     unknown: int
@@ -283,22 +271,16 @@ class MissingTopic(Value):
     """That of most of the missing."""
 
 
-class DifferingTopic(Value):
+class DifferingTopic(AtSelector):
     """One topic whose final value is not the reference's."""
 
-    node: str
-    link: str
-    filter: str
     topic: str
     verdict: Literal["different", "absent", "extra"]
 
 
-class RepeatedTopic(Value):
+class RepeatedTopic(AtSelector):
     """One topic whose values repeat, so that without stamps losses on it can stay unseen."""
 
-    node: str
-    link: str
-    filter: str
     topic: str
     reference_updates: int
 
@@ -317,12 +299,9 @@ class CorrectedLag(Value):
     bounds of the difference, and what wide buckets of times far from zero may cost."""
 
 
-class Propagation(Value):
+class Propagation(AtSelector):
     """Propagation time: applied by the node's clock less stamped by the stamping node's. Never clamped."""
 
-    node: str
-    link: str
-    filter: str
     stamped_by: str
     lag: LagFigures
     """As the two clocks say it."""
@@ -330,15 +309,13 @@ class Propagation(Value):
     """Null when the difference of the clocks is not known from both sides."""
 
 
-class RoundTrip(Value):
+class RoundTrip(AtLink):
     """Round trip of a link's heartbeat through the primary: one clock."""
 
-    node: str
-    link: str
     lag: LagFigures
 
 
-class ClockDifference(Value):
+class ClockDifference(AtLink):
     """How far a node's clock is ahead of the clock that stamped its updates; negative when it is behind.
 
     No update arrives before it was stamped, so the least propagation time is more than the difference. The
@@ -347,8 +324,6 @@ class ClockDifference(Value):
     all hops from the stamping node on are added up. Clocks that were set meanwhile have no one difference.
     """
 
-    node: str
-    link: str
     stamped_by: str
     at_most_us: int
     """The least propagation time."""
@@ -374,20 +349,16 @@ class LagPoint(Value):
     corrected_most_us: int | None = None
 
 
-class LagSeries(Value):
+class LagSeries(AtLink):
     """Propagation time of one link over time."""
 
-    node: str
-    link: str
     stamped_by: str
     points: tuple[LagPoint, ...]
 
 
-class PrefixLag(Value):
+class PrefixLag(AtLink):
     """Propagation time of the updates under one topic prefix at one link, over its selectors."""
 
-    node: str
-    link: str
     stamped_by: str
     prefix: str
     lag: Distribution
@@ -435,11 +406,9 @@ class LagSection(Value):
     """How many of those that stamped have no figures of their own: too many, they are added up as `(others)`."""
 
 
-class ReadySummary(Value):
+class ReadySummary(AtLink):
     """How often a link connected, and how long it took to hold everything."""
 
-    node: str
-    link: str
     attempts: int
     ready: int
     first_live: AwareDatetime | None
@@ -452,11 +421,9 @@ class ReadySummary(Value):
     tear_downs: int
 
 
-class Attempt(Value):
+class Attempt(AtLink):
     """One time that a link became ready."""
 
-    node: str
-    link: str
     connecting: AwareDatetime
     live: AwareDatetime
     ready_s: float

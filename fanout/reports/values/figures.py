@@ -13,6 +13,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 from fanout.reports.read.scope import NEVER_US
 
 __all__ = [
+    "AtLink",
+    "AtSelector",
     "Cumulative",
     "FinalFigures",
     "LagFigures",
@@ -60,6 +62,19 @@ class Value(BaseModel):
         use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
     )
+
+
+class AtLink(Value):
+    """A value of one link."""
+
+    node: str
+    link: str
+
+
+class AtSelector(AtLink):
+    """A value of one selector of a link."""
+
+    filter: str
 
 
 def goes_on(missing: int, *, within: int, after: int) -> bool:

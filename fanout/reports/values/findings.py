@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from fanout.reports.read.scope import Basis
-from fanout.reports.values.figures import Listed, Value
+from fanout.reports.values.figures import AtLink, AtSelector, Listed, Value
 
 __all__ = [
     "ApartTopic",
@@ -32,11 +32,9 @@ __all__ = [
 ]
 
 
-class LinkEpoch(Value):
+class LinkEpoch(AtLink):
     """One epoch of a link: the life of one MQTT session, as far as one process of its node saw it."""
 
-    node: str
-    link: str
     process: int
     """The node epoch: which process of the node logged it."""
     epoch: int
@@ -61,11 +59,9 @@ class LinkEpoch(Value):
     """The last event of it in the log, a heartbeat of the link included."""
 
 
-class LinkSnapshots(Value):
+class LinkSnapshots(AtLink):
     """The epochs of one link in numbers."""
 
-    node: str
-    link: str
     epochs: int
     ready: int
     never: int
@@ -88,12 +84,9 @@ class SnapshotSection(Value):
     """The latest first."""
 
 
-class Member(Value):
-    """What one node holds of one selector at the end of its log."""
+class Member(AtLink):
+    """What one node holds of one selector at the end of its log; without a link, what was published at it."""
 
-    node: str
-    link: str
-    """An empty string for what was published at the node itself."""
     topics: int | None
     """Null with `until`, like everything that is said of the end of the logs."""
     digest: str | None
@@ -128,11 +121,9 @@ class ConvergenceSet(Value):
     """The begin of the latest window in which all were the same."""
 
 
-class HeldValue(Value):
+class HeldValue(AtLink):
     """What one member holds of one topic."""
 
-    node: str
-    link: str
     digest: str | None
     """Null when it holds no value."""
 
@@ -155,12 +146,9 @@ class ConvergenceSection(Value):
     """The width of the windows over time."""
 
 
-class StallFigures(Value):
+class StallFigures(AtSelector):
     """Topics of one selector of one link, by whether the newest settled update came."""
 
-    node: str
-    link: str
-    filter: str
     basis: Basis
     current: int
     """The node has the reference's newest settled update of the topic, or a newer one."""
@@ -176,12 +164,9 @@ class StallFigures(Value):
     """The longest time by which a stalled topic is behind; null when none is, or none of them ever came."""
 
 
-class StalledTopic(Value):
+class StalledTopic(AtSelector):
     """One topic that stopped at a node."""
 
-    node: str
-    link: str
-    filter: str
     topic: str
     basis: Basis
     newest: AwareDatetime | None

@@ -56,29 +56,29 @@ class NodeSummary(Value):
 
     node: str
     answer: Answer
-    complete_percent_at_least: float | None
+    complete_percent_at_least: float | None = None
     """Null when nothing can be proved."""
-    complete_percent_at_most: float | None
+    complete_percent_at_most: float | None = None
     """Null when nothing was expected. Equal to the other one when the share is exact."""
-    missing: int
-    missing_is_exact: bool
+    missing: int = 0
+    missing_is_exact: bool = False
     """False when more may be missing than could be counted."""
-    unknown: int
-    first_missing: AwareDatetime | None
+    unknown: int = 0
+    first_missing: AwareDatetime | None = None
     """When the first update that is missing was published; null when none is, or without stamps."""
-    last_missing: AwareDatetime | None
-    going_on: bool | None
+    last_missing: AwareDatetime | None = None
+    going_on: bool | None = None
     """Whether the loss had not ended by the end of what was judged; null when nothing is missing, or without stamps."""
-    causes: tuple[CauseCount, ...]
+    causes: tuple[CauseCount, ...] = ()
     """Of the missing, most first; those that are 0 are left out."""
-    prefixes: tuple[PrefixMissing, ...]
+    prefixes: tuple[PrefixMissing, ...] = ()
     """The topic prefixes that lack most, at most three, most first, each a twentieth of it or more; topics where
     prefixes were not asked for."""
-    topics_behind: int | None
+    topics_behind: int | None = None
     """Topics of which the newest update never came; null when the report does not look for them."""
-    topics_different: int | None
+    topics_different: int | None = None
     """Topics whose final value is not the reference's; null when the report does not compare them."""
-    never_held: tuple[str, ...]
+    never_held: tuple[str, ...] = ()
     """Selectors of which the node never held everything."""
 
 

@@ -1,4 +1,4 @@
-"""Context shared by the parts of one server: configuration, clock, counters, log, timer, pacer and read buffer."""
+"""Context shared by the parts of one server: configuration, clock, counters, log, timer, pacer, pauses, read buffer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fanout.config import ServerConfig
 from fanout.server.base.counters import Counters
 from fanout.server.base.pacing import Pacer
+from fanout.server.base.pauses import Pauses
 from fanout.server.base.ports import Clock, Logger
 from fanout.server.base.timer import Timer
 
@@ -29,5 +30,7 @@ class ServerContext:
     """Runs actions when they are due."""
     pacer: Pacer
     """Gives turns to connections with much to send."""
+    pauses: Pauses
+    """Tells of times in which the process did not run."""
     read_buffer: memoryview
     """Buffer that all connections read into; each read is processed before the next one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from fanout.server.base.pauses import Pauses
 from fanout.server.base.ports import Clock
 
 __all__ = ["Paced", "Pacer"]
@@ -28,9 +29,10 @@ class Paced(Protocol):
 class Pacer:
     """Gives connections turns, one piece each."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, pauses: Pauses) -> None:
         """Make a pacer with a clock; it is used inside the event loop only."""
         self._clock = clock
+        self._pauses = pauses
         self._waiting: dict[Paced, None] = {}  # in order of turn
         self._handle: asyncio.Handle | None = None
 
@@ -52,7 +54,9 @@ class Pacer:
 
     def _run(self) -> None:
         self._handle = None
-        until_s = self._clock.monotonic() + PIECE_S
+        now_s = self._clock.monotonic()
+        self._pauses.check(now_s)
+        until_s = now_s + PIECE_S
         for _ in range(_TURNS_MAX):
             if not self._waiting:
                 return

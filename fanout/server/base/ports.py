@@ -104,6 +104,8 @@ class SessionFound(enum.Enum):
     """It has come here."""
     NONE = "none"
     """There is none."""
+    LOST = "lost"
+    """There is none any more: the member that had it is gone, and it could not go on elsewhere."""
     OF_ANOTHER_USER = "of another user"
     """It belongs to another user, and stays where it is."""
     UNKNOWN = "unknown"
@@ -118,11 +120,20 @@ class SessionFinder(Protocol):
         """Whether this node may go on with its own sessions: False while others may take it for dead."""
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
+
+    @property
     def is_leaving(self) -> bool:
         """Whether this node gives its sessions away, and takes no client any more."""
 
-    def began(self, client_id: str) -> None:
-        """Note that the session of a client begins here, or goes on here: what is older elsewhere ends."""
+    def began(self, client_id: str, *, is_copied: bool) -> None:
+        """Note that the session of a client begins here, or goes on here: what is older elsewhere ends.
+
+        Args:
+            client_id: Its Client Identifier.
+            is_copied: Whether it is copied now, where copies are kept.
+        """
 
     def epoch_of(self, client_id: str) -> bytes:
         """Return since when the session of a client is this node's, as the pool writes it."""

@@ -156,7 +156,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Process a part of the packet stream; ignored while closing, when a transport may still deliver one."""
         if self.is_closing():
             return
-        self._last_received_s = self._context.clock.monotonic()
+        self._last_received_s = now_s = self._context.clock.monotonic()
+        if now_s > self._context.pauses.until_s:  # in line: each read asks
+            self._context.pauses.look()
+            if self.is_closing():
+                return
         self._context.counters.received_bytes += len(data)
         if self._suspended and self._decoder.fault is not None:
             return

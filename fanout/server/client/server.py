@@ -31,6 +31,7 @@ from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import Counters, EntryFault, Limit, ServerStats
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.pacing import Pacer
+from fanout.server.base.pauses import Pauses
 from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
 from fanout.server.base.timer import Timer
 from fanout.server.client.authorization_flow import AuthorizationFlow
@@ -97,13 +98,16 @@ class Server:
             retain_available: True when clients may publish retained messages.
             stamps: Count of all updates that are served here, for the links of other nodes; None when there is none.
         """
+        self.pauses = Pauses()
+        """Tells of times in which the process did not run."""
         self.context = context = ServerContext(
             config=config,
             clock=clock,
             counters=Counters(),
             logger=logger,
             timer=Timer(clock),
-            pacer=Pacer(clock),
+            pacer=Pacer(clock, self.pauses),
+            pauses=self.pauses,
             read_buffer=memoryview(bytearray(_READ_BYTES)),
         )
         """Shared objects of its parts."""
@@ -235,6 +239,7 @@ class Server:
         Returns:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
+        self.pauses.check(self._clock.monotonic())
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
         if self.registry.overflowed:

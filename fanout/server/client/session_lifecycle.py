@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -31,12 +32,15 @@ from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import ShareGroup
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
+from fanout.server.session.session_fence import SessionFence
 from fanout.server.session.wills import WillMessage
 
 __all__ = ["SessionLifecycles"]
 
 _CHECKED_MAX: Final = 256
 """Limit of sessions and subscriptions that are checked in one turn of the event loop."""
+_LOST: Final = "The server that had the session is gone, and its messages are not held any more"
+"""Reason String of a CONNACK with Session Present 0."""
 _FREED_MAX: Final = 5_000
 """Limit of messages that are freed in one turn of the event loop: some milliseconds."""
 
@@ -70,6 +74,8 @@ class SessionLifecycles:
         """Finds sessions at other nodes; None for a node that is in no pool."""
         self.keepers = SessionKeepers(bytes_max=context.config.write_buffer_high_bytes)
         """Keep sessions outside of this process."""
+        self.fence = SessionFence()
+        """Up while another member of the pool may take this node for dead."""
         self._config = context.config
         self._registry = registry
         self._authorization = authorization
@@ -77,6 +83,7 @@ class SessionLifecycles:
         self._gate = gate
         self._timer = context.timer
         self._clock = context.clock
+        self._pauses = context.pauses
         self._counters = context.counters
         self._logger = context.logger
         self._ending_overflowed = False
@@ -92,12 +99,14 @@ class SessionLifecycles:
         if finder is not None and finder.is_leaving:
             reason_code, properties = self.farewell(ReasonCode.USE_ANOTHER_SERVER)
             connection.refuse(reason_code, properties=properties)
+        elif self._is_fenced_off(terms):
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="this node hears no other member")
         elif finder is None or terms.clean_start:
             self._attach(connection, terms, access)
         elif self._registry.get(terms.client_id) is None:
             user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)
             found = finder.find(terms.client_id, user=user, superuser=superuser)
-            connection.suspend()
+            connection.suspend(found.cancel)
             found.add_done_callback(partial(self._found, connection, terms, access))
         elif finder.may_resume:
             self._attach(connection, terms, access)
@@ -108,17 +117,28 @@ class SessionLifecycles:
         self, connection: ClientConnection, terms: Terms, access: Access | None, found: asyncio.Future[SessionFound]
     ) -> None:
         """Go on with a client once it is known where its session is."""
-        if connection.is_closing():
+        if connection.is_closing() or found.cancelled():
             return
         if access is not None and self._gate is not None and not self._gate.admits(access.identity):
             self._refuse(connection, terms, ReasonCode.NOT_AUTHORIZED, reason="its rights have changed")
+        elif self._is_fenced_off(terms):
+            self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="this node hears no other member")
         elif found.result() is SessionFound.UNKNOWN and self._registry.get(terms.client_id) is None:
             self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="its session is not here yet")
         elif found.result() is SessionFound.OF_ANOTHER_USER:
             self._refuse(connection, terms, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason="another user's session")
         else:
+            if found.result() is SessionFound.LOST:
+                terms = replace(terms, properties=replace(terms.properties, reason_string=_LOST))
             self._attach(connection, terms, access)
         connection.resume()
+
+    def _is_fenced_off(self, terms: Terms) -> bool:
+        """Return whether a client asks for a durable session that this node may not serve now."""
+        if self.finder is None or not self.finder.is_fenced:
+            return False
+        session = self._registry.get(terms.client_id)
+        return terms.session_expiry_s > 0 or (session is not None and session.expiry_s > 0)
 
     def _refuse(self, connection: ClientConnection, terms: Terms, reason_code: ReasonCode, *, reason: str) -> None:
         self._logger.info("client_refused", client_id=terms.client_id, reason=reason, address=connection.address)
@@ -177,7 +197,7 @@ class SessionLifecycles:
         session.expiry_s = terms.session_expiry_s
         self.connection_of[session] = connection
         if self.finder is not None:
-            self.finder.began(session.client_id)
+            self.finder.began(session.client_id, is_copied=session.outlives_node)
         self._logger.debug(
             "client_connected",
             client_id=session.client_id,
@@ -212,11 +232,13 @@ class SessionLifecycles:
             expiry_s: Seconds until it ends.
             will_s: Seconds until its Will Message, 0 for now; None when it has none, or its end comes first.
         """
-        session.expiry = self._timer.after(expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
+        if self.fence.hold_deadlines(session, expiry_s=expiry_s, will_s=will_s):
+            return
+        session.expiry = self._timer.after(expiry_s, lambda: self._expire(session))  # [MQTT-3.1.2-23]
         if will_s == 0:
             self._publish_will(session)
         elif will_s is not None:
-            session.will_deadline = self._timer.after(will_s, lambda: self._publish_will(session))
+            session.will_deadline = self._timer.after(will_s, lambda: self._expire_will(session))
 
     def cancel_deadlines(self, session: Session) -> None:
         """Let nothing happen to a session by the time."""
@@ -224,6 +246,39 @@ class SessionLifecycles:
             if deadline is not None:
                 deadline.cancel()
         session.expiry = session.will_deadline = None
+        self.fence.forget(session)
+
+    def raise_fence(self) -> int:
+        """Serve durable sessions no more, until `lower_fence`: their connections and deadlines end.
+
+        Everything at once: another node may have these sessions from the next moment on.
+
+        Returns:
+            The number of connections.
+        """
+        if self.fence.is_up:
+            return 0
+        self.fence.is_up = True
+        now_s = self._clock.monotonic()
+        for session in self._registry:
+            expiry, will = session.expiry, session.will_deadline
+            if expiry is not None:
+                will_s = None if will is None or session.will is None else max(0.0, will.at_s - now_s)
+                self.cancel_deadlines(session)
+                self.fence.hold_deadlines(session, expiry_s=max(0.0, expiry.at_s - now_s), will_s=will_s)
+        reason_code, properties = self.farewell(ReasonCode.SERVER_BUSY)  # 0x88 is of CONNACK only (section 3.14.2.1)
+        durable = [connection for session, connection in self.connection_of.items() if session.expiry_s]
+        for connection in durable:
+            connection.disconnect(reason_code, properties=properties)
+        return len(durable)
+
+    def lower_fence(self) -> None:
+        """Serve durable sessions again: their deadlines go on with what remained, and Will Messages are published."""
+        deadlines, wills = self.fence.lower()
+        for session, held in deadlines.items():
+            self.set_deadlines(session, expiry_s=held.expiry_s, will_s=held.will_s)
+        for session, will in wills:
+            self._send_will(session, will)
 
     def revoke_lost(self, session: Session) -> int:
         """Remove subscriptions that the rules do not grant (any more); return the number that was checked."""
@@ -350,6 +405,8 @@ class SessionLifecycles:
         """End the session of a client, and its connection (0x8E), because it began a session elsewhere."""
         session = self._registry.get(client_id)
         if session is not None:
+            if self.fence.is_up:
+                session.will = None  # it is that of the node at which the client is, or which has the session
             self._counters.takeovers += session in self.connection_of
             self._end_client(session, ReasonCode.SESSION_TAKEN_OVER)
 
@@ -421,6 +478,16 @@ class SessionLifecycles:
         self._registry.unsubscribe(session, Unsubscribe(0, tuple(lost)))
         self.note_subscriptions(session)
 
+    def _expire(self, session: Session) -> None:
+        self._pauses.check(self._clock.monotonic())
+        if not self.fence.is_up:  # else its deadlines stand still since now
+            self._end_session(session)
+
+    def _expire_will(self, session: Session) -> None:
+        self._pauses.check(self._clock.monotonic())
+        if not self.fence.is_up:
+            self._publish_will(session)
+
     def _end_session(self, session: Session) -> None:
         self.cancel_deadlines(session)
         self.redeliver(self._registry.end(session))
@@ -432,6 +499,8 @@ class SessionLifecycles:
         if will is None:
             return
         self.keepers.note(session.client_id)
+        if self.fence.hold_will(session, will):
+            return
         if self._ending_overflowed:
             self._late_wills.append((session, will))
         else:

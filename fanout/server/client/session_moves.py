@@ -188,7 +188,7 @@ class SessionMoves:
         """
         return export_state(
             session,
-            expiry_left_ms=self._left_ms(session.expiry, whole_s=session.expiry_s),
+            expiry_left_ms=self._expiry_left_ms(session),
             will_left_ms=self._will_left_ms(session),
             messages=messages,
             waiting=waiting,
@@ -220,7 +220,7 @@ class SessionMoves:
         if session is None:
             return
         self._lifecycles.cancel_deadlines(session)
-        self._lifecycles.keepers.note(client_id)
+        self._lifecycles.keepers.note_moved(client_id)
         kept = {position for _, position in queued(session, keep)}
         left = [message for message, position in queued(session) if position not in kept]
         self._lifecycles.redeliver(self._registry.end(session, undelivered=left))
@@ -330,9 +330,16 @@ class SessionMoves:
         will = session.will
         if will is None or will.delay_s >= session.expiry_s:  # [MQTT-3.1.3-9]
             return None
-        return self._left_ms(session.will_deadline, whole_s=will.delay_s, at_least=0)
+        held = self._lifecycles.fence.deadlines_of(session)
+        whole_s = will.delay_s if held is None or held.will_s is None else held.will_s
+        return self._left_ms(session.will_deadline, whole_s=whole_s, at_least=0)
 
-    def _left_ms(self, deadline: Deadline | None, *, whole_s: int, at_least: int = 1) -> int:
+    def _expiry_left_ms(self, session: Session) -> int:
+        """Return the time until a session ends."""
+        held = self._lifecycles.fence.deadlines_of(session)
+        return self._left_ms(session.expiry, whole_s=session.expiry_s if held is None else held.expiry_s)
+
+    def _left_ms(self, deadline: Deadline | None, *, whole_s: float, at_least: int = 1) -> int:
         """Return the rest of a time in milliseconds; all of it without a deadline, as while the server stops."""
         left_s = whole_s if deadline is None else deadline.at_s - self._clock.monotonic()
         return max(at_least, math.ceil(left_s * _MS_PER_S))

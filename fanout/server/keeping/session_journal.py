@@ -154,6 +154,10 @@ class SessionJournal:
             entry.is_connected = False
             self.marks.mark(client_id)
 
+    def note_moved(self, client_id: str) -> None:
+        """Note that a session is another member's of the pool from now on."""
+        self.note(client_id)
+
     # For the node.
 
     def restored(self, client_id: str, *, position: int) -> None:

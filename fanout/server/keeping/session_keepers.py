@@ -35,6 +35,9 @@ class SessionKeeper(Protocol):
     def note_gone(self, client_id: str, /) -> None:
         """Note that a session has no connection any more."""
 
+    def note_moved(self, client_id: str, /) -> None:
+        """Note that a session is another member's of the pool from now on."""
+
 
 class SessionKeepers:
     """All keepers of a server."""
@@ -98,6 +101,11 @@ class SessionKeepers:
         """Note that a session has no connection any more."""
         for keeper in self._keepers:
             keeper.note_gone(client_id)
+
+    def note_moved(self, client_id: str) -> None:
+        """Note that a session is another member's of the pool from now on."""
+        for keeper in self._keepers:
+            keeper.note_moved(client_id)
 
     def mark(self, client_id: str) -> int:
         """Have a session kept, as it is at the end of this turn of the event loop; return the mark's number."""

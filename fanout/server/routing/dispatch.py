@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from fanout.chain.stamp import as_copy
 from fanout.replica.update import Update
@@ -78,7 +78,8 @@ class Dispatcher:
         individual: dict[Subscriber, list[Message]] = {}
         weight = 0
         handed = 0
-        for update in updates:
+        boxed: list[Any] = updates  # compiled code would make another tuple of each update, which is not recognized
+        for update in boxed:
             topic, payload, qos, retain, properties, _, expires_ns, _, stamp = update
             routes, groups = routes_of(topic) or find_routes(topic)
             if expires_ns and expires_ns <= now_ns:  # [MQTT-3.3.2-5]
@@ -163,7 +164,7 @@ class Dispatcher:
             self._deliver_to_group(group, update, individual)
         self._flush([], individual, now_ns, None)
 
-    def _deliver_to_group(self, group: ShareGroup, update: Update, individual: dict[Subscriber, list[Message]]) -> None:
+    def _deliver_to_group(self, group: ShareGroup, update: Any, individual: dict[Subscriber, list[Message]]) -> None:
         session, options = group.take_turn()
         message = SharedMessage(_own_message(update, self._index.encoding(session.wire, [options])))
         message.share = group.key
@@ -314,7 +315,7 @@ def _join_frames(frames: list[Frame], position: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _own_message(update: Update, encoding: Encoding) -> Message:
+def _own_message(update: Any, encoding: Encoding) -> Message:
     """Return the message for one session that is served individually."""
     return (
         update,

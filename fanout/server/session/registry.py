@@ -55,6 +55,10 @@ class SessionRegistry:
         self._pieces = RetainedPieces()
         self._shared = SharedSubscriptions(self.index)
 
+    def empty(self) -> SessionRegistry:
+        """Return a registry with the same limits, and without sessions; it counts for itself."""
+        return SessionRegistry(config=self._config, store=self._store, counters=Counters())
+
     def __len__(self) -> int:
         """Return the number of sessions."""
         return len(self._sessions)

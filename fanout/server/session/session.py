@@ -93,6 +93,11 @@ class Session(Subscriber):
         return self._paused
 
     @property
+    def is_connected(self) -> bool:
+        """Whether it has a Network Connection."""
+        return self._connection_write is not None
+
+    @property
     def outlives_node(self) -> bool:
         """Whether it may go on in another process: it has a Session Expiry Interval, and is of no link of a node."""
         return bool(self.expiry_s) and not self.is_of_a_link

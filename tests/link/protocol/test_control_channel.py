@@ -171,3 +171,17 @@ def test_what_was_away_while_nobody_listened_is_awaited_from_then_on() -> None:
     assert not control.is_stalled(100.0 + STALL_INTERVALS * 5.0 - 0.1)
     assert control.is_stalled(100.0 + STALL_INTERVALS * 5.0)
     assert control.receive(payload, now=101.0) == 91_000_000_000
+
+
+def test_it_is_open_until_it_is_known_that_nothing_comes_back() -> None:
+    """A refusal of one message is none of the next; a new epoch knows neither, nor what came back before."""
+    control = channel()
+    assert (control.may_be_open, control.is_open, control.returned_sent_s) == (True, False, None)
+    control.receive(control.send(10.0), now=10.5)
+    assert (control.may_be_open, control.is_open, control.returned_sent_s) == (True, True, 10.0)
+    control.refuse_message(control.send(11.0), "quota")
+    assert (control.may_be_open, control.is_open, control.returned_sent_s) == (True, False, 10.0)
+    control.refuse("not authorized")
+    assert (control.may_be_open, control.is_open) == (False, False)
+    control.begin_epoch()
+    assert (control.may_be_open, control.is_open, control.returned_sent_s) == (True, False, None)

@@ -30,8 +30,8 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import Properties
 from fanout.node.disk.journaled_sessions import JournaledSessions
 from fanout.node.disk.stored_sessions import StoredSessions
-from fanout.server.keeping import session_journal as journal_module
 from fanout.server.client.session_restart import RETURN_S
+from fanout.server.keeping import session_journal as journal_module
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import CACHE_BYTES, RetainedFile
 from fanout.storage.store import DiskStore, StoreOptions

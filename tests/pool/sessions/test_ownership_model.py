@@ -8,7 +8,6 @@ of the product (`fanout.pool.sessions.ownership`); the model only carries their 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -32,6 +31,7 @@ from fanout.pool.sessions.ownership import (
     take,
     take_back,
 )
+from tests.pool.search import Broken, search_all
 
 MEMBERS = ("a", "b", "c")
 
@@ -109,10 +109,6 @@ class World:
         members[MEMBERS.index(name)] = member
         first, second, third = members
         return replace(self, members=(first, second, third))
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
 
 
 def others(name: str) -> tuple[str, ...]:
@@ -349,28 +345,9 @@ HELD = (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
 WAITING = (Stage.ASKING, Stage.ARRIVING)
 
 
-def search(start: World, *, states_max: int = 3_000_000) -> int:
+def search(start: World) -> int:
     """Visit every state, and return their number."""
-    seen = {start}
-    before: dict[World, World] = {}
-    queue = deque([start])
-    while queue:
-        world = queue.popleft()
-        try:
-            check(world)
-            following = list(steps(world))
-        except Broken as broken:
-            way = [world]
-            while way[-1] in before:
-                way.append(before[way[-1]])
-            raise AssertionError(f"{broken}\n" + "\n".join(map(str, reversed(way)))) from broken
-        for one in following:
-            if one not in seen:
-                seen.add(one)
-                before[one] = world
-                queue.append(one)
-        assert len(seen) <= states_max, "the model is larger than this test may search"
-    return len(seen)
+    return search_all(start, steps, check)
 
 
 def start(*, connects: int, losses: int, crashes: int, on_disk: bool = False) -> World:

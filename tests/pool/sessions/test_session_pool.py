@@ -30,6 +30,8 @@ from fanout.pool.sessions.session_pool import ANSWER_S, SessionPool
 from fanout.runtime.system_clock import SystemClock
 from tests.support.waiting import wait_until
 
+DEAD_AFTER_S = 0.5
+
 
 class Member:
     """A member whose sessions are texts, and whose links are a list of markers."""
@@ -42,6 +44,7 @@ class Member:
         self.collecting: set[str] = set()
         self.refuses: set[str] = set()
         self.is_isolated = False
+        self.is_fenced = False
         self.network = network
         self.markers = 0
         self.busy_with_markers: int | None = 0
@@ -53,6 +56,7 @@ class Member:
             others=self,
             clock=SystemClock(),
             logger=structlog.get_logger(),
+            dead_after_s=DEAD_AFTER_S,
         )
 
     # SessionHost.
@@ -81,6 +85,10 @@ class Member:
 
     def take_back(self, client_id: str) -> None:
         """Do nothing: sessions are never away."""
+
+    def copy_of_given(self, client_id: str, *, to: str) -> bytes:
+        """There are no copies."""
+        return b""
 
     def release(self, client_id: str) -> None:
         """Remove a session."""
@@ -125,6 +133,19 @@ class Member:
         """Note that nothing more is collected."""
         self.collecting.discard(client_id)
 
+    def serve_until(self, until_s: float) -> None:
+        """Do nothing: nobody is served here."""
+
+    def raise_fence(self) -> int:
+        """End all connections."""
+        self.is_fenced = True
+        ended, self.connected = len(self.connected), set()
+        return ended
+
+    def lower_fence(self) -> None:
+        """Note that sessions are served."""
+        self.is_fenced = False
+
     # Markers.
 
     @property
@@ -149,6 +170,8 @@ class Member:
         return {"plant": marker}
 
     # Others.
+
+    isolated_after_s = 60.0
 
     @property
     def are_known(self) -> bool:
@@ -320,6 +343,83 @@ async def test_a_session_is_taken_though_another_member_is_silent() -> None:
         assert a.collecting == set()
 
 
+async def test_a_client_waits_for_a_silent_member() -> None:
+    """Until it answers or is dead, and then gets what follows; others are not kept waiting."""
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        b.sessions |= {"x": b"1"}
+        c.sessions["z"] = b"1"
+        network.silent.add("b")
+        waiting = a.find("x"), a.find("new")
+        assert await a.find("z") is Choice.FETCH
+        await asyncio.sleep(ANSWER_S + 0.1)
+        assert not any(one.done() for one in waiting)
+        network.silent.clear()
+        assert [await one for one in waiting] == [Choice.FETCH, Choice.BEGIN]
+        network.silent.add("b")
+        waiting = a.find("y"), a.find("newer")
+        await asyncio.sleep(ANSWER_S + 0.1)
+        network.dead.add("b")
+        assert [await one for one in waiting] == [Choice.BEGIN, Choice.BEGIN]
+        assert a.pool.figures.later_total == 0
+
+
+async def test_a_client_waits_for_a_silent_member_no_longer_than_a_verdict_takes() -> None:
+    """A member that is never heard, nor found dead, may have its session still."""
+    async with members("a", "b") as (network, (a, _)):
+        network.silent.add("b")
+        begun_s = time.monotonic()
+        assert await a.find("x") is Choice.LATER
+        assert DEAD_AFTER_S + 0.4 < time.monotonic() - begun_s < DEAD_AFTER_S + 2.0
+        assert a.pool.figures.later_total == 1
+
+
+async def test_a_client_waits_for_a_member_at_which_nothing_listens() -> None:
+    """It was killed just now, and is not silent yet; a client that comes once more waits instead of the former one."""
+    async with members("a", "b") as (network, (a, _)):
+        network.broken = lambda name, _: name == "b"
+        former = a.find("x")
+        await asyncio.sleep(ANSWER_S + 0.1)
+        assert not former.done()
+        waiting = a.find("x")
+        assert await former is Choice.LATER
+        network.silent.add("b")
+        await asyncio.sleep(ANSWER_S + 0.1)
+        network.dead.add("b")
+        assert await waiting is Choice.BEGIN
+
+
+async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+    """So is one that connects elsewhere meanwhile: its newer session stays there."""
+    async with members("a", "b", "c") as (network, (a, _, c)):
+        network.silent.add("b")
+        left, elsewhere = a.find("x"), a.find("y")
+        await asyncio.sleep(0.2)
+        left.cancel()
+        c.sessions["y"] = b"new"
+        c.pool.began("y")
+        assert await elsewhere is Choice.LATER
+        network.silent.clear()
+        assert (a.sessions, c.sessions) == ({}, {"y": b"new"})
+        assert await a.find("x") is Choice.BEGIN
+
+
+async def test_clients_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are; when the member is dead they go on a few at a time."""
+    monkeypatch.setattr(arrivals, "_MOVES_MAX", 10)
+    async with members("a", "b", "c") as (network, (a, _, c)):
+        c.sessions["z"] = b"1"
+        network.silent.add("b")
+        waiting: list[asyncio.Future[Choice]] = []
+        for number in range(50):
+            waiting.append(a.find(f"client-{number}"))
+            await asyncio.sleep(0.01)
+        assert await a.find("z") is Choice.FETCH
+        network.dead.add("b")
+        choices = Counter([await one for one in waiting])
+        assert choices[Choice.BEGIN] >= 40
+        assert choices.keys() <= {Choice.BEGIN, Choice.LATER}
+
+
 async def test_another_users_session_stays() -> None:
     """And the client is told so."""
     async with members("a", "b") as (_, (a, b)):
@@ -435,12 +535,28 @@ async def test_a_member_that_leaves_alone_does_not_wait() -> None:
         assert a.sessions == {"x": b"1"}
 
 
-async def test_an_isolated_member_does_not_resume() -> None:
-    """The others may take it for dead."""
-    async with members("a", "b") as (_, (a, _b)):
-        assert a.pool.may_resume
+async def test_an_isolated_member_serves_no_durable_session() -> None:
+    """The others may take it for dead; it yields what they began meanwhile, and serves the rest when they answer."""
+    async with members("a", "b") as (network, (a, b)):
+        for client_id in ("x", "y"):
+            a.sessions[client_id] = b"old"
+            a.pool.began(client_id)
+        a.connected = {"x"}
+        assert (a.pool.may_resume, a.pool.is_fenced) == (True, False)
+        network.silent.add("b")
         a.is_isolated = True
-        assert not a.pool.may_resume
+        assert (a.pool.may_resume, a.pool.is_fenced, a.is_fenced, a.connected) == (False, True, True, set())
+        network.broken = lambda name, _: name == "a"
+        b.sessions["x"] = b"new"
+        b.pool.began("x")
+        a.is_isolated = False
+        await asyncio.sleep(0.3)
+        assert (a.is_fenced, a.pool.may_resume) == (True, False)
+        network.silent.clear()
+        await wait_until(lambda: not a.is_fenced, 10)
+        assert (a.sessions, b.sessions) == ({"y": b"old"}, {"x": b"new"})
+        await wait_until(lambda: a.pool.may_resume, 10)
+        assert a.pool.figures.fences_total == 1
 
 
 @pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, COMMIT_PATH, CLAIM_PATH])

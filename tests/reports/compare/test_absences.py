@@ -38,7 +38,7 @@ def spans_of_targets(spark: SparkSession, *logs: NodeLog) -> list[dict[str, Any]
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=None, settle_us=SECOND)
-    spans = absences_of_targets(link_absences(tables.events), spark=spark, survey=survey, scope=scope)
+    spans = absences_of_targets(link_absences(tables.events), survey=survey, scope=scope)
     return rows_of(spans, "target", "after_us")
 
 

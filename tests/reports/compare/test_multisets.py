@@ -9,7 +9,6 @@ import pytest
 
 from fanout.reports.compare import absences, multisets
 from fanout.reports.identify.planning import decide_scope
-from fanout.reports.read import rows
 from fanout.reports.read.reading import take_survey
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from tests.reports.frames import assert_unique, rows_of, tables_of
@@ -41,27 +40,17 @@ def counts_of(
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=requested, settle_us=settle_us, window=window)
-    spans = rows.targets_frame(spark, scope)
-    spans = spans.join(
-        multisets.journeys(tables.events, spans=spans, spark=spark, scope=scope), on="target", how="inner"
-    )
-    published = multisets.reference_rows(
-        rows.source_rows(tables.updates, spark=spark, scope=scope),
-        scope=scope,
-        targets_frame=spans,
-        targets=scope.targets,
-    )
+    published, logged = multisets.rows_by_value(tables, scope=scope, targets=scope.targets)
     gaps = any(target.gaps_us for target in scope.targets)
     seen = multisets.reference_multiset(published, scope=scope, gaps=gaps)
     look(seen, "target", "topic", "digest")
-    logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets)
-    got = multisets.node_multiset(logged.join(spans, on="target", how="inner"))
+    got = multisets.node_multiset(logged)
     look(got, "target", "topic", "digest")
     differences = multisets.value_differences(seen, nodes=got)
     look(differences, "target", "topic", "digest")
     counts = multisets.count_multisets(multisets.sum_by_topic(differences))
     found = absences.link_absences(tables.events)
-    spans_away = absences.absences_of_targets(found, spark=spark, survey=survey, scope=scope)
+    spans_away = absences.absences_of_targets(found, survey=survey, scope=scope)
     causes = multisets.count_causes(
         differences, rows=published, absences=spans_away, span_us=survey.span_us(WHOLE), log_rows=survey.rows, gaps=gaps
     )

@@ -43,11 +43,11 @@ def merged_words(spark: SparkSession, logs: list[NodeLog]) -> DataFrame:
     scope = decide_scope(take_survey(tables), requested=None, settle_us=0)
     spans = sf.broadcast(rows.targets_frame(spark, scope))
     wanted = rows.explode_targets(
-        rows.source_rows(tables.updates, spark=spark, scope=scope).where(words.stamped(scope)),
+        rows.source_rows(tables.updates, scope=scope).where(words.stamped(scope)),
         scope=scope,
         targets=scope.targets,
     )
-    logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets)
+    logged = rows.target_rows(tables.updates, scope=scope, targets=scope.targets)
     return words.merge_words(
         words.expected_words(wanted.join(spans, on="target", how="inner"), gaps=False),
         words.applied_words(logged.where(words.stamped(scope)).join(spans, on="target", how="inner")),

@@ -15,6 +15,7 @@ from fanout.errors import ReportError
 from fanout.reports.compare.convergence import digest_sum
 from fanout.reports.figures import convergence, lag, snapshots, stalls, topic_states, traffic
 from fanout.reports.figures.job import make_report
+from fanout.reports.figures.material import Material
 from fanout.reports.figures.parquet import TABLES, ParquetTables
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows
@@ -432,7 +433,10 @@ def test_the_publishers_beyond_the_bound_are_added_up(spark: SparkSession, monke
         row |= stamp(publisher, 1, number, at(60 + number) - 1000 * (number + 1)) | {"link_epoch": 1}
     # Stamped long before there was a log: in the figures, but not over time.
     edge.updates[-1]["origin"] = when(at(-(10**8)))
-    report = lag.describe_lag(tables_of(spark, [edge]), survey=survey_of(edge), parquet=ParquetTables(spark, None))
+    tables, nowhere = tables_of(spark, [edge]), ParquetTables(spark, None)
+    asked = Parameters(reference=None, settle_s=0, depth=0, fail_under_percent=None, list_limit=9)
+    part = lag.describe_lag(Material(spark, tables, survey=survey_of(edge), parameters=asked, parquet=nowhere))
+    report = part.fields["lag"]
     assert [(one.stamped_by, one.lag.rows) for one in report.propagation] == [("(others)", 3), ("a", 3), ("b", 3)]
     assert report.others == 2
     assert [one.stamped_by for one in report.clocks] == ["a", "b"], "the others have no clock in common"

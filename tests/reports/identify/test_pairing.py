@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fanout.errors import ReportError
-from fanout.reports.identify.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
+from fanout.reports.identify.pairing import ObservedLink, Pairing, choose_reference, names, observed_links
 from fanout.reports.identify.planning import decide_scope
-from fanout.reports.read.scope import Reference
+from fanout.reports.read.scope import Group, Reference, Source
 from fanout.reports.read.survey import Survey
 from tests.reports.logs import NodeLog, Row, at, selector
 from tests.reports.surveys import survey_of
@@ -97,20 +99,22 @@ def pairs(*logs: NodeLog, requested: str | None = None) -> tuple[dict[str, int |
     """Return the group of each link that is no source, and the notices."""
     survey = survey_of(*logs)
     reference = choose_reference(survey.roles, requested=requested, first_tier=survey.first_tier)
-    links = links_of(survey)
-    groups, sources = make_groups(survey, reference=reference, links=links)
-    notices: list[str] = []
+    links = observed_links(survey)
+    pairing = Pairing(survey, reference=reference, links=links)
     found: dict[str, int | None] = {}
     for one in links:
         if reference.kind == "union" or one.node not in reference.nodes:
-            group = pair_link(one, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
+            group = pairing.pair(one)
             found[one.title] = None if group is None else group.id
-    return found, notices
+    return found, pairing.notices
 
 
-def links_of(survey: Survey) -> list[ObservedLink]:
-    """Return every link of a survey."""
-    return [ObservedLink(survey, node, c, 0) for node in survey.roles for c in survey.config(node).links]
+def groups_of(
+    survey: Survey, *, reference: Reference, links: list[ObservedLink] | None = None
+) -> tuple[list[Group], list[Source]]:
+    """Return the groups and sources of a reference."""
+    pairing = Pairing(survey, reference=reference, links=observed_links(survey) if links is None else links)
+    return pairing.groups, pairing.sources
 
 
 def hub(*sequences: int) -> NodeLog:
@@ -154,6 +158,67 @@ def test_links_of_a_primary_are_told_by_stamps_then_by_what_they_connected_to() 
     ]
 
 
+def plain(name: str, *addresses: str, says: str | None, link_name: str = "up", role: str = "secondary") -> NodeLog:
+    """Return a node whose link brought an update without a stamp, and says this of its primary."""
+    log = node(name, link(link_name, *addresses), role=role)
+    detail = json.dumps({"primary": addresses[0], "primary_node": says})
+    log.event("state", at(3), link=link_name, state="live", detail=detail)
+    return log
+
+
+def test_a_link_that_knows_its_primary_is_not_guessed_at() -> None:
+    """Over MQTT 3.1.1 too: the name decides, through nodes between as well, and against address, name and number."""
+    middle = node("middle", link("up", "a"), stamps={"up": "hub"})
+    middle.event("state", at(1), link="up", state="snapshot", detail='{"primary_node": "hub"}')
+    silent = NodeLog("silent")
+    silent.start(at(0), link("up", "m"))
+    silent.event("state", at(1), link="up", state="live", detail='{"primary": "m", "primary_node": "middle"}')
+    found, notices = pairs(
+        hub(1),
+        middle,
+        silent,
+        plain("named", "z", says="hub"),
+        plain("chained", "m", says="middle"),
+        plain("elsewhere", "a", says="other"),
+        plain("broker", "a", says=""),
+        plain("unknown", "a", says=None),
+    )
+    assert found == {
+        "middle/up": 0,
+        "silent/up": 0,
+        "named/up": 1,
+        "chained/up": 1,
+        "elsewhere/up": None,
+        "broker/up": None,
+        "unknown/up": 1,
+    }
+    assert notices == [
+        "broker/up is not compared: its updates do not come from hub.",
+        "chained/up brought no stamps, as over MQTT 3.1.1, so it is compared with hub by value.",
+        "elsewhere/up is not compared: its updates do not come from hub.",
+        "named/up brought no stamps, as over MQTT 3.1.1, so it is compared with hub by value.",
+        "unknown/up brought no stamps, as over MQTT 3.1.1; it has an address of middle/up, so it is compared with hub "
+        "by value.",
+    ]
+
+
+def test_a_node_whose_log_is_not_there_feeds_all_of_its_links_or_none() -> None:
+    """Stamps that one link brought through it show that the other, over MQTT 3.1.1, is fed by the reference too."""
+    below = node("below", link("up", "m"), stamps={"up": "hub"})
+    below.event("state", at(1), link="up", state="live", detail='{"primary": "m", "primary_node": "middle"}')
+    assert pairs(hub(1), below, plain("old", "n", says="middle", link_name="x"))[0] == {"below/up": 0, "old/x": 1}
+
+
+def test_links_of_a_tap_are_found_by_the_node_that_both_were_connected_to() -> None:
+    """It is surer than an address or a name that happens to be the same."""
+    tap = node("tap", link("up", "a"), link("b", "b"), role="tap")
+    tap.event("state", at(1), link="up", state="live", detail='{"primary": "a", "primary_node": "one"}')
+    tap.event("state", at(1), link="b", state="live", detail='{"primary": "b", "primary_node": "two"}')
+    assert pairs(tap, plain("edge", "a", says="two")) == ({"edge/up": 1}, [])
+    found, _ = pairs(plain("one", "a", says="hub", link_name="x"), plain("two", "b", says="hub", link_name="y"))
+    assert found == {"one/x": 0, "two/y": 0}
+
+
 def test_links_without_stamps_share_a_group_by_value_beside_the_stamped_one() -> None:
     """Address and name of a link that is fed by the primary are grounds, and to be the only link there is."""
     ours = node("ours", link("up", "a"), stamps={"up": "hub"})
@@ -182,10 +247,10 @@ def test_a_primary_that_does_not_stamp_is_compared_without_stamps() -> None:
     """The basis follows what is in the reference's log; no log at all yet counts as stamped."""
     plain = NodeLog("hub", "primary")
     plain.update(at(2), "t", "x")
-    groups, sources = make_groups(survey_of(plain), reference=Reference("primary", ("hub",), ""), links=[])
+    groups, sources = groups_of(survey_of(plain), reference=Reference("primary", ("hub",), ""), links=[])
     assert (groups[0].basis, groups[0].exact, sources[0].link) == ("unstamped", False, "")
     assert pairs(plain, node("edge", link("up", "a")))[0] == {"edge/up": 0}
-    groups, _ = make_groups(survey_of(hub()), reference=Reference("primary", ("hub",), ""), links=[])
+    groups, _ = groups_of(survey_of(hub()), reference=Reference("primary", ("hub",), ""), links=[])
     assert (groups[0].basis, groups[0].exact, groups[0].stamped_by) == ("stamped", True, ("hub",))
 
 
@@ -193,11 +258,11 @@ def test_holes_and_gaps_make_a_primary_inexact() -> None:
     """A reference that lacks rows is not called exact."""
     holed = hub(1, 2, 3)
     del holed.updates[1]
-    groups, _ = make_groups(survey_of(holed), reference=Reference("primary", ("hub",), ""), links=[])
+    groups, _ = groups_of(survey_of(holed), reference=Reference("primary", ("hub",), ""), links=[])
     assert not groups[0].exact
     gap = hub(1)
     gap.gap(at(3), rows=0)
-    groups, _ = make_groups(survey_of(gap), reference=Reference("primary", ("hub",), ""), links=[])
+    groups, _ = groups_of(survey_of(gap), reference=Reference("primary", ("hub",), ""), links=[])
     assert (groups[0].exact, groups[0].gap) == (False, True)
 
 
@@ -276,7 +341,7 @@ def test_a_union_groups_links_that_lead_to_the_same_primary() -> None:
     survey = survey_of(
         node("one", link("a", "x"), stamps={"a": "hub"}), node("two", link("a", "x"), stamps={"a": "hub"})
     )
-    groups, _ = make_groups(survey, reference=choose_reference(survey.roles, requested=None), links=links_of(survey))
+    groups, _ = groups_of(survey, reference=choose_reference(survey.roles, requested=None))
     assert [(g.basis, g.exact, g.selections, g.end_us) for g in groups] == [("stamped", False, None, at(2))]
 
 
@@ -296,11 +361,11 @@ def test_a_first_tier_node_is_the_primary_of_the_nodes_below_it() -> None:
     assert found == {"below/up": 0, "beside/up": None}
     assert notices == ["beside/up is not compared: its updates do not come from first."]
     reference = choose_reference(survey.roles, requested="first", first_tier=survey.first_tier)
-    (group,), sources = make_groups(survey, reference=reference, links=links_of(survey))
+    (group,), sources = groups_of(survey, reference=reference)
     assert {(source.node, source.link) for source in sources} == {("first", "other"), ("first", "up"), ("first", "")}
     assert (group.basis, group.exact, group.stamped_by, group.selections) == ("stamped", True, ("first",), None)
     mixed = survey_of(node("first", link("up", "a"), link("b", "b"), stamps={"up": "first", "b": "machine-7"}), below)
-    (group,), _ = make_groups(mixed, reference=reference, links=links_of(mixed))
+    (group,), _ = groups_of(mixed, reference=reference)
     assert (group.exact, group.stamped_by) == (False, ("first", "machine-7"))
 
 

@@ -130,6 +130,8 @@ def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path)
     edge.start(at(0), detail="{}")
     edge.event("state", at(1), link="up", state="snapshot", detail='{"primary_node": "hub"}')
     edge.event("state", at(1), link="up", state="down", detail="not JSON")
+    edge.event("state", at(1), link="up", state="live", detail='{"primary": "mqtt://hub", "primary_node": ""}')
+    edge.event("state", at(1), link="up", state="live", detail='{"primary": "mqtt://hub", "primary_node": null}')
     edge.event("complete", at(3), link="up", selector="#", evidence="marker")
     edge.event("complete", at(2), link="up", selector="#", evidence="marker")
     row = hub.publish(at(4), 1, "t", "x")
@@ -143,15 +145,15 @@ def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path)
     assert set(survey.updates) == {
         UpdateSummary("hub", "primary", epoch, "", epoch, "", True, "hub", 1, 1, 1, at(4), at(4), at(4), at(4), 0),
         UpdateSummary(
-            "edge", "secondary", epoch, "up", 1, "#", True, "hub", 1, 6, 6, at(4) - 7, at(4) - 7, at(4), at(4), -7
+            "edge", "secondary", epoch, "up", 1, "#", True, "hub", 1, 8, 8, at(4) - 7, at(4) - 7, at(4), at(4), -7
         ),
         UpdateSummary(
-            "edge", "secondary", epoch, "up", 1, "#", False, "hub", 1, 7, 7, at(4) + 9, at(4) + 9, at(4), at(4), 9
+            "edge", "secondary", epoch, "up", 1, "#", False, "hub", 1, 9, 9, at(4) + 9, at(4) + 9, at(4), at(4), 9
         ),
     }
     assert set(survey.events) == {
-        EventSummary("edge", "secondary", epoch, "", 2, 1, 10, at(0), at(7), 0, None, at(7), ()),
-        EventSummary("edge", "secondary", epoch, "up", 6, 2, 9, at(1), at(6), 1, 8, None, ("hub",)),
+        EventSummary("edge", "secondary", epoch, "", 2, 1, 12, at(0), at(7), 0, None, at(7), ()),
+        EventSummary("edge", "secondary", epoch, "up", 8, 2, 11, at(1), at(6), 1, 10, None, ("", "hub")),
     }
     assert survey.completes == (CompleteSummary("edge", epoch, "up", 1, "#", at(2)),)
     assert survey.starts == (StartRecord("edge", epoch, at(0), "{}"),)

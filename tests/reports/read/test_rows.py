@@ -49,7 +49,7 @@ def test_reference_rows_go_to_every_target_of_their_group_that_selects_them(spar
     tap = NodeLog("tap", "tap")
     for link, topic in (("a", "plant/y"), ("a", "plant/x"), ("b", "plant/y"), ("c", "plant/y")):
         tap.update(at(1), topic, "1", link=link)
-    sources = rows.source_rows(tables_of(spark, [tap]).updates, spark=spark, scope=SCOPE)
+    sources = rows.source_rows(tables_of(spark, [tap]).updates, scope=SCOPE)
     exploded = rows.explode_targets(sources, scope=SCOPE, targets=SCOPE.targets)
     found = [(row["link"], row["topic"], row["target"]) for row in rows_of(exploded, "link", "topic", "target")]
     assert found == [
@@ -82,7 +82,7 @@ def test_many_selections_are_looked_up(spark: SparkSession) -> None:
     for each in topics:
         for link in ("a", "b"):
             tap.update(at(1), each, "1", link=link)
-    sources = rows.source_rows(tables_of(spark, [tap]).updates, spark=spark, scope=scope)
+    sources = rows.source_rows(tables_of(spark, [tap]).updates, scope=scope)
     exploded = rows.explode_targets(sources, scope=scope, targets=targets)
     assert sorted(exploded.columns) == sorted([*sources.columns, "target"])
     found = Counter(
@@ -106,7 +106,7 @@ def test_node_rows_go_to_the_target_they_name_if_the_reference_selects_them(spar
     two.update(at(1), "plant/y", "1", link="up", selector="#")
     two.update(at(1), "plant/y/z", "1", link="up", selector="#")
     two.update(at(1), "site", "1", link="other", selector="#")
-    logged = rows.target_rows(tables_of(spark, [one, two]).updates, spark=spark, scope=SCOPE, targets=SCOPE.targets)
+    logged = rows.target_rows(tables_of(spark, [one, two]).updates, scope=SCOPE, targets=SCOPE.targets)
     found = [(row["target"], row["group"], row["topic"]) for row in rows_of(logged, "target")]
     assert found == [(0, 0, "site"), (2, 0, "plant/y"), (3, 1, "plant/y")]
 

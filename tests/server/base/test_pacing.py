@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fanout.server.base.pacing import PIECE_S, Pacer
+from fanout.server.base.pauses import Pauses
 from tests.server.node_in_memory import ManualClock
 
 
@@ -28,7 +29,7 @@ class Sender:
 
 def make_pacer(clock: ManualClock) -> Pacer:
     """Make a pacer."""
-    return Pacer(clock)
+    return Pacer(clock, Pauses())
 
 
 async def test_turns_go_round() -> None:

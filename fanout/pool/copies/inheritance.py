@@ -1,0 +1,318 @@
+"""Inheritance: the sessions of a member that is gone go on at the members that keep their copies.
+
+Owns when a holder is gone, the questions to the other members, and what a holder is told that comes back.
+`copy_rules` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.pool.copies.copy_messages import (
+    INHERIT_PATH,
+    InheritRequest,
+    decode_inherit_answer,
+    encode_inherit_request,
+)
+from fanout.pool.copies.copy_rules import GIVEN, Right, answer_take, inherited_epoch, may_inherit
+from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
+from fanout.pool.membership import AskFailed
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ledger import SessionLedger
+from fanout.pool.sessions.ownership import Answer, begin
+from fanout.pool.sessions.ports import OtherMemberState, Others
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["CALL_S", "HERE", "STALE_S", "Heirs", "Inheritance", "InheritanceFigures"]
+
+HERE: Final = "here"
+"""What `Heirs.inherit` says of a session that goes on."""
+_LOOK_S: Final = 0.05
+_AT_ONCE: Final = 250
+"""Sessions that are asked for, and go on, in one turn: some ten milliseconds each."""
+CALL_S: Final = 1.0
+"""Time for the answers to INHERIT; this member is isolated when it was stopped for much longer meanwhile."""
+_GIVEN_S: Final = 12.0
+"""Time after which a session that was given away is looked for: its next holder has asked for long enough by then."""
+_LOST_MAX: Final = 100_000
+"""Clients of whom it is remembered that their session could not go on."""
+STALE_S: Final = 1.25
+"""Seconds that a holder lived without this member, after which its copies may be outdated; less than `ALONE_S`."""
+
+
+class Heirs(Protocol):
+    """Sessions of this node that come from copies."""
+
+    def could_inherit(self, client_id: str, value: bytes) -> bool:
+        """Return whether a session could go on here from a copy that has just come."""
+
+    def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
+        """Let sessions go on here.
+
+        Args:
+            copies: Their copies.
+            away_s: For how long the holder has been gone, in seconds.
+            is_stale: Whether the copies may be outdated, so that nothing can go on at QoS 2.
+
+        Returns:
+            For each `HERE`, or why it does not.
+        """
+
+
+@dataclass(slots=True)
+class InheritanceFigures:
+    """Counters of sessions of members that are gone."""
+
+    inherited_total: int = 0
+    """Sessions that went on here."""
+    lost_total: int = 0
+    """Sessions that could not: their clients get Session Present 0, and a Reason String."""
+    yielded_total: int = 0
+    """Holders that came back and were told whose their sessions are."""
+
+
+@dataclass(slots=True)
+class _Gone:
+    """A holder that is gone, or may be."""
+
+    since_s: float
+    task: asyncio.Task[None] | None = None
+
+
+class Inheritance:
+    """Lets sessions of members that are gone go on here."""
+
+    def __init__(
+        self,
+        held: HeldCopies,
+        ledger: SessionLedger,
+        *,
+        heirs: Heirs,
+        others: Others,
+        claim: Callable[[str, Epoch], None],
+        claim_at: Callable[[str, Mapping[str, Epoch]], None],
+        node: str,
+        dead_after_s: float,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            held: The copies that this member keeps.
+            ledger: What is known of the sessions.
+            heirs: Makes sessions of copies.
+            others: The other members.
+            claim: Tells the others that a session is here since an epoch.
+            claim_at: Tells one member that sessions are here.
+            node: This member.
+            dead_after_s: Time after which a replaced process, or a member that is not listed any more, is gone.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self.figures = InheritanceFigures()
+        """Counters."""
+        self._held = held
+        self._ledger = ledger
+        self._heirs = heirs
+        self._others = others
+        self._claim = claim
+        self._claim_at = claim_at
+        self._node = node
+        self._dead_after_s = dead_after_s
+        self._clock = clock
+        self._logger = logger
+        self._gone: dict[tuple[str, str], _Gone] = {}
+        """Holder and process."""
+        self._taken: dict[str, dict[str, Epoch]] = {}
+        """Holder to the sessions that went on here, until it is told."""
+        self._lost: dict[str, None] = {}
+        """Clients whose newest session could not go on here, oldest first."""
+        self._given_task: asyncio.Task[None] | None = None
+        self._given_at_s = 0.0
+
+    def answer_take(self, client_id: str) -> Answer | None:
+        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
+        copy = self._held.get(client_id)
+        if copy is None:
+            return None
+        is_gone = (copy.holder, copy.instance) in self._gone
+        return answer_take(copy.version, newest=self._ledger.newest_of(client_id), is_gone=is_gone)
+
+    def was_lost(self, client_id: str) -> bool:
+        """Return whether the newest session of a client could not go on here."""
+        return client_id in self._lost
+
+    def claimed(self, client_id: str) -> None:
+        """Note that a client has another session."""
+        self._lost.pop(client_id, None)
+
+    def holder_lives(self, holder: str, instance: str) -> bool:
+        """Return whether this member hears a process that has sessions."""
+        return any(
+            other.name == holder and not other.is_dead and other.instance == instance for other in self._others.states()
+        )
+
+    async def run(self) -> None:
+        """Look for holders that are gone, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                self._look()
+        finally:
+            tasks = [gone.task for gone in self._gone.values() if gone.task is not None]
+            if self._given_task is not None:
+                tasks.append(self._given_task)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _look(self) -> None:
+        states = {other.name: other for other in self._others.states()}
+        now_s = self._clock.monotonic()
+        for name in [name for name in self._taken if name in states and not states[name].is_silent]:
+            self._claim_at(name, self._taken.pop(name))
+            self.figures.yielded_total += 1
+        processes = self._held.processes
+        for key in [key for key in self._gone if key not in processes or self._is_back(states.get(key[0]), key[1])]:
+            gone = self._gone.pop(key)
+            if gone.task is not None:
+                gone.task.cancel()
+        for holder, instance in processes:
+            state = states.get(holder)
+            if (holder, instance) in self._gone or self._is_back(state, instance):
+                continue
+            # Another process of the member may have its sessions from the disk, and copies them anew.
+            is_over = state is not None and (state.is_dead or (not state.is_silent and not state.restores_sessions))
+            waits_s = 0.0 if is_over else self._dead_after_s
+            self._gone[holder, instance] = _Gone(now_s + waits_s)
+        if self._others.is_isolated:
+            return
+        is_free = self._given_task is None or self._given_task.done()
+        if is_free and now_s >= self._given_at_s:
+            self._given_at_s = now_s + 1.0
+            self._given_task = None
+            for process in processes:
+                if process not in self._gone and (given := self._given(*process, now_s=now_s)):
+                    self._given_task = asyncio.create_task(
+                        self._look_for_given(*process, given), name=f"given-{process[0]}"
+                    )
+                    break
+        for (holder, instance), gone in self._gone.items():
+            state = states.get(holder)
+            is_due = state is not None and state.is_dead
+            if gone.task is None and (is_due or now_s >= gone.since_s):
+                gone.task = asyncio.create_task(self._inherit_all(holder, instance), name=f"inherit-{holder}")
+
+    def _is_back(self, state: OtherMemberState | None, instance: str) -> bool:
+        return state is not None and not state.is_dead and state.instance == instance
+
+    async def _inherit_all(self, holder: str, instance: str) -> None:
+        """Let all sessions of a process go on, as far as the other members agree."""
+        begun_s, figures = self._clock.monotonic(), self.figures
+        before = figures.inherited_total, figures.lost_total
+        while True:
+            part = list(islice(self._held.of(holder, instance), _AT_ONCE))
+            if not part:
+                break
+            if not await self._inherit(holder, instance, part):
+                await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(0)
+        self._logger.warning(
+            "sessions of a dead member go on here",
+            member=holder,
+            sessions=figures.inherited_total - before[0],
+            lost=figures.lost_total - before[1],
+            seconds=round(self._clock.monotonic() - begun_s, 2),
+            hint="Start the member again, or another one in its place; until then there is one less to take clients",
+        )
+
+    async def _look_for_given(self, holder: str, instance: str, copies: Sequence[HeldCopy]) -> None:
+        """Let sessions go on that were given away and are nowhere; forget those that their next holder has."""
+        if not await self._inherit(holder, instance, copies, asks_holder=True):
+            now_s = self._clock.monotonic()
+            for copy in copies:
+                copy.came_s = now_s
+
+    async def _inherit(
+        self, holder: str, instance: str, copies: Sequence[HeldCopy], *, asks_holder: bool = False
+    ) -> bool:
+        """Let some sessions go on; return False when that cannot be decided now.
+
+        Args:
+            holder: Their holder.
+            instance: Its process.
+            copies: Their copies.
+            asks_holder: Whether the holder lives, so that it alone says whether it has them.
+        """
+        states = [other for other in self._others.states() if (other.name == holder) is asks_holder]
+        if any(other.is_silent and not other.is_dead and not other.is_empty for other in states):
+            return False  # it may have a newer copy
+        request = InheritRequest(holder, instance, tuple((copy.client_id, copy.version) for copy in copies))
+        body = encode_inherit_request(request)
+        living = [other.name for other in states if not other.is_dead and not other.is_silent]
+        answers = await asyncio.gather(*(self._ask(name, body, len(copies)) for name in living))
+        if any(answer is None for answer in answers) or self._others.is_isolated:
+            return False
+        rights = [[each[index] for each in answers if each is not None] for index in range(len(copies))]
+        if any(Right.LIVES in each for each in rights) and not asks_holder:
+            return False
+        chosen: list[HeldCopy] = []
+        for copy, each in zip(copies, rights, strict=True):
+            if self._held.get(copy.client_id) is not copy:
+                continue
+            self._held.remove(copy.client_id)
+            if may_inherit(copy.version, newest=self._ledger.newest_of(copy.client_id), answers=each):
+                chosen.append(copy)
+        state = next((other for other in self._others.states() if other.name == holder), None)
+        found = self._heirs.inherit(
+            chosen,
+            away_s=self._dead_after_s,
+            is_stale=state is not None and state.alone_s > STALE_S,
+        )
+        for copy, became in zip(chosen, found, strict=True):
+            self._note(copy, became)
+        return True
+
+    def _note(self, copy: HeldCopy, became: str) -> None:
+        client_id = copy.client_id
+        if became == HERE:
+            epoch = inherited_epoch(copy.version, self._node)
+            self._ledger.see(epoch)
+            self._ledger.put(client_id, begin(epoch))
+            self._claim(client_id, epoch)
+            self._taken.setdefault(copy.holder, {})[client_id] = epoch
+            self.figures.inherited_total += 1
+            return
+        self.figures.lost_total += 1
+        self._lost[client_id] = None
+        if len(self._lost) > _LOST_MAX:
+            del self._lost[next(iter(self._lost))]
+        self._logger.warning(
+            "session not inherited",
+            client_id=client_id,
+            member=copy.holder,
+            reason=became,
+            hint="Its client begins a new session; a larger pool.history_bytes keeps messages for longer",
+        )
+
+    def _given(self, holder: str, instance: str, *, now_s: float) -> list[HeldCopy]:
+        """Return some copies of sessions that were given away long ago."""
+        copies = self._held.of(holder, instance)
+        return list(
+            islice((one for one in copies if one.version.number == GIVEN and now_s - one.came_s > _GIVEN_S), _AT_ONCE)
+        )
+
+    async def _ask(self, name: str, body: bytes, count: int) -> list[Right] | None:
+        try:
+            data = await self._others.call(name, INHERIT_PATH, body, timeout_s=CALL_S, answer_bytes_max=1 << 20)
+            rights = decode_inherit_answer(data)
+        except (AskFailed, ValueError):
+            return None
+        return rights if len(rights) == count else None

@@ -1,0 +1,210 @@
+"""Copies of sessions in a pool, as one member has them: those that it keeps, and those of its own sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.pool.copies.copy_messages import (
+    CopyAnswer,
+    CopyRow,
+    PlacesRow,
+    decode_copy_request,
+    decode_inherit_request,
+    encode_copy_answer,
+    encode_inherit_answer,
+)
+from fanout.pool.copies.copy_rules import GIVEN, CopyVersion, Right, answer_inherit, is_kept
+from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
+from fanout.pool.copies.inheritance import CALL_S, Heirs, Inheritance
+from fanout.pool.copies.sent_copies import SentCopies
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ledger import SessionLedger
+from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.ownership import Answer
+from fanout.pool.sessions.ports import CopyFigures, Others
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["PoolCopies"]
+
+
+class PoolCopies:
+    """The copies of one member."""
+
+    def __init__(
+        self,
+        ledger: SessionLedger,
+        *,
+        node: str,
+        heirs: Heirs,
+        others: Others,
+        claim: Callable[[str, Epoch], None],
+        claim_at: Callable[[str, Mapping[str, Epoch]], None],
+        bytes_max: int,
+        dead_after_s: float,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Begin without any; see `Inheritance` and `SentCopies`.
+
+        Args:
+            ledger: What is known of the sessions.
+            node: This member.
+            heirs: Makes sessions of copies.
+            others: The other members.
+            claim: Tells the others that a session is here since an epoch.
+            claim_at: Tells one member that sessions are here.
+            bytes_max: Bytes that the copies kept here take at most.
+            dead_after_s: Time after which a silent member is dead.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self._node = node
+        self._ledger = ledger
+        self._heirs = heirs
+        self._others = others
+        self._clock = clock
+        self._agreed: dict[tuple[str, str], float] = {}
+        """Holder and process to when copies of it are kept again: an heir that may go on has decided by then."""
+        self._agreed_s = dead_after_s + CALL_S
+        self._held = HeldCopies(bytes_max=bytes_max)
+        self.sent = SentCopies(ledger, others=others, clock=clock)
+        """Copies of own sessions."""
+        self.sent.claim = claim
+        self.inheritance = Inheritance(
+            self._held,
+            ledger,
+            heirs=heirs,
+            others=others,
+            claim=claim,
+            claim_at=claim_at,
+            node=node,
+            dead_after_s=dead_after_s,
+            clock=clock,
+            logger=logger,
+        )
+        """Sessions of members that are gone."""
+
+    def figures(self) -> CopyFigures:
+        """Return the figures of this moment."""
+        sent, inherited = self.sent.figures, self.inheritance.figures
+        return CopyFigures(
+            held=len(self._held),
+            held_bytes=self._held.bytes,
+            copied=self.sent.copied,
+            oldest_unconfirmed_s=self.sent.oldest_unconfirmed_s(),
+            sent_total=sent.sent_total,
+            sent_bytes_total=sent.sent_bytes_total,
+            failed_total=sent.failed_total,
+            alone_total=sent.alone_total,
+            refused_total=sent.refused_total,
+            inherited_total=inherited.inherited_total,
+            lost_total=inherited.lost_total,
+        )
+
+    async def run(self) -> None:
+        """Place copies, and inherit, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.sent.run(), name="session-copies")
+            group.create_task(self.inheritance.run(), name="session-inheritance")
+
+    def answer_take(self, client_id: str) -> Answer | None:
+        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
+        return self.inheritance.answer_take(client_id)
+
+    def was_lost(self, client_id: str) -> bool:
+        """Return whether the newest session of a client could not go on here."""
+        return self.inheritance.was_lost(client_id)
+
+    def keep_given(self, client_id: str, member: str, *, epoch: Epoch, value: bytes) -> None:
+        """Keep a session that was given to another member, until that has a copy of its own."""
+        if value:
+            instance, version = self._instance_of(member), CopyVersion(epoch, GIVEN)
+            self._held.put(HeldCopy(client_id, member, instance, version, value, self._clock.monotonic()))
+
+    def came_from(self, client_id: str, member: str) -> None:
+        """Note that a session came from a member, which keeps it as it gave it away."""
+        self.sent.came_from(client_id, member)
+
+    def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
+        """Tell the other members that a session is here since an epoch, once its copy is kept."""
+        self.sent.claim_when_kept(client_id, epoch)
+
+    def claimed(self, client_id: str, epoch: Epoch) -> None:
+        """Note that a member has a session since an epoch: an older copy is of no use."""
+        self.inheritance.claimed(client_id)
+        copy = self._held.get(client_id)
+        if copy is not None and copy.version.epoch < epoch:
+            self._held.remove(client_id)
+
+    # For the other members: the handlers of their requests.
+
+    async def answer_copy(self, asker: str, body: bytes) -> bytes:
+        """Answer COPY: keep copies."""
+        instance = self._instance_of(asker)
+        if self._agreed.get((asker, instance), 0.0) > self._clock.monotonic():
+            # Its sessions may be an heir's by now, whose claims are on their way.
+            raise ValueError("another member may go on with these sessions")
+        newer: dict[str, Epoch] = {}
+        missing: list[str] = []
+        full: list[str] = []
+        unable: list[str] = []
+        for row in decode_copy_request(body):
+            if isinstance(row, PlacesRow):
+                missing += [client_id for client_id in row.client_ids if not self._move(asker, client_id, row.places)]
+            elif row.value is None:
+                copy = self._held.get(row.client_id)
+                if copy is not None and copy.holder == asker and copy.version < row.version:
+                    self._held.remove(row.client_id)
+            elif not self._heirs.could_inherit(row.client_id, row.value):
+                unable.append(row.client_id)
+            elif not self._keep(asker, instance, row, row.value, newer):
+                full.append(row.client_id)
+        return encode_copy_answer(CopyAnswer(newer, tuple(missing), tuple(full), tuple(unable)))
+
+    async def answer_inherit(self, asker: str, body: bytes) -> bytes:
+        """Answer INHERIT: say whether another member may go on with sessions; older copies here go then."""
+        request, now_s = decode_inherit_request(body), self._clock.monotonic()
+        self._agreed = {process: until_s for process, until_s in self._agreed.items() if until_s > now_s}
+        lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
+        rights: list[Right] = []
+        for client_id, version in request.copies:
+            kept = self._held.get(client_id)
+            right = answer_inherit(
+                version,
+                kept=None if kept is None else kept.version,
+                newest=self._ledger.newest_of(client_id),
+                holder_lives=lives or self._ledger.is_here(client_id),
+            )
+            if right is Right.YES:
+                self._agreed[request.holder, request.instance] = now_s + self._agreed_s
+                if kept is not None:
+                    self._held.remove(client_id)
+            rights.append(right)
+        return encode_inherit_answer(rights)
+
+    def _instance_of(self, member: str) -> str:
+        return next((other.instance for other in self._others.states() if other.name == member), "")
+
+    def _keep(self, holder: str, instance: str, row: CopyRow, value: bytes, newer: dict[str, Epoch]) -> bool:
+        """Keep a copy unless a later one, or a later session, is known; return False when there is no room."""
+        client_id, version, newest = row.client_id, row.version, self._ledger.newest_of(row.client_id)
+        kept = self._held.get(client_id)
+        self._ledger.see(version.epoch)
+        if newest > version.epoch:
+            newer[client_id] = newest
+            return True
+        self._ledger.yield_to(SessionQuestion(client_id, version.epoch))
+        if not is_kept(version, kept=None if kept is None else kept.version, newest=newest):
+            return True
+        return self._held.put(HeldCopy(client_id, holder, instance, version, value, self._clock.monotonic()))
+
+    def _move(self, holder: str, client_id: str, places: bytes) -> bool:
+        """Let a session go on at other places; return False without a copy of it."""
+        copy = self._held.get(client_id)
+        if copy is None or copy.holder != holder:
+            return False
+        copy.places = places
+        return True

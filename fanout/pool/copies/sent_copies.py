@@ -1,0 +1,469 @@
+"""Copies of this member's sessions at other members: which member keeps each, and what is on its way.
+
+Rows to one member go in the order in which they were made, one call at a time. A row that brings nothing goes to the
+member that is the next to keep it. While there is no other member, nothing waits for longer than `ALONE_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from fanout.pool.copies.copy_messages import (
+    COPY_BYTES_MAX,
+    COPY_PATH,
+    CopyAnswer,
+    CopyRow,
+    PlacesRow,
+    Row,
+    decode_copy_answer,
+    encode_copy_request,
+)
+from fanout.pool.copies.copy_rules import CopyVersion
+from fanout.pool.copies.placement import keeper_of
+from fanout.pool.membership import AskFailed
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ledger import SessionLedger
+from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.ports import Others
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["ALONE_S", "SentCopies", "SentFigures"]
+
+ALONE_S: Final = 2.5
+"""Time without a member that could keep a copy, after which a session goes on without one."""
+_CALL_S: Final = 1.0
+"""Time for one call."""
+_WINDOW_S: Final = 0.01
+"""Shortest time from the beginning of one call to that of the next."""
+_ROWS_MAX: Final = 1_000
+_BYTES_AT_ONCE: Final = 1 << 20
+"""Bytes of the copies of one call; a longer copy goes alone."""
+_AGAIN_MAX: Final = 500
+"""Sessions that are copied once more at a time."""
+_OUTDATED_MAX: Final = 100_000
+"""Ended sessions that a member is told of when it comes back."""
+_HEAD_BYTES: Final = 200
+_LOOK_S: Final = 0.05
+_AWAY_S: Final = 1.0
+"""Time after which copies at a member that keeps none now are made elsewhere: a busy one has them still."""
+_STEADY_S: Final = 2.0
+"""Time without a change of members, after which copies go to the members whose turn it is."""
+_RETRY_S: Final = 1.0
+"""Time after which a session without a copy is copied once more."""
+
+
+@dataclass(slots=True)
+class SentFigures:
+    """Figures of the copies of this member's sessions."""
+
+    sent_total: int = 0
+    """Copies, and news of places, that were sent."""
+    sent_bytes_total: int = 0
+    """Bytes of them."""
+    failed_total: int = 0
+    """Calls that brought nothing."""
+    alone_total: int = 0
+    """Times that a session went on without a copy, because no other member could keep one."""
+    refused_total: int = 0
+    """Copies that were too large, or for which the other member had no room."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Copies that are waited for together."""
+
+    left: int
+    done: Callable[[], None]
+
+    def settle(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.done()
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A copy on its way."""
+
+    client_id: str
+    value: bytes | None
+    group: _Group | None
+    since_s: float
+    epoch: Epoch
+    """Since when the session is this member's, or was, when the copy was made."""
+
+    def release(self) -> None:
+        """Let go what waits for it, once."""
+        group, self.group = self.group, None
+        if group is not None:
+            group.settle()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What is known of the copy of a session."""
+
+    member: str | None = None
+    """Member that keeps it; None for none."""
+    unable: tuple[str, ...] = ()
+    """Members at which the session could not go on from its newest copy."""
+
+
+@dataclass(slots=True)
+class _Outbox:
+    """What waits to be sent to one member."""
+
+    copies: deque[_Copy] = field(default_factory=deque)
+    places: dict[str, bytes] = field(default_factory=dict)
+    """Client Identifier to the places at which its session goes on."""
+    task: asyncio.Task[None] | None = None
+
+
+class SentCopies:
+    """The copies of this member's sessions, as `fanout.server.keeping.session_copies.CopyCarrier`."""
+
+    def __init__(
+        self,
+        ledger: SessionLedger,
+        *,
+        others: Others,
+        clock: Clock,
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            ledger: Knows since when a session is this member's, and ends those that are another one's.
+            others: The other members.
+            clock: Gives the time.
+        """
+        self.figures = SentFigures()
+        """Counters."""
+        self._ledger = ledger
+        self._others = others
+        self.copy_again: Callable[[Iterable[str]], None] = _nothing
+        """Makes copies of sessions once more, and puts them."""
+        self.claim: Callable[[str, Epoch], None] = _claim_nothing
+        """Tells the others that a session is here since an epoch."""
+        self._clock = clock
+        self.copied = 0
+        """Number of sessions of which another member keeps a copy."""
+        self._unclaimed: dict[str, Epoch] = {}
+        """Since when sessions are here of which the others are not told yet."""
+        self._number = clock.now_ns() // 1000
+        self._sent: dict[str, _Sent] = {}
+        self._pending: dict[str, _Copy] = {}
+        """Copies on their way, oldest first."""
+        self._outboxes: dict[str, _Outbox] = {}
+        self._homeless: dict[str, _Copy] = {}
+        """Copies that no member could keep when they were made, or that brought nothing."""
+        self._members: tuple[str, ...] = ()
+        """Members that can keep copies."""
+        self._instances: dict[str, str] = {}
+        """Process of each member that could keep copies, as it was heard last."""
+        self._away: dict[str, float] = {}
+        """Member that could keep copies until then, to that time."""
+        self._moves_at_s: float | None = None
+        """When copies go to the members whose turn it is; None while they are there."""
+        self._retry_at_s = 0.0
+        self._again: dict[str, None] = {}
+        """Sessions that are to be copied once more."""
+        self._outdated: dict[str, dict[str, None]] = {}
+        """Member that was away, to sessions that have ended and of which it has a copy still."""
+
+    # For the server.
+
+    def put(self, copies: Mapping[str, bytes | None], *, done: Callable[[], None]) -> None:
+        """Carry copies by Client Identifier, None for a session that has ended; call `done` when they are kept."""
+        group, now_s = _Group(len(copies), done), self._clock.monotonic()
+        for client_id, value in copies.items():
+            copy = _Copy(client_id, value, group, now_s, self._ledger.epoch_of(client_id))
+            sent = self._sent.setdefault(client_id, _Sent())
+            sent.unable = ()
+            self._pending.pop(client_id, None)
+            self._pending[client_id] = copy
+            homeless = self._homeless.pop(client_id, None)
+            if homeless is not None:
+                homeless.release()
+            for outbox in self._outboxes.values():
+                outbox.places.pop(client_id, None)
+            self._again.pop(client_id, None)
+            if value is not None and len(value) > COPY_BYTES_MAX - _HEAD_BYTES - len(client_id.encode()):
+                self.figures.refused_total += 1
+                self._settle(copy, member=None)
+            else:
+                self._place(copy)
+
+    def leave(self, client_id: str) -> None:
+        """Leave the copy of a session where it is, and forget of it: the session is another member's."""
+        self._forget(client_id)
+        self._homeless.pop(client_id, None)
+        self._again.pop(client_id, None)
+        self._unclaimed.pop(client_id, None)
+        for outbox in self._outboxes.values():
+            outbox.places.pop(client_id, None)
+        pending = self._pending.pop(client_id, None)
+        if pending is not None:
+            pending.release()
+
+    def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
+        """Tell the other members that a session is here since an epoch, once the copy that `put` brings now is kept.
+
+        The claim ends what they have of it, former copies too, so a copy is there before.
+        """
+        self._unclaimed[client_id] = epoch
+
+    def put_places(self, places: bytes, client_ids: Sequence[str]) -> None:
+        """Carry that these sessions, otherwise as they were copied, go on at other places now."""
+        for client_id in client_ids:
+            sent = self._sent.get(client_id)
+            if sent is None or client_id in self._pending or sent.member is None:
+                self._again[client_id] = None
+                continue
+            outbox = self._outbox(sent.member)
+            outbox.places[client_id] = places
+            self._wake(sent.member, outbox)
+
+    # For the node.
+
+    def came_from(self, client_id: str, member: str) -> None:
+        """Note that a session came from a member, which keeps it as it gave it away."""
+        self._keep_at(self._sent.setdefault(client_id, _Sent()), member)
+
+    def oldest_unconfirmed_s(self) -> float:
+        """Return how long the oldest copy is on its way, in seconds; 0 when none is."""
+        oldest = next(iter(self._pending.values()), None)
+        return 0.0 if oldest is None else self._clock.monotonic() - oldest.since_s
+
+    async def run(self) -> None:
+        """Place copies anew as members come and go, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                self._look()
+        finally:
+            for outbox in self._outboxes.values():
+                if outbox.task is not None:
+                    outbox.task.cancel()
+
+    # Its own.
+
+    def _look(self) -> None:
+        now_s = self._clock.monotonic()
+        for outbox in self._outboxes.values():
+            if outbox.task is not None and outbox.task.done():
+                outbox.task.result()  # it has ended with an error: without this, all that waits would wait in silence
+        self._look_at_members(now_s)
+        members = self._members
+        for member in members:
+            for client_id in self._outdated.pop(member, ()):
+                kept = self._sent.get(client_id)
+                if client_id not in self._pending and (kept is None or kept.member != member):
+                    self._forget_at(member, client_id)
+        if members and now_s >= self._retry_at_s:
+            self._retry_at_s = now_s + _RETRY_S
+            alone = (client_id for client_id, sent in self._sent.items() if sent.member is None)
+            self._again |= dict.fromkeys(client_id for client_id in alone if client_id not in self._pending)
+        homeless, self._homeless = self._homeless, {}
+        for client_id, copy in homeless.items():
+            if not self._is_newest(copy):  # what was released meanwhile has ended or replaced it
+                copy.release()
+            elif self._members or copy.value is None:
+                self._place(copy)
+            elif now_s - copy.since_s >= ALONE_S:
+                self.figures.alone_total += 1
+                self._settle(copy, member=None)
+            else:
+                self._homeless[client_id] = copy
+        if self._again and self._members:
+            again = list(self._again)[:_AGAIN_MAX]
+            for client_id in again:
+                del self._again[client_id]
+            self.copy_again(client_id for client_id in again if client_id in self._sent)
+
+    def _look_at_members(self, now_s: float) -> None:
+        """Make the copies of a member that is away at others, and move copies once members have stopped to change.
+
+        A member that is silent for a moment has what it keeps. If each silence of a busy one moved thousands of
+        copies, the others would be too busy to answer too.
+        """
+        instances = {other.name: other.instance for other in self._others.states() if other.keeps_copies}
+        lost = {name for name, each in instances.items() if self._instances.get(name, each) != each}
+        self._instances |= instances
+        members = tuple(instances)
+        if members != self._members:
+            for member in self._members:
+                self._away.setdefault(member, now_s)
+            self._members, self._moves_at_s = members, now_s + _STEADY_S
+            for member in members:
+                self._away.pop(member, None)
+        for member in [member for member, since_s in self._away.items() if now_s - since_s >= _AWAY_S]:
+            del self._away[member]
+            lost.add(member)
+        moves = self._moves_at_s is not None and now_s >= self._moves_at_s
+        if moves:
+            self._moves_at_s = None
+        if not lost and not moves:
+            return
+        for client_id, sent in self._sent.items():
+            is_misplaced = sent.member in lost or (moves and sent.member != self._keeper_of(client_id, sent))
+            if is_misplaced and client_id not in self._pending:
+                self._again[client_id] = None
+
+    def _place(self, copy: _Copy) -> None:
+        """Send a copy to the member that is to keep it."""
+        if copy.value is None:
+            member = self._sent[copy.client_id].member
+            if member is None or member not in self._members:
+                if member is not None:
+                    self._note_outdated(member, copy.client_id)
+                self._settle(copy, member=None)
+                return
+        else:
+            member = self._keeper_of(copy.client_id, self._sent[copy.client_id])
+        if member is None:
+            self._homeless[copy.client_id] = copy
+            return
+        outbox = self._outbox(member)
+        outbox.copies.append(copy)
+        self._wake(member, outbox)
+
+    def _keep_at(self, sent: _Sent, member: str | None) -> None:
+        self.copied += (member is not None) - (sent.member is not None)
+        sent.member = member
+
+    def _forget(self, client_id: str) -> None:
+        sent = self._sent.pop(client_id, None)
+        if sent is not None:
+            self._keep_at(sent, None)
+
+    def _keeper_of(self, client_id: str, sent: _Sent) -> str | None:
+        members = self._members
+        return keeper_of(client_id, [one for one in members if one not in sent.unable] if sent.unable else members)
+
+    def _outbox(self, member: str) -> _Outbox:
+        outbox = self._outboxes.get(member)
+        if outbox is None:
+            outbox = self._outboxes[member] = _Outbox()
+        return outbox
+
+    def _wake(self, member: str, outbox: _Outbox) -> None:
+        if outbox.task is None:
+            outbox.task = asyncio.create_task(self._send_all(member, outbox), name=f"session-copies-{member}")
+
+    async def _send_all(self, member: str, outbox: _Outbox) -> None:
+        loop = asyncio.get_running_loop()
+        while outbox.copies or outbox.places:
+            begun_s = loop.time()
+            await self._send(member, outbox)
+            await asyncio.sleep(max(0.0, begun_s + _WINDOW_S - loop.time()))
+        outbox.task = None
+
+    async def _send(self, member: str, outbox: _Outbox) -> None:
+        """Make one call."""
+        copies: list[_Copy] = []
+        size = 0
+        while outbox.copies and len(copies) < _ROWS_MAX:
+            size += len(outbox.copies[0].value or b"")
+            if copies and size > _BYTES_AT_ONCE:
+                break
+            copies.append(outbox.copies.popleft())
+        places, outbox.places = outbox.places, {}
+        versions = [self._version(copy) for copy in copies]
+        rows: list[Row] = [
+            CopyRow(copy.client_id, version, copy.value) for copy, version in zip(copies, versions, strict=True)
+        ]
+        by_places: dict[bytes, list[str]] = {}
+        for client_id, each in places.items():
+            by_places.setdefault(each, []).append(client_id)
+        rows += [PlacesRow(each, tuple(client_ids)) for each, client_ids in by_places.items()]
+        body = encode_copy_request(rows)
+        self.figures.sent_total += len(copies) + len(places)
+        self.figures.sent_bytes_total += len(body)
+        try:
+            data = await self._others.call(member, COPY_PATH, body, timeout_s=_CALL_S, answer_bytes_max=COPY_BYTES_MAX)
+            answer = decode_copy_answer(data)
+        except (AskFailed, ValueError):
+            self.figures.failed_total += 1
+            self._again |= dict.fromkeys(places)
+            for copy in copies:
+                if self._is_newest(copy):
+                    self._homeless[copy.client_id] = copy
+                    continue
+                copy.release()
+                if copy.value is None:
+                    self._note_outdated(member, copy.client_id)
+            return
+        self._note(member, copies, answer)
+
+    def _note(self, member: str, copies: Sequence[_Copy], answer: CopyAnswer) -> None:
+        for client_id, epoch in answer.newer.items():
+            self._ledger.yield_to(SessionQuestion(client_id, epoch))
+        self._again |= dict.fromkeys(client_id for client_id in answer.missing if client_id in self._sent)
+        full, unable = frozenset(answer.full), frozenset(answer.unable)
+        for copy in copies:
+            if copy.client_id in unable and copy.value is not None and self._is_newest(copy):
+                sent = self._sent[copy.client_id]
+                sent.unable = (*sent.unable, member)
+                if self._keeper_of(copy.client_id, sent) is None:
+                    self.figures.refused_total += 1
+                    self._settle(copy, member=None)
+                else:
+                    self._place(copy)
+                continue
+            is_kept = copy.client_id not in full and copy.client_id not in answer.newer
+            self.figures.refused_total += copy.client_id in full
+            if self._is_newest(copy):
+                self._settle(copy, member=member if is_kept else None)
+            else:
+                copy.release()
+
+    def _settle(self, copy: _Copy, *, member: str | None) -> None:
+        """Note what has become of the newest copy of a session, and release what waits for it."""
+        unclaimed = self._unclaimed.get(copy.client_id)
+        if unclaimed is not None and copy.epoch >= unclaimed:
+            del self._unclaimed[copy.client_id]
+            self.claim(copy.client_id, unclaimed)
+        sent = self._sent[copy.client_id]
+        former = sent.member
+        del self._pending[copy.client_id]
+        if copy.value is None:
+            self._forget(copy.client_id)
+        else:
+            self._keep_at(sent, member)
+            if former is not None and member is not None and former != member and former in self._members:
+                self._forget_at(former, copy.client_id)
+            if member is not None and self._moves_at_s is None and member != self._keeper_of(copy.client_id, sent):
+                self._again[copy.client_id] = None
+        copy.release()
+
+    def _forget_at(self, member: str, client_id: str) -> None:
+        """Let a member forget a copy that another one keeps by now; nothing waits for that."""
+        outbox = self._outbox(member)
+        epoch = self._ledger.epoch_of(client_id)
+        outbox.copies.append(_Copy(client_id, None, None, self._clock.monotonic(), epoch))
+        self._wake(member, outbox)
+
+    def _note_outdated(self, member: str, client_id: str) -> None:
+        """Note that a member has a copy that it is to forget once it can be told."""
+        outdated = self._outdated.setdefault(member, {})
+        if len(outdated) < _OUTDATED_MAX:
+            outdated[client_id] = None
+
+    def _is_newest(self, copy: _Copy) -> bool:
+        return self._pending.get(copy.client_id) is copy
+
+    def _version(self, copy: _Copy) -> CopyVersion:
+        self._number += 1
+        return CopyVersion(copy.epoch, self._number)
+
+
+def _nothing(client_ids: Iterable[str]) -> None:
+    pass
+
+
+def _claim_nothing(client_id: str, epoch: Epoch) -> None:
+    pass

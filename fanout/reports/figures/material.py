@@ -1,0 +1,91 @@
+"""What the sections of a report are made from, and what each of them gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.figures.topic_states import TopicStates
+from fanout.reports.identify.planning import decide_scope, decide_traffic_scope
+from fanout.reports.read.reading import Tables
+from fanout.reports.read.scope import AskedWindow, Scope
+from fanout.reports.read.survey import Survey
+from fanout.reports.values.document import Parameters, ReferenceSequences
+
+__all__ = ["Material", "Part"]
+
+
+class Material:
+    """What sections are made from: the logs, what the first look found, and what was asked for.
+
+    Call `close` to free what Spark keeps.
+
+    Args:
+        spark: The session.
+        tables: The logs.
+        survey: What they hold.
+        parameters: What was asked for.
+        parquet: Where the tables behind the report go.
+    """
+
+    def __init__(
+        self, spark: SparkSession, tables: Tables, *, survey: Survey, parameters: Parameters, parquet: ParquetTables
+    ) -> None:
+        self.spark = spark
+        self.tables = tables
+        self.survey = survey
+        self.parameters = parameters
+        self.parquet = parquet
+        self.window = AskedWindow.between(parameters.since, parameters.until)
+        self.settle_us = round(parameters.settle_s * 1_000_000)
+        self.list_limit = parameters.list_limit
+        self.depth = parameters.depth
+
+    @cached_property
+    def scope(self) -> Scope:
+        """What is compared with what."""
+        return decide_scope(
+            self.survey,
+            requested=self.parameters.reference,
+            settle_us=self.settle_us,
+            behind_max_us=round(self.parameters.behind_max_s * 1_000_000),
+            window=self.window,
+        )
+
+    @cached_property
+    def traffic_scope(self) -> Scope:
+        """Whose log says what was published.
+
+        By the same rule it has the reference of `scope`. Its groups are others: there a primary that links over
+        MQTT 3.1.1 are compared with stands twice, by identity and by value, and its updates would count twice.
+        """
+        return decide_traffic_scope(
+            self.survey, requested=self.parameters.reference, settle_us=self.settle_us, window=self.window
+        )
+
+    @cached_property
+    def states(self) -> TopicStates:
+        """The verdicts on each topic."""
+        return TopicStates(self.tables, survey=self.survey, scope=self.scope)
+
+    def close(self) -> None:
+        """Free what Spark keeps."""
+        if "states" in vars(self):
+            self.states.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one section found."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the report by name."""
+    by_target: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of a selector's figures by name, by target."""
+    sequences: tuple[ReferenceSequences, ...] = ()
+    """What the reference's log holds of its sequences."""

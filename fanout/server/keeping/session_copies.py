@@ -1,0 +1,373 @@
+"""Copies of durable sessions for another member of a pool: it makes the copy of each one that has changed.
+
+Owns which sessions are copied, what a copy has, and when one is made. `SessionCopy` says what goes along. What a client
+relies on waits for the copy (`SessionMarks`). A session at QoS 1 does not: it goes on at its oldest message without
+an acknowledgement, and looks at all sessions find how far each one is. Sessions in step are at one place, so that a
+look sends few bytes for many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from fanout.mqtt.delivery import SendState
+from fanout.replica.recent import Found, Place, RecentUpdates
+from fanout.replica.update import Update
+from fanout.server.base.context import ServerContext
+from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places
+from fanout.server.keeping.session_marks import SessionMarks
+from fanout.server.messages.encoding import Message
+from fanout.server.messages.shared_inflight import SharedInflight
+from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
+from fanout.server.session.registry import SessionRegistry
+from fanout.server.session.session import Session
+from fanout.server.session.session_export import ExportedMessages
+
+__all__ = ["LOOK_S", "CopyCarrier", "SessionCopies"]
+
+LOOK_S: Final = 0.1
+"""Time between two looks at sessions that may have changed in a way that no client relies on."""
+_SHARE: Final = 10
+"""The next look comes after that many times what the last one took, so that looks take a tenth of the time."""
+_LOOKED_AT: Final = 2_000
+"""Sessions of one look."""
+_REFRESH: Final = 4
+"""A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
+_QOS_2: Final = 2
+
+_Step = tuple[SharedInflight, int]
+"""What sessions in step have in common: the log, and up to where it is acknowledged."""
+
+
+class CopyCarrier(Protocol):
+    """Carries copies to other members."""
+
+    def put(self, copies: Mapping[str, bytes | None], *, done: Callable[[], None]) -> None:
+        """Carry copies by Client Identifier, None for a session that has ended; call `done` when they are kept."""
+
+    def leave(self, client_id: str) -> None:
+        """Leave the copy of a session where it is, and forget of it."""
+
+    def put_places(self, places: bytes, client_ids: Sequence[str]) -> None:
+        """Carry that these sessions, otherwise as they were copied, go on at other places now."""
+
+
+class SessionValues(Protocol):
+    """Makes values of sessions; `SessionMoves` is one."""
+
+    def value_of(
+        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
+    ) -> tuple[ExportedSession, int]:
+        """Return the value of a session with these queued messages, and how many of them have expired."""
+
+
+class _Entry:
+    """A session that is copied, or is to be."""
+
+    __slots__ = ("is_exact", "is_plain", "refreshed_at", "seen")
+
+    def __init__(self) -> None:
+        self.is_exact = False
+        """Whether it has to do with QoS 2."""
+        self.is_plain = False
+        """Whether its copy has no messages, so that its places are all that changes with what is sent."""
+        self.refreshed_at = 0
+        """`RecentUpdates.grown` when its places were copied last."""
+        self.seen: tuple[object, ...] = ()
+        """What its copy says, as far as a look compares it."""
+
+
+class SessionCopies:
+    """The copies of a server's sessions."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        carrier: CopyCarrier,
+        *,
+        recent: RecentUpdates,
+        registry: SessionRegistry,
+        moves: SessionValues,
+    ) -> None:
+        """Begin with no copy.
+
+        Args:
+            context: Shared objects of the server.
+            carrier: Carries copies to other members.
+            recent: The recent updates of the links.
+            registry: The sessions.
+            moves: Makes their values.
+        """
+        self.marks = SessionMarks(self._copy)
+        """Sessions that are to be copied, and what waits for that."""
+        self._carrier = carrier
+        self._recent = recent
+        self._registry = registry
+        self._moves = moves
+        self._clock = context.clock
+        self._timer = context.timer
+        self._entries: dict[str, _Entry] = {}
+        self._unplaced: dict[str, None] = {}
+        """Sessions with a copy that lacks a place, because it had no name."""
+        self._messages = ExportedMessages(now_ns=0)
+        self._left_to_look_at: list[str] = []
+        self._is_looking = False
+        self._history_used = 0.0
+        self._oldest = 0
+
+    # For the server.
+
+    def enter(self, client_id: str) -> None:
+        """Have the session of a new connection copied."""
+        self.add(client_id)
+
+    def add(self, client_id: str) -> None:
+        """Have a session copied that has come from elsewhere."""
+        if client_id not in self._entries:
+            self._entries[client_id] = _Entry()
+        self.marks.mark(client_id)
+        if not self._is_looking:
+            self._is_looking = True
+            self._timer.after(LOOK_S, self._look)
+
+    def note(self, client_id: str, *, subscriptions: bool = False) -> None:
+        """Note that a session that may be copied has changed, or ended."""
+        if client_id in self._entries:
+            self.marks.mark(client_id)
+
+    def note_gone(self, client_id: str) -> None:
+        """Note that a session has no connection any more."""
+        self.note(client_id)
+
+    def note_moved(self, client_id: str) -> None:
+        """Note that a session is another member's of the pool from now on.
+
+        Its copy stays until that member says that it has the session: it goes on from there if both are killed before.
+        """
+        if self._entries.pop(client_id, None) is not None:
+            self._carrier.leave(client_id)
+
+    # For the node.
+
+    @property
+    def count(self) -> int:
+        """Number of sessions that are copied, or are to be."""
+        return len(self._entries)
+
+    @property
+    def history_used(self) -> float:
+        """Part of the history of recent updates that has come since the oldest message that waits for a session.
+
+        It is of the last round of looks. From 1 on such a session cannot go on elsewhere.
+        """
+        return self._history_used
+
+    def marker_passed(self) -> None:
+        """Note that places have a name again."""
+        unplaced, self._unplaced = self._unplaced, {}
+        for client_id in unplaced:
+            self.note(client_id)
+
+    def copy_again(self, client_ids: Iterable[str]) -> None:
+        """Copy sessions whole once more, because another member is to have them."""
+        for client_id in client_ids:
+            self.note(client_id)
+
+    # Its own.
+
+    def _copy(self, client_ids: Sequence[str], done: Callable[[], None]) -> None:
+        """Make copies of marked sessions, and put them on their way."""
+        self._messages = messages = self._messages.later(self._clock.now_ns())
+        places = _Places(self._recent)
+        copies: dict[str, bytes | None] = {}
+        for client_id in client_ids:
+            session, entry = self._registry.get(client_id), self._entries.get(client_id)
+            if entry is None:  # it has moved
+                continue
+            if session is None or not session.outlives_node or session.shared:
+                copies[client_id] = None
+                if session is None:
+                    self._entries.pop(client_id, None)
+                continue
+            copy = self._copy_of(session, places, messages)
+            if len(copy.places) < len(places.links):
+                self._unplaced[client_id] = None
+            value = copy.session
+            entry.is_exact = copy.is_exact
+            entry.is_plain = not (value.in_flight or copy.in_flight or value.queue or value.retained)
+            entry.seen = _seen(session)
+            entry.refreshed_at = self._recent.grown
+            copies[client_id] = encode_copy(copy)
+        if copies:
+            self._carrier.put(copies, done=done)
+        else:
+            done()
+
+    def _copy_of(self, session: Session, places: _Places, messages: ExportedMessages) -> SessionCopy:
+        in_flight = list(session.sender.inflight.in_flight())
+        is_exact = _is_exact(session, in_flight)
+        copied: list[CopiedMessage] = []
+        whole: list[ExportedInFlight] = []
+        first: Found | None = None
+        inline: list[Message] = []
+        for index, (packet_id, message, state) in enumerate(in_flight if is_exact else ()):
+            found = None if state is SendState.AWAIT_PUBCOMP else places.of(message[0])
+            if found is None:
+                is_released = state is SendState.AWAIT_PUBCOMP
+                whole.append(ExportedInFlight(packet_id, state, None if is_released else messages.of(message)))
+            else:
+                copied.append(
+                    CopiedMessage(
+                        index, packet_id, state, found.link, found.place, message[0][7], message[2], message[3]
+                    )
+                )
+        waiting = () if is_exact else (message for _, message, _ in in_flight)
+        for message in (*waiting, *_queued(session)):
+            found = places.of(message[0])
+            if found is None:
+                inline.append(message)
+            elif first is None:
+                first = found
+        value, _ = self._moves.value_of(session, messages, waiting=inline)
+        return SessionCopy(
+            session=replace(value, in_flight=tuple(whole)),
+            is_connected=session.is_connected,
+            is_exact=is_exact,
+            places=places.at(first, exactly=is_exact),
+            in_flight=tuple(copied),
+        )
+
+    def _look(self) -> None:
+        """Tell how far sessions are that have changed without being marked, and those whose places grow old."""
+        began_s = self._clock.monotonic()
+        if not self._left_to_look_at:
+            self._left_to_look_at = list(self._entries)
+            self._history_used = self._oldest / self._recent.bytes_max
+            self._oldest = 0
+        part, self._left_to_look_at = self._left_to_look_at[:_LOOKED_AT], self._left_to_look_at[_LOOKED_AT:]
+        places, grown = _Places(self._recent), self._recent.grown
+        old = grown - self._recent.bytes_max // _REFRESH
+        moved: dict[tuple[tuple[str, Place], ...], list[str]] = {}
+        for client_id in part:
+            session, entry = self._registry.get(client_id), self._entries.get(client_id)
+            if session is None or entry is None:
+                continue
+            seen, queued = _seen(session), session.sender.queue.messages
+            self._oldest = max(self._oldest, grown - entry.refreshed_at)
+            if seen == entry.seen and (entry.refreshed_at >= old or queued):
+                continue
+            found: tuple[tuple[str, Place], ...] | None = None
+            if entry.is_plain and not session.sender.deliveries:
+                found = self._place_of(session, entry, places)
+            if found is None:
+                self.marks.mark(client_id)
+                continue
+            entry.seen, entry.refreshed_at = seen, grown
+            moved.setdefault(found, []).append(client_id)
+        for found, client_ids in moved.items():
+            self._carrier.put_places(encode_places(dict(found)), client_ids)
+        share = len(part) / max(1, len(self._entries))
+        spent_s = self._clock.monotonic() - began_s
+        self._timer.after(max(LOOK_S * min(1.0, share or 1.0), spent_s * _SHARE), self._look)
+
+    def _place_of(self, session: Session, entry: _Entry, places: _Places) -> tuple[tuple[str, Place], ...] | None:
+        """Return where a session goes on; None when that is not all that there is to say of it."""
+        follower, own = session.follower, session.sender.inflight.outbound
+        if entry.is_exact:
+            is_settled = not (len(own) or follower.in_flight or session.sender.queue.messages)
+            return places.ends(exactly=True) if is_settled else None
+        if follower.log is not None and not len(own) and not session.sender.queue.messages:
+            return places.of_step((follower.log, follower.completed))
+        return places.of_messages(_unsettled(session))
+
+
+class _Places:
+    """Places in the streams at one moment, each found once."""
+
+    def __init__(self, recent: RecentUpdates) -> None:
+        self.links = recent.links
+        """The links."""
+        self._recent = recent
+        self._found: dict[int, tuple[Update, Found | None]] = {}
+        self._steps: dict[_Step, tuple[tuple[str, Place], ...] | None] = {}
+        self._at: dict[tuple[Found | None, bool], tuple[tuple[str, Place], ...]] = {}
+
+    def of(self, update: Update) -> Found | None:
+        """Return the place of an update; None when it is in no stream."""
+        known = self._found.get(id(update))
+        if known is None:
+            known = self._found[id(update)] = update, self._recent.find(update)
+        return known[1]
+
+    def at(self, first: Found | None, *, exactly: bool) -> dict[str, Place]:
+        """Return the place in each stream in front of an update; of None behind everything."""
+        return dict(self._all(first, exactly=exactly))
+
+    def of_step(self, step: _Step) -> tuple[tuple[str, Place], ...] | None:
+        """Return where sessions at QoS 1 go on that have acknowledged a log up to a position."""
+        if step not in self._steps:
+            log, completed = step
+            left = (message for _, message in log.messages_from(completed)) if completed < log.end else ()
+            self._steps[step] = self.of_messages(left)
+        return self._steps[step]
+
+    def of_messages(self, messages: Iterable[Message]) -> tuple[tuple[str, Place], ...] | None:
+        """Return where a session goes on whose messages were not all acknowledged; None if one is in no stream."""
+        first: Found | None = None
+        for message in messages:
+            found = self.of(message[0])
+            if found is None:
+                return None
+            first = first or found
+        return self._whole(first, exactly=False)
+
+    def ends(self, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
+        """Return the place behind everything; None when it lacks a name."""
+        return self._whole(None, exactly=exactly)
+
+    def _whole(self, first: Found | None, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
+        places = self._all(first, exactly=exactly)
+        return places if len(places) == len(self.links) else None
+
+    def _all(self, first: Found | None, *, exactly: bool) -> tuple[tuple[str, Place], ...]:
+        places = self._at.get((first, exactly))
+        if places is None:
+            named = self._recent.ends(exactly=exactly) if first is None else self._recent.in_front_of(first)
+            places = tuple((link, place) for link, place in named.items() if place is not None)
+            self._at[first, exactly] = places
+        return places
+
+
+def _is_exact(session: Session, in_flight: Iterable[tuple[int, Message, SendState]]) -> bool:
+    """Return whether messages at QoS 2 go to a session, or are under way in either direction."""
+    if session.audience is not None and session.audience.qos_max == _QOS_2:
+        return True
+    return bool(session.receiver.unreleased) or any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
+
+
+def _queued(session: Session) -> Iterator[Message]:
+    """Return the messages at QoS 1 and 2 in the queue, in order."""
+    return (message for message in session.sender.queue.waiting() if message[1])
+
+
+def _unsettled(session: Session) -> Iterator[Message]:
+    """Return the messages at QoS 1 that are sent without acknowledgement, or not sent, in order."""
+    for _, message, _ in session.sender.inflight.in_flight():
+        yield message
+    yield from _queued(session)
+
+
+def _seen(session: Session) -> tuple[object, ...]:
+    """Return what tells that messages were sent, acknowledged or dropped."""
+    sender, follower = session.sender, session.follower
+    queue, outbound = sender.queue, sender.inflight.outbound
+    return (
+        queue.appended_total - queue.messages,
+        outbound.last_packet_id,
+        len(outbound),
+        follower.log,
+        follower.completed,
+        len(sender.deliveries),
+    )

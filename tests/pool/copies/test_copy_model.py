@@ -1,0 +1,35 @@
+"""Exhaustive search of the rules by which sessions are copied and go on elsewhere; `copy_model` says what is in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pool.copies.copy_model import check, start, steps
+from tests.pool.search import search_all
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"connects": 2},
+        {"connects": 1, "crashes": 1},
+        {"connects": 1, "losses": 1},
+        {"changes": 1, "losses": 1, "crashes": 1},
+        {"changes": 1, "partings": 1, "crashes": 1},
+        {"changes": 1, "pauses": 1},
+        {"changes": 1, "losses": 2, "ends": 1},
+        {"changes": 1, "ends": 1, "crashes": 1},
+    ],
+    ids=str,
+)
+def test_every_order(bounds: dict[str, int]) -> None:
+    """Whatever the order: one member serves, an heir has what was confirmed, and nobody begins over a session."""
+    assert search_all(start(**bounds), steps, check) > 10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("bounds", [{"changes": 1, "partings": 1, "pauses": 1}], ids=str)
+def test_every_order_of_more(bounds: dict[str, int]) -> None:
+    """The same with a holder that goes on after it was found dead while its copy moves."""
+    assert search_all(start(**bounds), steps, check) > 100_000

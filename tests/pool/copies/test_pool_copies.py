@@ -1,0 +1,382 @@
+"""Copies between members without sockets: who keeps them, what becomes of silence, and who goes on with a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from fanout.pool.copies.copy_messages import COPY_PATH, INHERIT_PATH
+from fanout.pool.copies.held_copies import HeldCopy
+from fanout.pool.copies.inheritance import HERE
+from fanout.pool.copies.pool_copies import PoolCopies
+from fanout.pool.copies.sent_copies import ALONE_S
+from fanout.pool.membership import AskFailed, AskFailure
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ledger import SessionLedger
+from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.ports import OtherMemberState
+from tests.server.node_in_memory import ManualClock
+from tests.support.waiting import wait_until
+
+DEAD_AFTER_S = 3.0
+
+
+class Network:
+    """Carries calls between members."""
+
+    def __init__(self) -> None:
+        """Begin without members."""
+        self.members: dict[str, Member] = {}
+        self.states: dict[str, OtherMemberState] = {}
+        """What every member sees of a member."""
+        self.clock = ManualClock()
+        self.calls: list[tuple[str, str]] = []
+        """Member and path of every call."""
+
+
+class Others:
+    """The other members, as one of them sees them."""
+
+    are_known = True
+    is_isolated = False
+    isolated_after_s = 2.0
+
+    def __init__(self, network: Network, node: str) -> None:
+        """See them from a member."""
+        self._network = network
+        self._node = node
+
+    def states(self) -> Sequence[OtherMemberState]:
+        """Return every other member as it is now."""
+        return [state for name, state in self._network.states.items() if name != self._node]
+
+    async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
+        """Send a request to a member that lives."""
+        self._network.calls.append((name, path))
+        await asyncio.sleep(0)
+        if self._network.states[name].is_silent:
+            raise AskFailed(AskFailure.TIMEOUT)
+        copies = self._network.members[name].copies
+        try:
+            return await (copies.answer_copy if path == COPY_PATH else copies.answer_inherit)(self._node, body)
+        except ValueError as error:
+            raise AskFailed(AskFailure.ANSWER) from error
+
+
+class Member:
+    """A member whose sessions are names."""
+
+    def __init__(self, network: Network, node: str, *, bytes_max: int = 1 << 20) -> None:
+        """Make it, without sessions."""
+        self.network, self.node = network, node
+        self.sessions: set[str] = set()
+        self.inherited: list[str] = []
+        self.refuses: dict[str, str] = {}
+        """Client Identifier to why its session does not go on."""
+        self.lacks_history = False
+        self.claims: list[tuple[str, Epoch]] = []
+        self.is_stale: list[bool] = []
+        others = Others(network, node)
+        self.ledger = SessionLedger(node=node, host=self, clock=network.clock)  # type: ignore[arg-type]  # what is used
+        self.copies = PoolCopies(
+            self.ledger,
+            node=node,
+            heirs=self,
+            others=others,
+            claim=self._claim,
+            claim_at=self._claim_at,
+            bytes_max=bytes_max,
+            dead_after_s=DEAD_AFTER_S,
+            clock=network.clock,
+            logger=structlog.get_logger(),
+        )
+        self.ledger.copies = self.copies
+        self.copies.sent.copy_again = self._copy_again
+        network.members[node] = self
+        network.states[node] = OtherMemberState(
+            node, is_silent=False, is_dead=False, instance=f"{node}-1", keeps_copies=True
+        )
+        self.task = asyncio.create_task(self.copies.run())
+
+    # As the ledger and the copies need a host.
+
+    @property
+    def count(self) -> int:
+        """Number of sessions."""
+        return len(self.sessions)
+
+    def has(self, client_id: str) -> bool:
+        """Return whether a client has a session here."""
+        return client_id in self.sessions
+
+    def end(self, client_id: str) -> None:
+        """End a session."""
+        self.sessions.discard(client_id)
+
+    def could_inherit(self, client_id: str, value: bytes) -> bool:
+        """Return whether it holds what a copy needs."""
+        return not self.lacks_history
+
+    def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
+        """Go on with sessions."""
+        self.is_stale.append(is_stale)
+        self.inherited += [copy.client_id for copy in copies if copy.client_id not in self.refuses]
+        self.sessions |= {*self.inherited}
+        return [self.refuses.get(copy.client_id, HERE) for copy in copies]
+
+    # What tests do.
+
+    def begin(self, *client_ids: str) -> None:
+        """Begin sessions, and copy them."""
+        for client_id in client_ids:
+            self.sessions.add(client_id)
+            self.ledger.begin(client_id, self.ledger.next_epoch())
+        self.put(client_ids)
+
+    def put(self, client_ids: Iterable[str], value: bytes = b"value") -> asyncio.Event:
+        """Copy sessions; the event is set when they are kept."""
+        done = asyncio.Event()
+        self.copies.sent.put(dict.fromkeys(client_ids, value), done=done.set)
+        return done
+
+    def _copy_again(self, client_ids: Iterable[str]) -> None:
+        if names := [one for one in client_ids if one in self.sessions]:
+            self.put(names)
+
+    def _claim(self, client_id: str, epoch: Epoch) -> None:
+        self.claims.append((client_id, epoch))
+        for member in self.network.members.values():
+            if member is not self and not self.network.states[member.node].is_silent:
+                member.copies.claimed(client_id, epoch)
+                member.ledger.yield_to(SessionQuestion(client_id, epoch))
+
+    def _claim_at(self, name: str, epochs: Mapping[str, Epoch]) -> None:
+        for client_id, epoch in epochs.items():
+            self.network.members[name].ledger.yield_to(SessionQuestion(client_id, epoch))
+
+    @property
+    def held(self) -> int:
+        """Number of copies that it keeps."""
+        return self.copies.figures().held
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[Network]:
+    """Give a network; its members end with it."""
+    network = Network()
+    yield network
+    for member in network.members.values():
+        member.task.cancel()
+    await asyncio.gather(*(member.task for member in network.members.values()), return_exceptions=True)
+
+
+def change(network: Network, node: str, **changes: object) -> None:
+    """Let a member be seen in another way."""
+    network.states[node] = replace(network.states[node], **changes)  # type: ignore[arg-type]  # tests know the fields
+
+
+async def settled(*members: Member) -> None:
+    """Wait until every session of these members has a copy."""
+
+    def is_settled() -> bool:
+        return all(one.copies.figures().copied == len(one.sessions) for one in members) and not any(
+            one.copies.figures().oldest_unconfirmed_s for one in members
+        )
+
+    await wait_until(is_settled, what="a copy of each session")
+
+
+async def test_each_session_has_one_keeper(network: Network) -> None:
+    """About half of them at each of the other two members; what waits for a copy goes on when it is kept."""
+    a, b, c = (Member(network, name) for name in "abc")
+    a.begin(*(f"c-{number}" for number in range(100)))
+    await settled(a)
+    assert b.held + c.held == 100
+    assert 30 < b.held < 70
+    assert (a.held, a.copies.figures().alone_total) == (0, 0)
+    async with asyncio.timeout(10):
+        await a.put(["c-0"]).wait()
+
+
+async def test_a_silent_keeper_is_replaced_and_gets_its_copies_back(network: Network) -> None:
+    """While it is silent the other one keeps all; then each session has the keeper that it had, and one copy."""
+    a, b, c = (Member(network, name) for name in "abc")
+    a.begin(*(f"c-{number}" for number in range(40)))
+    await settled(a)
+    before = (b.held, c.held)
+    change(network, "b", is_silent=True, keeps_copies=False)
+    await asyncio.sleep(0.15)
+    network.clock.advance(1.1)
+    await wait_until(lambda: c.held == 40)
+    change(network, "b", is_silent=False, keeps_copies=True)
+    await asyncio.sleep(0.15)
+    network.clock.advance(2.1)
+    await wait_until(lambda: (b.held, c.held) == before, what="the former keepers")
+
+
+async def test_a_session_goes_on_alone_after_a_while(network: Network) -> None:
+    """Without another member what waits for a copy is let go, counted; when one comes it is copied."""
+    a, b = Member(network, "a"), Member(network, "b")
+    change(network, "b", is_silent=True, keeps_copies=False)
+    a.sessions.add("c")
+    a.ledger.begin("c", a.ledger.next_epoch())
+    done = a.put(["c"])
+    await asyncio.sleep(0.15)
+    assert not done.is_set()
+    network.clock.advance(ALONE_S)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert a.copies.figures().alone_total == 1
+    change(network, "b", is_silent=False, keeps_copies=True)
+    await wait_until(lambda: b.held == 1)
+
+
+async def test_a_keeper_must_hold_what_a_copy_needs(network: Network) -> None:
+    """Else the next one is asked; where nobody does the session goes on without, and is copied once somebody can."""
+    a, b, c = (Member(network, name) for name in "abc")
+    b.lacks_history = True
+    a.begin(*(f"c-{number}" for number in range(20)))
+    await settled(a)
+    assert (b.held, c.held) == (0, 20)
+    c.lacks_history = True
+    async with asyncio.timeout(10):
+        await a.put(["c-0"]).wait()
+    assert a.copies.figures().refused_total == 1
+    b.lacks_history = c.lacks_history = False
+    network.clock.advance(2.0)
+    await settled(a)
+
+
+async def test_a_full_keeper_refuses(network: Network) -> None:
+    """What it keeps is bounded by bytes, and the session goes on without a copy."""
+    a, b = Member(network, "a"), Member(network, "b", bytes_max=2_000)
+    a.begin(*(f"c-{number}" for number in range(10)))
+    await wait_until(lambda: a.copies.figures().refused_total >= 6)
+    assert 0 < b.held <= 4
+    assert b.copies.figures().held_bytes <= 2_000
+
+
+async def test_sessions_of_a_dead_member_go_on_at_their_keepers(network: Network) -> None:
+    """Each at one of them, with an epoch above the holder's; when that comes back it ends its own."""
+    a, b, c = (Member(network, name) for name in "abc")
+    names = {f"c-{number}" for number in range(40)}
+    a.begin(*names)
+    await settled(a)
+    epochs = {name: a.ledger.epoch_of(name) for name in names}
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+    await wait_until(lambda: len(b.inherited) + len(c.inherited) == 40, what="all sessions")
+    assert b.sessions | c.sessions == names
+    assert not b.sessions & c.sessions
+    for name in names:
+        heir = b if name in b.sessions else c
+        assert epochs[name] < heir.ledger.epoch_of(name) < Epoch(epochs[name].counter + 1, "a")
+    assert a.sessions == names
+    change(network, "a", is_silent=False, is_dead=False)
+    await wait_until(lambda: not a.sessions, what="the holder ends its sessions")
+
+
+async def test_nobody_goes_on_while_another_member_hears_the_holder(network: Network) -> None:
+    """The verdict of one member alone is not enough, and one that is silent may hear it."""
+    a, b, c = (Member(network, name) for name in "abc")
+    a.begin("c-1", "c-2", "c-3")
+    await settled(a)
+    for member in (b, c):
+        member.copies.inheritance.holder_lives = lambda holder, instance: True  # type: ignore[method-assign]
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+    await wait_until(lambda: sum(path == INHERIT_PATH for _, path in network.calls) > 3)
+    assert b.inherited == c.inherited == []
+    del b.copies.inheritance.holder_lives
+    del c.copies.inheritance.holder_lives
+    await wait_until(lambda: len(b.inherited) + len(c.inherited) == 3)
+
+
+async def test_a_new_process_of_a_member_is_the_end_of_the_former_one(network: Network) -> None:
+    """At once where it has no sessions on disk; else it has time to copy those that it has again."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c-1", "c-2")
+    await settled(a)
+    change(network, "a", instance="a-2", restores_sessions=True)
+    await asyncio.sleep(0.15)
+    assert b.inherited == []
+    a.put(["c-1"])
+    await wait_until(lambda: b.held == 2)
+    network.clock.advance(DEAD_AFTER_S + 0.1)
+    await wait_until(lambda: b.inherited == ["c-2"], what="the session that the new process has not")
+    assert b.held == 1
+
+
+async def test_a_session_that_cannot_go_on_is_told(network: Network) -> None:
+    """Until its client has another one; the others are told of it, too, when they ask."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    b.refuses["c"] = "its messages are not held"
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+    await wait_until(lambda: b.copies.figures().lost_total == 1)
+    assert b.ledger.was_lost("c")
+    b.copies.claimed("c", b.ledger.next_epoch())
+    assert not b.ledger.was_lost("c")
+
+
+async def test_a_holder_that_lived_on_alone_leaves_stale_copies(network: Network) -> None:
+    """It was heard at the primary after it could last copy anything here."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False, alone_s=1.3)
+    await wait_until(lambda: b.is_stale == [True])
+
+
+async def test_the_copy_of_a_session_that_ended_goes(network: Network) -> None:
+    """At once, or when the keeper is back."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c", "d")
+    await settled(a)
+    ended = asyncio.Event()
+    a.sessions.discard("c")
+    a.copies.sent.put({"c": None}, done=ended.set)
+    async with asyncio.timeout(10):
+        await ended.wait()
+    assert b.held == 1
+    change(network, "b", is_silent=True, keeps_copies=False)
+    await asyncio.sleep(0.1)
+    a.sessions.discard("d")
+    gone = asyncio.Event()
+    a.copies.sent.put({"d": None}, done=gone.set)
+    async with asyncio.timeout(10):
+        await gone.wait()
+    change(network, "b", is_silent=False, keeps_copies=True)
+    await wait_until(lambda: b.held == 0)
+
+
+async def test_places_go_with_the_next_copy_where_one_is_on_its_way(network: Network) -> None:
+    """A copy that is not kept yet could not be moved on; nothing of it is lost."""
+    a, b = Member(network, "a"), Member(network, "b")
+    again: list[str] = []
+    a.begin("c")
+    a.copies.sent.copy_again = again.extend
+    a.copies.sent.put_places(b"places", ["c", "unknown"])
+    await wait_until(lambda: again == ["c"])
+    await settled(a)
+    a.copies.sent.put_places(b"places", ["c"])
+
+    def places() -> bytes | None:
+        copy = b.copies._held.get("c")
+        return None if copy is None else copy.places
+
+    await wait_until(lambda: places() == b"places")
+
+
+async def test_a_holder_that_was_taken_over_ends_its_session(network: Network) -> None:
+    """The answer to its next copy says whose the session is: what waits for that copy is never said."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    newest = b.ledger.next_epoch()
+    b.ledger.yield_to(SessionQuestion("c", newest))
+    a.put(["c"])
+    await wait_until(lambda: not a.sessions)

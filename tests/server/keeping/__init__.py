@@ -1,0 +1,1 @@
+"""Keeping of durable sessions beyond their process."""
