@@ -74,7 +74,7 @@ class HandOver:
         begun = figures.moved_out_total
         left, moved_at_s = 1, self._clock.monotonic()
         ready_at_s = moved_at_s
-        while others := self._others.states():
+        while others := [other for other in self._others.states() if not other.is_dead and not other.is_empty]:
             before = (figures.moved_out_total, left)
             if any(other.is_ready for other in others):
                 ready_at_s = self._clock.monotonic()

@@ -535,6 +535,20 @@ async def test_a_member_that_leaves_alone_does_not_wait() -> None:
         assert a.sessions == {"x": b"1"}
 
 
+async def test_a_member_that_leaves_waits_for_one_that_is_silent_for_a_moment() -> None:
+    """A busy one is, now and then: the sessions would be lost."""
+    async with members("a", "b") as (network, (a, b)):
+        network.silent.add("b")
+        a.sessions["x"] = b"1"
+        leaving = asyncio.create_task(a.pool.hand_over(clients_per_s=100))
+        await asyncio.sleep(0)
+        assert not leaving.done()
+        network.silent.clear()
+        async with asyncio.timeout(10):
+            await leaving
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
+
+
 async def test_an_isolated_member_serves_no_durable_session() -> None:
     """The others may take it for dead; it yields what they began meanwhile, and serves the rest when they answer."""
     async with members("a", "b") as (network, (a, b)):
