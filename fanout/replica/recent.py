@@ -102,11 +102,13 @@ class RecentBatch:
 class _Segment:
     """Updates of a link behind one heartbeat."""
 
-    __slots__ = ("batches", "count", "exact_until", "key")
+    __slots__ = ("batches", "count", "exact_until", "first_number", "key")
 
-    def __init__(self, key: tuple[str, str] | None) -> None:
+    def __init__(self, key: tuple[str, str] | None, first_number: int) -> None:
         self.key = key
         """Member and heartbeat; None before the first."""
+        self.first_number = first_number
+        """Number that the first batch of any link has behind the heartbeat."""
         self.batches: list[RecentBatch] = []
         """Those that are held."""
         self.count = 0
@@ -121,7 +123,7 @@ class _Stream:
     __slots__ = ("by_key", "newest", "segment", "segments")
 
     def __init__(self) -> None:
-        self.segment = _Segment(None)
+        self.segment = _Segment(None, 0)
         self.segments: list[_Segment] = []
         """With a heartbeat, oldest first."""
         self.by_key: dict[tuple[str, str], _Segment] = {}
@@ -143,8 +145,6 @@ class RecentUpdates:
         """About how many bytes are held."""
         self.grown = 0
         """About how many bytes were ever held: a place is held until `bytes_max` more have come."""
-        self.updates = 0
-        """Number of updates that are held."""
         self.bytes_max = bytes_max
         """About how many bytes are held at most."""
         self._streams = {link: _Stream() for link in links}
@@ -185,7 +185,6 @@ class RecentUpdates:
         self._batches.append(batch)
         received_ns = updates[0][RECEIVED_NS]
         self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
-        self.updates += len(updates)
         self._grow(size)
 
     def mark(self, link: str, node: str, marker: str) -> None:
@@ -193,7 +192,7 @@ class RecentUpdates:
         stream, key = self._streams[link], (node, marker)
         if key in stream.by_key:
             return
-        stream.segment = segment = _Segment(key)
+        stream.segment = segment = _Segment(key, self.next_number)
         stream.segments.append(segment)
         stream.by_key[key] = segment
         stream.newest[node] = _process(marker)
@@ -242,6 +241,11 @@ class RecentUpdates:
             return None
         place = _place(batch.segment, batch.first + index)
         return None if place is None else Found(batch.link, place, batch.number)
+
+    def link_of(self, update: Update) -> str | None:
+        """Return the link of an update that is held, also of one without a name; None for any other."""
+        batch, _ = self._batch_of(update)
+        return None if batch is None else batch.link
 
     def in_front_of(self, found: Found) -> dict[str, Place | None]:
         """Return the place in each stream in front of which everything was dispatched before an update.
@@ -370,11 +374,10 @@ class RecentUpdates:
         batch = self._batches[self._gone]
         self._gone += 1
         self.bytes -= batch.size
-        self.updates -= len(batch.updates)
-        segment, stream = batch.segment, self._streams[batch.link]
-        del segment.batches[0]
-        if segment.key is not None and stream.by_key.get(segment.key) is segment:
-            while stream.segments[0] is not segment:  # what follows them is not held any more
+        del batch.segment.batches[0]
+        oldest = self._batches[self._gone].number if self._gone < len(self._batches) else self.next_number
+        for stream in self._streams.values():  # a link without traffic has heartbeats too
+            while len(stream.segments) > 1 and stream.segments[1].first_number <= oldest:
                 self._forget_oldest_segment(stream)
         if self._gone >= _COMPACT and self._gone * 2 >= len(self._batches):
             del self._batches[: self._gone], self._times[: self._gone]

@@ -7,7 +7,7 @@ Owns when a holder is gone, the questions to the other members, and what a holde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from fanout.pool.copies.copy_messages import (
+    DOCUMENT_BYTES_MAX,
     INHERIT_PATH,
     InheritRequest,
     decode_inherit_answer,
@@ -36,6 +37,8 @@ HERE: Final = "here"
 _LOOK_S: Final = 0.05
 _AT_ONCE: Final = 250
 """Sessions that are asked for, and go on, in one turn: some ten milliseconds each."""
+_BYTES_AT_ONCE: Final = DOCUMENT_BYTES_MAX // 2
+"""Bytes of the request for them beyond which it takes no more: one Client Identifier has up to 390,000 in JSON."""
 CALL_S: Final = 1.0
 """Time for the answers to INHERIT; this member is isolated when it was stopped for much longer meanwhile."""
 _GIVEN_S: Final = 12.0
@@ -73,8 +76,6 @@ class InheritanceFigures:
     """Sessions that went on here."""
     lost_total: int = 0
     """Sessions that could not: their clients get Session Present 0, and a Reason String."""
-    yielded_total: int = 0
-    """Holders that came back and were told whose their sessions are."""
 
 
 @dataclass(slots=True)
@@ -178,7 +179,6 @@ class Inheritance:
         now_s = self._clock.monotonic()
         for name in [name for name in self._taken if name in states and not states[name].is_silent]:
             self._claim_at(name, self._taken.pop(name))
-            self.figures.yielded_total += 1
         processes = self._held.processes
         for key in [key for key in self._gone if key not in processes or self._is_back(states.get(key[0]), key[1])]:
             gone = self._gone.pop(key)
@@ -194,10 +194,11 @@ class Inheritance:
             self._gone[holder, instance] = _Gone(now_s + waits_s)
         if self._others.is_isolated:
             return
-        is_free = self._given_task is None or self._given_task.done()
-        if is_free and now_s >= self._given_at_s:
-            self._given_at_s = now_s + 1.0
+        if self._given_task is not None and self._given_task.done():
+            self._given_task.result()  # an error ends the node, in place of what waits for the session
             self._given_task = None
+        if self._given_task is None and now_s >= self._given_at_s:
+            self._given_at_s = now_s + 1.0
             for process in processes:
                 if process not in self._gone and (given := self._given(*process, now_s=now_s)):
                     self._given_task = asyncio.create_task(
@@ -206,6 +207,9 @@ class Inheritance:
                     break
         for (holder, instance), gone in self._gone.items():
             state = states.get(holder)
+            if gone.task is not None and gone.task.done():
+                gone.task.result()
+                gone.task = None  # there are copies again
             is_due = state is not None and state.is_dead
             if gone.task is None and (is_due or now_s >= gone.since_s):
                 gone.task = asyncio.create_task(self._inherit_all(holder, instance), name=f"inherit-{holder}")
@@ -218,7 +222,7 @@ class Inheritance:
         begun_s, figures = self._clock.monotonic(), self.figures
         before = figures.inherited_total, figures.lost_total
         while True:
-            part = list(islice(self._held.of(holder, instance), _AT_ONCE))
+            part = _first(self._held.of(holder, instance))
             if not part:
                 break
             if not await self._inherit(holder, instance, part):
@@ -261,11 +265,9 @@ class Inheritance:
         if any(answer is None for answer in answers) or self._others.is_isolated:
             return False
         rights = [[each[index] for each in answers if each is not None] for index in range(len(copies))]
-        if any(Right.LIVES in each for each in rights) and not asks_holder:
-            return False
         chosen: list[HeldCopy] = []
         for copy, each in zip(copies, rights, strict=True):
-            if self._held.get(copy.client_id) is not copy:
+            if self._held.get(copy.client_id) is not copy or (Right.LIVES in each and not asks_holder):
                 continue
             self._held.remove(copy.client_id)
             if may_inherit(copy.version, newest=self._ledger.newest_of(copy.client_id), answers=each):
@@ -278,7 +280,7 @@ class Inheritance:
         )
         for copy, became in zip(chosen, found, strict=True):
             self._note(copy, became)
-        return True
+        return asks_holder or not any(Right.LIVES in each for each in rights)
 
     def _note(self, copy: HeldCopy, became: str) -> None:
         client_id = copy.client_id
@@ -305,14 +307,26 @@ class Inheritance:
     def _given(self, holder: str, instance: str, *, now_s: float) -> list[HeldCopy]:
         """Return some copies of sessions that were given away long ago."""
         copies = self._held.of(holder, instance)
-        return list(
-            islice((one for one in copies if one.version.number == GIVEN and now_s - one.came_s > _GIVEN_S), _AT_ONCE)
-        )
+        return _first(one for one in copies if one.version.number == GIVEN and now_s - one.came_s > _GIVEN_S)
 
     async def _ask(self, name: str, body: bytes, count: int) -> list[Right] | None:
         try:
-            data = await self._others.call(name, INHERIT_PATH, body, timeout_s=CALL_S, answer_bytes_max=1 << 20)
+            data = await self._others.call(
+                name, INHERIT_PATH, body, timeout_s=CALL_S, answer_bytes_max=DOCUMENT_BYTES_MAX
+            )
             rights = decode_inherit_answer(data)
         except (AskFailed, ValueError):
             return None
         return rights if len(rights) == count else None
+
+
+def _first(copies: Iterable[HeldCopy]) -> list[HeldCopy]:
+    """Return the first copies, as many as one request has room for."""
+    part: list[HeldCopy] = []
+    size = 0
+    for copy in islice(copies, _AT_ONCE):
+        part.append(copy)
+        size += 100 + 6 * len(copy.client_id)
+        if size > _BYTES_AT_ONCE:
+            break
+    return part

@@ -34,7 +34,7 @@ from fanout.runtime.system_clock import Clock
 __all__ = ["ALONE_S", "SentCopies", "SentFigures"]
 
 ALONE_S: Final = 2.5
-"""Time without a member that could keep a copy, after which a session goes on without one."""
+"""Time without a member that could keep a copy, after which sessions go on without one."""
 _CALL_S: Final = 1.0
 """Time for one call."""
 _WINDOW_S: Final = 0.01
@@ -69,7 +69,7 @@ class SentFigures:
     alone_total: int = 0
     """Times that a session went on without a copy, because no other member could keep one."""
     refused_total: int = 0
-    """Copies that were too large, or for which the other member had no room."""
+    """Copies that were too large, or that no other member could keep."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _Sent:
     member: str | None = None
     """Member that keeps it; None for none."""
     unable: tuple[str, ...] = ()
-    """Members at which the session could not go on from its newest copy."""
+    """Members that could not keep the newest copy, or were given it without success."""
 
 
 @dataclass(slots=True)
@@ -166,6 +166,8 @@ class SentCopies:
         """Process of each member that could keep copies, as it was heard last."""
         self._away: dict[str, float] = {}
         """Member that could keep copies until then, to that time."""
+        self._alone_since_s: float | None = clock.monotonic()
+        """Since when no member could keep a copy; None while one can."""
         self._moves_at_s: float | None = None
         """When copies go to the members whose turn it is; None while they are there."""
         self._retry_at_s = 0.0
@@ -261,23 +263,22 @@ class SentCopies:
         for member in members:
             for client_id in self._outdated.pop(member, ()):
                 kept = self._sent.get(client_id)
-                if client_id not in self._pending and (kept is None or kept.member != member):
+                if client_id in self._pending:
+                    self._note_outdated(member, client_id)
+                elif kept is None or kept.member != member:
                     self._forget_at(member, client_id)
         if members and now_s >= self._retry_at_s:
             self._retry_at_s = now_s + _RETRY_S
             alone = (client_id for client_id, sent in self._sent.items() if sent.member is None)
             self._again |= dict.fromkeys(client_id for client_id in alone if client_id not in self._pending)
         homeless, self._homeless = self._homeless, {}
-        for client_id, copy in homeless.items():
+        for copy in homeless.values():
             if not self._is_newest(copy):  # what was released meanwhile has ended or replaced it
                 copy.release()
-            elif self._members or copy.value is None:
-                self._place(copy)
-            elif now_s - copy.since_s >= ALONE_S:
-                self.figures.alone_total += 1
-                self._settle(copy, member=None)
+            elif copy.value is not None and now_s - copy.since_s >= ALONE_S:
+                self._go_on_without(copy)
             else:
-                self._homeless[client_id] = copy
+                self._place(copy)
         if self._again and self._members:
             again = list(self._again)[:_AGAIN_MAX]
             for client_id in again:
@@ -298,6 +299,7 @@ class SentCopies:
             for member in self._members:
                 self._away.setdefault(member, now_s)
             self._members, self._moves_at_s = members, now_s + _STEADY_S
+            self._alone_since_s = None if members else now_s
             for member in members:
                 self._away.pop(member, None)
         for member in [member for member, since_s in self._away.items() if now_s - since_s >= _AWAY_S]:
@@ -325,11 +327,23 @@ class SentCopies:
         else:
             member = self._keeper_of(copy.client_id, self._sent[copy.client_id])
         if member is None:
-            self._homeless[copy.client_id] = copy
+            is_alone = self._alone_since_s is not None and self._clock.monotonic() - self._alone_since_s >= ALONE_S
+            if self._members or is_alone:
+                self._go_on_without(copy)
+            else:
+                self._homeless[copy.client_id] = copy
             return
         outbox = self._outbox(member)
         outbox.copies.append(copy)
         self._wake(member, outbox)
+
+    def _go_on_without(self, copy: _Copy) -> None:
+        """Let a session go on without a copy, as no member can keep it, or none has for long."""
+        if self._members:
+            self.figures.refused_total += 1
+        else:
+            self.figures.alone_total += 1
+        self._settle(copy, member=None)
 
     def _keep_at(self, sent: _Sent, member: str | None) -> None:
         self.copied += (member is not None) - (sent.member is not None)
@@ -390,12 +404,15 @@ class SentCopies:
             self.figures.failed_total += 1
             self._again |= dict.fromkeys(places)
             for copy in copies:
+                self._note_outdated(member, copy.client_id)  # it may have come
                 if self._is_newest(copy):
+                    sent = self._sent[copy.client_id]
+                    unable = (*sent.unable, member)
+                    if any(one not in unable for one in self._members):
+                        sent.unable = unable
                     self._homeless[copy.client_id] = copy
-                    continue
-                copy.release()
-                if copy.value is None:
-                    self._note_outdated(member, copy.client_id)
+                else:
+                    copy.release()
             return
         self._note(member, copies, answer)
 
@@ -403,23 +420,16 @@ class SentCopies:
         for client_id, epoch in answer.newer.items():
             self._ledger.yield_to(SessionQuestion(client_id, epoch))
         self._again |= dict.fromkeys(client_id for client_id in answer.missing if client_id in self._sent)
-        full, unable = frozenset(answer.full), frozenset(answer.unable)
+        unable = frozenset(answer.full) | frozenset(answer.unable)
         for copy in copies:
-            if copy.client_id in unable and copy.value is not None and self._is_newest(copy):
+            if not self._is_newest(copy):
+                copy.release()
+            elif copy.client_id in unable and copy.value is not None:
                 sent = self._sent[copy.client_id]
                 sent.unable = (*sent.unable, member)
-                if self._keeper_of(copy.client_id, sent) is None:
-                    self.figures.refused_total += 1
-                    self._settle(copy, member=None)
-                else:
-                    self._place(copy)
-                continue
-            is_kept = copy.client_id not in full and copy.client_id not in answer.newer
-            self.figures.refused_total += copy.client_id in full
-            if self._is_newest(copy):
-                self._settle(copy, member=member if is_kept else None)
+                self._place(copy)
             else:
-                copy.release()
+                self._settle(copy, member=None if copy.client_id in answer.newer else member)
 
     def _settle(self, copy: _Copy, *, member: str | None) -> None:
         """Note what has become of the newest copy of a session, and release what waits for it."""
@@ -434,8 +444,11 @@ class SentCopies:
             self._forget(copy.client_id)
         else:
             self._keep_at(sent, member)
-            if former is not None and member is not None and former != member and former in self._members:
-                self._forget_at(former, copy.client_id)
+            if former is not None and former != member:
+                if former in self._members:
+                    self._forget_at(former, copy.client_id)
+                else:
+                    self._note_outdated(former, copy.client_id)
             if member is not None and self._moves_at_s is None and member != self._keeper_of(copy.client_id, sent):
                 self._again[copy.client_id] = None
         copy.release()

@@ -237,9 +237,7 @@ class SessionLedger:
         self.see(epoch)
         before = self.get(client_id)
         own, newer = claim(before, epoch)
-        if own.stage is Stage.ASKING:
-            self._known[client_id] = own
-        elif own is not before:
+        if own is not before:
             self.forget(client_id, own)
             if self._host.has(client_id):
                 self._host.end(client_id)

@@ -138,6 +138,8 @@ class SessionPool:
         """
         epoch = self.ledger.next_epoch()
         self.ledger.begin(client_id, epoch)
+        if self.copies is not None:
+            self.copies.claimed(client_id, epoch)
         if is_copied:
             self._claim_copied(client_id, epoch)
         else:

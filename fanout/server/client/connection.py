@@ -278,6 +278,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._context.counters.end(reason_code)
         self.close()
 
+    def drop_gated(self) -> None:
+        """Drop output that waits until its session is kept, and answers that are to come: neither may be said."""
+        if self._gate is not None:
+            self._gate.drop()
+            self._gate = None
+            self._answers.clear()
+
     def send_acks(self) -> None:
         """Send the acknowledgements of PUBLISHs that have a verdict."""
         if self.session is not None:

@@ -269,6 +269,7 @@ class SessionLifecycles:
         reason_code, properties = self.farewell(ReasonCode.SERVER_BUSY)  # 0x88 is of CONNACK only (section 3.14.2.1)
         durable = [connection for session, connection in self.connection_of.items() if session.expiry_s]
         for connection in durable:
+            connection.drop_gated()
             connection.disconnect(reason_code, properties=properties)
         return len(durable)
 

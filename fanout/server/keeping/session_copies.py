@@ -190,6 +190,8 @@ class SessionCopies:
                 copies[client_id] = None
                 if session is None:
                     self._entries.pop(client_id, None)
+                else:
+                    entry.seen, entry.refreshed_at, entry.is_plain = _seen(session), self._recent.grown, False
                 continue
             copy = self._copy_of(session, places, messages)
             if len(copy.places) < len(places.links):
@@ -224,12 +226,14 @@ class SessionCopies:
                     )
                 )
         waiting = () if is_exact else (message for _, message, _ in in_flight)
+        named: dict[str, Place] = {}
         for message in (*waiting, *_queued(session)):
             found = places.of(message[0])
-            if found is None:
-                inline.append(message)
+            if found is None:  # one that is held without a name comes behind the first place, where its link has one
+                if self._recent.link_of(message[0]) not in named:
+                    inline.append(message)
             elif first is None:
-                first = found
+                first, named = found, places.at(found, exactly=is_exact)
         value, _ = self._moves.value_of(session, messages, waiting=inline)
         return SessionCopy(
             session=replace(value, in_flight=tuple(whole)),

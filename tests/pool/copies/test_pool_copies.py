@@ -231,6 +231,9 @@ async def test_a_session_goes_on_alone_after_a_while(network: Network) -> None:
     async with asyncio.timeout(10):
         await done.wait()
     assert a.copies.figures().alone_total == 1
+    async with asyncio.timeout(10):
+        await a.put(["c"]).wait()  # not once more for each change
+    assert a.copies.figures().alone_total == 2
     change(network, "b", is_silent=False, keeps_copies=True)
     await wait_until(lambda: b.held == 1)
 

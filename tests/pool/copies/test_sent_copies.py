@@ -12,6 +12,7 @@ import pytest
 
 from fanout.pool.copies.copy_messages import CopyAnswer, CopyRow, decode_copy_request, encode_copy_answer
 from fanout.pool.copies.sent_copies import SentCopies
+from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.ports import OtherMemberState, SessionHost
 from tests.server.node_in_memory import ManualClock
@@ -38,12 +39,18 @@ class Pool:
         """Members that keep copies, and their processes."""
         self.kept: dict[str, set[str]] = {"b": set(), "c": set()}
         self.sent: Counter[str] = Counter()
+        self.failing: set[str] = set()
+        """Members that answer no call."""
+        self.full: set[str] = set()
+        """Members without room."""
+        self.looks = 0
         ledger = SessionLedger(node="a", host=cast("SessionHost", _Host()), clock=self.clock)
         self.copies = SentCopies(ledger, others=self, clock=self.clock)
         self.copies.copy_again = self.put
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return both members; one that keeps nothing now is silent."""
+        self.looks += 1
         return [
             OtherMemberState(
                 name,
@@ -57,11 +64,17 @@ class Pool:
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Keep copies, and forget those of sessions that are elsewhere."""
+        if name in self.failing:
+            raise AskFailed(AskFailure.UNREACHABLE)
+        full: list[str] = []
         for row in decode_copy_request(body):
             assert isinstance(row, CopyRow)
+            if name in self.full and row.value is not None:
+                full.append(row.client_id)
+                continue
             (self.kept[name].discard if row.value is None else self.kept[name].add)(row.client_id)
             self.sent[name] += row.value is not None
-        return encode_copy_answer(CopyAnswer())
+        return encode_copy_answer(CopyAnswer(full=tuple(full)))
 
     def put(self, client_ids: Iterable[str]) -> None:
         """Copy sessions."""
@@ -71,7 +84,12 @@ class Pool:
         """Let time pass, and the copies look at the members some times meanwhile."""
         for _ in range(10):
             self.clock.advance(seconds / 10)
-            await asyncio.sleep(0.06)
+            await self.look()
+
+    async def look(self) -> None:
+        """Wait until the copies have looked at the members once more."""
+        seen = self.looks
+        await wait_until(lambda: self.looks > seen, 10)
 
 
 @asynccontextmanager
@@ -137,7 +155,7 @@ async def test_what_replaces_a_copy_without_a_home_releases_all_that_waits(value
     """Also when the session has ended meanwhile; the copies go on."""
     async with running_pool() as pool:
         instances, pool.instances = pool.instances, {}
-        await asyncio.sleep(0.2)
+        await pool.look()
         kept: list[str] = []
         pool.copies.put({"new": b"session"}, done=lambda: kept.append("first"))
         pool.copies.put({"new": value}, done=lambda: kept.append("second"))
@@ -155,7 +173,60 @@ async def test_an_error_of_a_call_ends_the_copies() -> None:
     pool.instances = {"b": "b-1"}
     pool.kept.clear()  # the stand-in fails with a KeyError
     task = asyncio.create_task(pool.copies.run(), name="copies")
-    await asyncio.sleep(0.1)
     pool.put(["c"])
     with pytest.raises(KeyError):
         await asyncio.wait_for(task, 10)
+
+
+async def test_a_member_that_brings_nothing_is_passed_over() -> None:
+    """Though it answers pings: another one keeps what it was to keep, and nothing waits for it."""
+    async with running_pool() as pool:
+        pool.failing.add("b")
+        pool.put(CLIENTS)
+        await wait_until(lambda: pool.kept["c"] >= set(CLIENTS), 10)
+        await wait_until(lambda: pool.copies.oldest_unconfirmed_s() == 0.0, 10)
+        pool.failing.clear()
+        await wait_until(lambda: not pool.kept["b"], 10)  # it had former ones, which it forgets when it answers
+
+
+async def test_where_every_call_fails_sessions_go_on_after_a_while() -> None:
+    """The members answer pings, so that they are no reason to wait for ever."""
+    async with running_pool() as pool:
+        pool.failing |= {"b", "c"}
+        kept = asyncio.Event()
+        pool.copies.put({"new": b"session"}, done=kept.set)
+        await pool.pass_time(1.0)
+        assert not kept.is_set()
+        await pool.pass_time(2.0)
+        async with asyncio.timeout(10):
+            await kept.wait()
+
+
+async def test_a_copy_that_nobody_can_keep_leaves_no_former_one() -> None:
+    """A member that went on from the former one would send messages twice."""
+    async with running_pool() as pool:
+        pool.full |= {"b", "c"}
+        pool.put(CLIENTS[:5])
+        await wait_until(lambda: not (pool.kept["b"] | pool.kept["c"]) & set(CLIENTS[:5]), 10)
+        assert pool.copies.oldest_unconfirmed_s() == 0.0
+
+
+async def test_a_full_member_is_passed_over() -> None:
+    """As long as another one has room."""
+    async with running_pool() as pool:
+        pool.full.add("b")
+        pool.put(CLIENTS)
+        await wait_until(lambda: pool.kept["c"] >= set(CLIENTS), 10)
+
+
+async def test_a_member_that_was_away_forgets_what_another_one_keeps_by_now() -> None:
+    """Also when the session ends meanwhile."""
+    async with running_pool() as pool:
+        ended = sorted(pool.kept["b"])[0]
+        instance = pool.instances.pop("b")
+        await pool.pass_time(1.5)
+        await wait_until(lambda: pool.kept["c"] >= set(CLIENTS), 10)
+        pool.copies.put({ended: None}, done=lambda: None)
+        await wait_until(lambda: ended not in pool.kept["c"], 10)
+        pool.instances["b"] = instance
+        await wait_until(lambda: ended not in pool.kept["b"], 10)

@@ -11,6 +11,7 @@ import pytest
 
 from fanout.mqtt.packets import Ack, PacketType, Publish, Suback, Subscribe, Subscription, Will
 from fanout.mqtt.properties import Properties
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.recent import RecentUpdates
 from fanout.replica.update import Update
 from fanout.server.client.session_inheritance import Inherited, inherit
@@ -30,6 +31,7 @@ class Carrier:
     def __init__(self) -> None:
         """Begin without any."""
         self.copies: dict[str, bytes] = {}
+        self.puts = 0
         self.places: dict[str, bytes] = {}
         self.moved_bytes = 0
         self.is_held = False
@@ -38,6 +40,7 @@ class Carrier:
 
     def put(self, copies: Mapping[str, bytes | None], *, done: Callable[[], None]) -> None:
         """Keep copies."""
+        self.puts += 1
         for client_id, value in copies.items():
             self.places.pop(client_id, None)
             self.copies.pop(client_id, None)
@@ -475,3 +478,55 @@ async def test_messages_that_one_member_alone_has_go_along_whole(pool: Pool) -> 
     assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
     async with connected(pool.second) as client:
         assert await numbers(client, 2) == [7, 8]
+
+
+async def test_what_is_held_without_a_name_comes_once_and_in_order(pool: Pool) -> None:
+    """As behind an interruption: it follows the first message that waits, whose place has a name."""
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=2)
+    await gone(pool.first)
+    pool.publish(0, 1)
+    for member in (pool.first, pool.second):
+        member.recent.note_connection(LINK, epoch=1)
+    pool.publish(1, 3)
+    pool.mark()
+    pool.publish(3, 4)
+    pool.first.copies.copy_again(["c"])
+    await pool.first.settle()
+    assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+    pool.publish(4, 5)
+    async with connected(pool.second) as client:
+        assert await numbers(client, 5) == [0, 1, 2, 3, 4]
+
+
+async def test_a_session_without_a_copy_costs_nothing_while_it_rests(pool: Pool) -> None:
+    """It is not looked at as if it had changed, and counts for no part of the history."""
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=1)
+        pool.publish(0, 1)
+        assert await numbers(client, 1, acknowledge=False) == [0]
+        await pool.first.settle()
+        assert "c" in pool.first.carrier.copies
+        await client.subscribe(b"$share/g/t", qos=1)
+        pool.publish(1, 2)
+        assert await numbers(client, 2, acknowledge=False) == [1, 1]
+        for _ in range(2):
+            await pool.first.settle()
+        assert "c" not in pool.first.carrier.copies
+        told = pool.first.carrier.puts
+        for _ in range(3):
+            await pool.first.settle()
+        assert pool.first.carrier.puts == told
+
+
+async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) -> None:
+    """Another member may have the session by the time that the copy is given up or kept."""
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=2)
+        await pool.first.settle()
+        pool.first.carrier.is_held = True
+        pool.publish(0, 1)
+        await pool.first.pass_time(0.01)
+        assert pool.first.server.lifecycles.raise_fence() == 1
+        pool.first.carrier.tell()
+        await client.expect_end(ReasonCode.SERVER_BUSY)
