@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls
 from fanout.pool.sessions.move_messages import TakeQuestion
-from fanout.pool.sessions.ports import Others, SessionHost
+from fanout.pool.sessions.ports import OtherMemberState, Others, SessionHost
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["HandOver"]
@@ -23,8 +23,6 @@ _OFFERS_MAX: Final = 3_000
 """Sessions that are offered at a time: as many as a member lets come."""
 _GOODBYE_S: Final = 1.0
 """Time that a member which leaves is still there, so that all have heard that it does."""
-_NOBODY_S: Final = 1.0
-"""Time without a ready member after which nobody takes the sessions: a busy member is silent for an instant."""
 _STUCK_S: Final = 8.0
 """Time without any progress after which a hand-over is given up."""
 
@@ -73,17 +71,13 @@ class HandOver:
         figures = self._ledger.figures
         begun = figures.moved_out_total
         left, moved_at_s = 1, self._clock.monotonic()
-        ready_at_s = moved_at_s
-        while others := [other for other in self._others.states() if not other.is_dead and not other.is_empty]:
+        while takers := [other for other in self._others.states() if _may_take(other)]:
             before = (figures.moved_out_total, left)
-            if any(other.is_ready for other in others):
-                ready_at_s = self._clock.monotonic()
-                self._offer_absent()
-                left = self._host.send_away(max(1, round(clients_per_s * _ROUND_S)), to=self._addresses())
+            self._offer_absent()
+            count = max(1, round(clients_per_s * _ROUND_S)) if any(other.is_ready for other in takers) else 0
+            left = self._host.send_away(count, to=self._addresses())
             await asyncio.sleep(_ROUND_S)
             now_s = self._clock.monotonic()
-            if now_s - ready_at_s >= _NOBODY_S:
-                break
             if (figures.moved_out_total, left) != before:
                 moved_at_s = now_s
             is_done = not left and not self._host.absent() and not self._ledger.moves
@@ -109,6 +103,11 @@ class HandOver:
             self._offered[client_id] = now_s + _OFFERED_S
             question = TakeQuestion(client_id, self._ledger.next_epoch(), user, superuser, anyone=False)
             self._calls.to(ready[turn % len(ready)]).offer.ask(question).add_done_callback(_ignore)
+
+
+def _may_take(other: OtherMemberState) -> bool:
+    """Return whether a member takes sessions, or may in a moment: a busy one is silent now and then."""
+    return other.is_ready or (other.is_silent and not other.is_dead and not other.is_empty)
 
 
 def _ignore(answer: asyncio.Future[bool]) -> None:

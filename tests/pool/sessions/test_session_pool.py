@@ -41,6 +41,7 @@ class Member:
         self.sessions: dict[str, bytes] = {}
         self.undecided: set[str] = set()
         self.connected: set[str] = set()
+        self.rounds = 0
         self.collecting: set[str] = set()
         self.refuses: set[str] = set()
         self.is_isolated = False
@@ -107,6 +108,7 @@ class Member:
 
     def send_away(self, count: int, *, to: Sequence[str]) -> int:
         """Disconnect some clients."""
+        self.rounds += 1
         for client_id in list(self.connected)[:count]:
             self.connected.discard(client_id)
         return len(self.connected)
@@ -540,9 +542,12 @@ async def test_a_member_that_leaves_waits_for_one_that_is_silent_for_a_moment() 
     async with members("a", "b") as (network, (a, b)):
         network.silent.add("b")
         a.sessions["x"] = b"1"
+        a.connected.add("y")
         leaving = asyncio.create_task(a.pool.hand_over(clients_per_s=100))
-        await asyncio.sleep(0)
+        rounds = a.rounds
+        await wait_until(lambda: leaving.done() or a.rounds > rounds + 3, 10)
         assert not leaving.done()
+        assert a.connected == {"y"}  # there is nobody yet to whom it could be sent
         network.silent.clear()
         async with asyncio.timeout(10):
             await leaving
