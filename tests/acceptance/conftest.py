@@ -74,6 +74,13 @@ def second_mosquitto(mosquitto: Mosquitto, tmp_path: Path) -> Iterator[Mosquitto
         yield server
 
 
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Mosquitto]:
+    """Give a Mosquitto that keeps every message for a session, however many they are."""
+    with Mosquitto(tmp_path, settings=["max_queued_messages 0", "max_inflight_messages 200"]) as server:
+        yield server
+
+
 @pytest_asyncio.fixture
 async def proxy(mosquitto: Mosquitto) -> AsyncIterator[Proxy]:
     """Return a proxy in front of Mosquitto, whose connections the test can cut."""

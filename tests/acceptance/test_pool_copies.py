@@ -5,31 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from bench.processes import free_port
 from fanout.mqtt.packets import Ack, Packet, PacketType, Publish
-from fanout.mqtt.properties import Properties
-from fanout.mqtt.reason_codes import ReasonCode
 from tests.cli.processes import run_fanout
-from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.durable import come_back, leave_session, publish_numbers, take_numbers
+from tests.support.mosquitto import Mosquitto
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
-
-DURABLE = Properties(session_expiry_interval=600)
-
-
-@pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a Mosquitto that keeps every message for a session, however many they are."""
-    with Mosquitto(tmp_path, settings=["max_queued_messages 0", "max_inflight_messages 200"]) as server:
-        yield server
 
 
 async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, count: int = 3, settings: str = "") -> list[LiveNode]:
@@ -66,72 +55,23 @@ def figure(member: LiveNode, name: str) -> int:
     return int(member.document("/v1/status")["pool"][name])
 
 
-async def come_back(node: LiveNode, client_id: str) -> RawClient:
-    """Connect, again as long as it is not known whether the session is there."""
-    async with asyncio.timeout(30):
-        while True:
-            client = await RawClient.connect(node.port, client_id, clean_start=False, properties=DURABLE)
-            if client.connack.reason_code != ReasonCode.SERVER_UNAVAILABLE:
-                return client
-            await client.close()
-            await asyncio.sleep(0.1)
-
-
-async def leave_session(node: LiveNode, client_id: str, *, qos: int) -> None:
-    """Begin a session, and leave it there."""
-    async with await RawClient.connect(node.port, client_id, clean_start=False, properties=DURABLE) as client:
-        await client.subscribe(b"plant/n", qos=qos)
-    await wait_until(lambda: node.document("/v1/status")["server"]["connections"] == 0)
-
-
-async def publish(mosquitto: Mosquitto, first: int, last: int) -> None:
-    """Publish numbers at QoS 2."""
-
-    def send() -> None:
-        with publisher(mosquitto.port) as client:
-            publish_all(client, [("plant/n", b"%d" % number) for number in range(first, last)], qos=2, retain=False)
-
-    await asyncio.to_thread(send)
-
-
-async def numbers(client: RawClient, until: int) -> list[int]:
-    """Take messages to the end of their handshakes until a number has come, and return their numbers."""
-    got: list[int] = []
-    open_ids: set[int] = set()
-    while not got or got[-1] != until or open_ids:
-        match await client.receive():
-            case Publish(packet_id=int(packet_id), payload=payload, qos=1):
-                got.append(int(payload))
-                client.send(Ack(PacketType.PUBACK, packet_id))
-            case Publish(packet_id=int(packet_id), payload=payload):
-                got.append(int(payload))
-                open_ids.add(packet_id)
-                client.send(Ack(PacketType.PUBREC, packet_id))
-            case Ack(type=PacketType.PUBREL, packet_id=packet_id):
-                open_ids.discard(packet_id)
-                client.send(Ack(PacketType.PUBCOMP, packet_id))
-            case other:
-                raise AssertionError(f"did not expect {other}")
-    return got
-
-
 async def test_sessions_of_a_killed_member_go_on_at_the_others(patient: Mosquitto, nodes: Nodes) -> None:
     """Whatever waited for them, and what came while nobody had them: at QoS 2 each message once, in order."""
     first, *others = await start_pool(patient, nodes)
     clients = [f"c-{number}" for number in range(8)]
     for number, client_id in enumerate(clients):
         await leave_session(first, client_id, qos=1 + number % 2)
-    await publish(patient, 0, 50)
+    await publish_numbers(patient, 0, 50)
     await wait_until(lambda: first.document("/v1/status")["server"]["queued_messages"] == 50 * len(clients))
     await wait_until(lambda: figure(first, "sessions_copied") == len(clients), what="a copy of each session")
     await asyncio.to_thread(first.kill)
-    await publish(patient, 50, 60)
+    await publish_numbers(patient, 50, 60)
     for number, client_id in enumerate(clients):
-        async with await come_back(others[number // 2 % 2], client_id) as client:
+        async with await come_back(others[number // 2 % 2].port, client_id) as client:
             assert client.connack.session_present, client_id
             if number == 0:
-                await publish(patient, 60, 70)
-            got = await numbers(client, 69)
+                await publish_numbers(patient, 60, 70)
+            got = await take_numbers(client, until=69)
             if number % 2:
                 assert got == list(range(70)), client_id
             else:
@@ -152,7 +92,7 @@ class Reader:
     async def read(self, nodes_: Sequence[LiveNode], *, until: int) -> None:
         """Read until a number has come, and every handshake has ended."""
         for node in nodes_:
-            async with await come_back(node, self.client_id) as client:
+            async with await come_back(node.port, self.client_id) as client:
                 assert client.connack.session_present == self.subscribed.is_set(), self.client_id
                 if not self.subscribed.is_set():
                     await client.subscribe(b"plant/n", qos=self.qos)
@@ -188,7 +128,7 @@ async def test_connected_clients_lose_nothing_and_get_nothing_twice(patient: Mos
             group.create_task(reader.read((first, other), until=399))
         await asyncio.gather(*(reader.subscribed.wait() for reader in readers))
         await wait_until(lambda: figure(first, "sessions_copied") == 6, what="a copy of each session")
-        publishing = group.create_task(publish(patient, 0, 400))
+        publishing = group.create_task(publish_numbers(patient, 0, 400))
         await wait_until(lambda: all(len(reader.numbers) > 20 for reader in readers))
         await asyncio.to_thread(first.kill)
         await publishing
@@ -203,15 +143,15 @@ async def test_what_is_not_held_any_more_is_told(patient: Mosquitto, nodes: Node
     """Session Present 0 with a Reason String, at whichever member; and `fanout pool` shows what is kept."""
     first, *others = await start_pool(patient, nodes, settings="history_bytes = 20000\n")
     await leave_session(first, "c", qos=1)
-    await publish(patient, 0, 10)
+    await publish_numbers(patient, 0, 10)
     await wait_until(lambda: figure(first, "sessions_copied") == 1)
     await wait_until(lambda: [each["copies_held"] for each in members_of(first)][1:] in ([0, 1], [1, 0]))
     table = (await asyncio.to_thread(run_fanout, "pool", first.url)).stdout
     assert "MEMBER SESSIONS COPIED COPIES HELD OLDEST ON ITS WAY HISTORY USED" in " ".join(table.split())
-    await publish(patient, 10, 300)
+    await publish_numbers(patient, 10, 300)
     await wait_until(lambda: float(first.document("/v1/status")["pool"]["history_used_ratio"]) > 1)
     await asyncio.to_thread(first.kill)
-    async with await come_back(others[0], "c") as client:
+    async with await come_back(others[0].port, "c") as client:
         assert not client.connack.session_present
         reason = client.connack.properties.reason_string
         assert reason == "The server that had the session is gone, and its messages are not held any more"
@@ -222,6 +162,6 @@ async def test_without_copies_sessions_are_lost_with_their_member(patient: Mosqu
     first, second = await start_pool(patient, nodes, count=2, settings="session_copies = false\n")
     await leave_session(first, "c", qos=1)
     await asyncio.to_thread(first.kill)
-    async with await come_back(second, "c") as client:
+    async with await come_back(second.port, "c") as client:
         assert not client.connack.session_present
         assert client.connack.properties.reason_string is None

@@ -13,6 +13,7 @@ import pytest
 from bench.processes import free_port
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from tests.support.durable import DURABLE, come_back
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
@@ -22,7 +23,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.mosquitto
 
 DEAD_AFTER_S = 3.0
-DURABLE = Properties(session_expiry_interval=600)
 LEFT_S = 60.0
 
 
@@ -85,18 +85,9 @@ async def connect(member: LiveNode, client_id: str, *, properties: Properties = 
     return await RawClient.connect(member.port, client_id, clean_start=False, properties=properties)
 
 
-async def come_back(member: LiveNode, client_id: str) -> RawClient:
-    """Connect, again as long as the session may not be served."""
-    async with asyncio.timeout(LEFT_S):
-        while (client := await connect(member, client_id)).connack.reason_code == ReasonCode.SERVER_UNAVAILABLE:
-            await client.close()
-            await asyncio.sleep(0.1)
-    return client
-
-
 async def leave_session(member: LiveNode, client_id: str) -> None:
     """Begin a session, and leave it there."""
-    async with await come_back(member, client_id) as client:
+    async with await come_back(member.port, client_id) as client:
         assert client.connack.reason_code == ReasonCode.SUCCESS
         await client.subscribe(b"plant/n", qos=1)
 
@@ -117,17 +108,17 @@ async def test_a_member_that_was_stopped_yields_what_began_meanwhile(mosquitto: 
         stopped, other, third = pool.members
         for client_id in ("c", "kept"):
             await leave_session(stopped, client_id)
-        connected = await come_back(stopped, "connected")
+        connected = await come_back(stopped.port, "connected")
         assert stopped.process is not None
         stopped.process.send_signal(signal.SIGSTOP)
         try:
             coming = asyncio.create_task(connect(other, "c"))
-            elsewhere = await come_back(third, "another")  # it waits for the verdict, and so does "c"
+            elsewhere = await come_back(third.port, "another")  # it waits for the verdict, and so does "c"
             assert elsewhere.connack.reason_code == ReasonCode.SUCCESS
             client = await coming
             if client.connack.reason_code == ReasonCode.SERVER_UNAVAILABLE:  # it came before the silence was known
                 await client.close()
-                client = await come_back(other, "c")
+                client = await come_back(other.port, "c")
             assert not client.connack.session_present
             await client.subscribe(b"plant/n", qos=1)
             asking = asyncio.create_task(connect(stopped, "kept"))  # its CONNECT waits in the socket
@@ -137,7 +128,7 @@ async def test_a_member_that_was_stopped_yields_what_began_meanwhile(mosquitto: 
         first = await asking
         assert first.connack.reason_code == ReasonCode.SERVER_UNAVAILABLE
         await connected.expect_end(ReasonCode.SERVER_BUSY)
-        kept = await come_back(stopped, "kept")
+        kept = await come_back(stopped.port, "kept")
         assert kept.connack.session_present
         assert figures(stopped)["fences_total"] == 1
         assert figures(stopped)["sessions_ended_total"] == 1
@@ -155,7 +146,7 @@ async def test_a_member_that_is_cut_off_is_fenced_before_it_is_dead(mosquitto: M
     async with pool_of_three(mosquitto, nodes) as pool:
         cut_off, other, _ = pool.members
         await leave_session(cut_off, "c")
-        connected = await come_back(cut_off, "connected")
+        connected = await come_back(cut_off.port, "connected")
         plain = await RawClient.connect(cut_off.port, "plain")
         for way in pool.ways_of(0):
             way.pause()
@@ -163,7 +154,7 @@ async def test_a_member_that_is_cut_off_is_fenced_before_it_is_dead(mosquitto: M
         await wait_until(
             lambda: other.document("/v1/pool")["members"][1]["reachable"] is False, LEFT_S, what="a silent member"
         )
-        client = await come_back(other, "c")
+        client = await come_back(other.port, "c")
         assert not client.connack.session_present
         assert cut_off.document("/v1/pool")["fenced"]
         with contextlib.suppress(ServerClosed):
@@ -177,7 +168,7 @@ async def test_a_member_that_is_cut_off_is_fenced_before_it_is_dead(mosquitto: M
             way.resume()
         await wait_until(lambda: not cut_off.document("/v1/pool")["fenced"], LEFT_S, what="the end of the fence")
         assert figures(cut_off)["sessions_ended_total"] == 1
-        back = await come_back(cut_off, "connected")
+        back = await come_back(cut_off.port, "connected")
         assert back.connack.session_present
         assert await plain.messages_until_ping() == []
         assert [figures(member)["fences_total"] for member in pool.members] == [1, 0, 0]

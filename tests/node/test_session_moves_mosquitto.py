@@ -19,6 +19,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.node import Node
 from tests.node.test_node import port_of
 from tests.node.test_pool_mosquitto import pool_at
+from tests.support.durable import DURABLE, come_back
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
@@ -34,23 +35,10 @@ async def start_pool(mosquitto: Mosquitto, tmp_path: Path) -> AsyncIterator[list
         yield nodes
 
 
-DURABLE = Properties(session_expiry_interval=600)
-
-
 async def connect(node: Node, client_id: str = "c", *, version: int = 5, clean: bool = False) -> RawClient:
     """Connect with a durable session."""
     properties = DURABLE if version == 5 else Properties()
     return await RawClient.connect(port_of(node), client_id, version=version, clean_start=clean, properties=properties)
-
-
-async def come_back(node: Node, client_id: str = "c", *, version: int = 5) -> RawClient:
-    """Connect, again as long as the session is not there yet, as on a busy machine."""
-    later = {4: 3, 5: ReasonCode.SERVER_UNAVAILABLE}[version]
-    async with asyncio.timeout(20):
-        while (client := await connect(node, client_id, version=version)).connack.reason_code == later:
-            await client.close()
-            await asyncio.sleep(0.1)
-    return client
 
 
 def figures(node: Node) -> PoolStatus:
@@ -111,7 +99,7 @@ async def test_messages_go_on_where_they_stopped(mosquitto: Mosquitto, pool: lis
             await receive(client, got, until=newest[0] + 20)
             if turn % 2:
                 await client.close()
-            former, client = client, await come_back(pool[turn % 3], version=version)
+            former, client = client, await come_back(port_of(pool[turn % 3]), "c", version=version)
             assert client.connack.session_present, turn
             await former.close()
     await receive(client, got, until=newest[0])
@@ -132,12 +120,12 @@ async def test_a_message_in_the_middle_of_its_handshake(mosquitto: Mosquitto, po
         client.publish(b"plant/command", b"1", qos=2, packet_id=7)
         await client.expect_ack(PacketType.PUBREC, 7)
         await client.close()
-        client = await come_back(pool[1])
+        client = await come_back(port_of(pool[1]), "c")
         assert client.connack.session_present
         client.publish(b"plant/command", b"1", qos=2, packet_id=7, dup=True)
         await client.expect_ack(PacketType.PUBREC, 7)
         await client.close()
-        client = await come_back(pool[2])
+        client = await come_back(port_of(pool[2]), "c")
         client.send(Ack(PacketType.PUBREL, 7))
         await client.expect_ack(PacketType.PUBCOMP, 7)
         client.publish(b"plant/command", b"2", qos=2, packet_id=7)
@@ -158,7 +146,7 @@ async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) ->
     assert packet.reason_code == ReasonCode.SESSION_TAKEN_OVER
     await former.close()
     await newer.close()
-    third = await come_back(pool[2])
+    third = await come_back(port_of(pool[2]), "c")
     assert third.connack.session_present
     subscribed = await third.unsubscribe(b"plant/1")
     assert subscribed.reason_codes == (ReasonCode.NO_SUBSCRIPTION_EXISTED,)
@@ -187,12 +175,12 @@ async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[N
                     assert packet.reason_code == ReasonCode.USE_ANOTHER_SERVER
                     assert packet.properties.server_reference in {"edge-1:1883", "edge-2:1883"}
         await client.close()
-        client = await come_back(pool[1], "here")
+        client = await come_back(port_of(pool[1]), "here")
         assert client.connack.session_present
         await receive(client, got, until=newest[0] + 20)
         await stopping
         assert [session_count(node) for node in pool] in ([0, 1, 1], [0, 2, 0])
-        absent = await come_back(pool[2], "absent")
+        absent = await come_back(port_of(pool[2]), "absent")
         assert absent.connack.session_present
         numbers: list[int] = []
         await receive(absent, numbers, until=newest[0])
@@ -216,7 +204,7 @@ async def test_a_will_message_goes_along(mosquitto: Mosquitto, pool: list[Node])
         will = Will(b"plant/will", b"gone", 1, False, Properties(will_delay_interval=2))
         client = await RawClient.connect(port_of(pool[0]), "c", clean_start=False, properties=DURABLE, will=will)
         await client.close()
-        await (await come_back(pool[1])).disconnect()
+        await (await come_back(port_of(pool[1]), "c")).disconnect()
         client = await RawClient.connect(port_of(pool[1]), "d", clean_start=False, properties=DURABLE, will=will)
         await client.close()
         await wait_until(lambda: arrived == [b"gone"], 10)
@@ -241,7 +229,7 @@ async def test_a_durable_session_gets_retained_values_once(pool: list[Node], mos
     got += await client.messages(7)
     await client.close()
 
-    client = await come_back(pool[1])
+    client = await come_back(port_of(pool[1]), "c")
     assert client.connack.session_present
     again = await client.messages(10)
     assert [each.topic for each in again if each.dup] == [each.topic for each in got[7:]]
@@ -257,7 +245,7 @@ async def test_a_durable_session_gets_retained_values_once(pool: list[Node], mos
     assert await client.messages_until_ping() == []
     await client.close()
 
-    client = await come_back(pool[2])
+    client = await come_back(port_of(pool[2]), "c")
     assert client.connack.session_present
     await client.subscribe(subscription)
     assert await client.messages_until_ping() == []

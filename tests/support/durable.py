@@ -1,0 +1,72 @@
+"""Clients with durable sessions, as they come to the members of a pool."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fanout.mqtt.packets import Ack, PacketType, Publish
+from fanout.mqtt.properties import Properties
+from fanout.mqtt.reason_codes import ReasonCode
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.nodes import LiveNode
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
+
+__all__ = ["DURABLE", "come_back", "leave_session", "publish_numbers", "take_numbers"]
+
+DURABLE: Final = Properties(session_expiry_interval=600)
+"""Properties of a CONNECT with a session that stays."""
+_LATER: Final = {4: 3, 5: ReasonCode.SERVER_UNAVAILABLE}
+"""Reason Code of a CONNACK that asks the client to come again, by version."""
+
+
+async def come_back(port: int, client_id: str, *, version: int = 5, deadline_s: float = 60.0) -> RawClient:
+    """Connect with Clean Start 0, again as long as it is not known whether the session is there."""
+    properties = DURABLE if version == 5 else Properties()
+    async with asyncio.timeout(deadline_s):
+        while True:
+            client = await RawClient.connect(port, client_id, version=version, clean_start=False, properties=properties)
+            if client.connack.reason_code != _LATER[version]:
+                return client
+            await client.close()
+            await asyncio.sleep(0.1)
+
+
+async def leave_session(node: LiveNode, client_id: str, *, qos: int) -> None:
+    """Begin a session with a subscription to `plant/n`, and leave it there; return when nobody is connected."""
+    async with await come_back(node.port, client_id) as client:
+        assert client.connack.reason_code == ReasonCode.SUCCESS
+        await client.subscribe(b"plant/n", qos=qos)
+    await wait_until(lambda: node.document("/v1/status")["server"]["connections"] == 0)
+
+
+async def publish_numbers(mosquitto: Mosquitto, first: int, last: int) -> None:
+    """Publish numbers to `plant/n` at QoS 2, without `last`."""
+
+    def send() -> None:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/n", b"%d" % number) for number in range(first, last)], qos=2, retain=False)
+
+    await asyncio.to_thread(send)
+
+
+async def take_numbers(client: RawClient, *, until: int) -> list[int]:
+    """Take messages to the end of their handshakes until a number has come, and return their numbers."""
+    got: list[int] = []
+    open_ids: set[int] = set()
+    while got[-1:] != [until] or open_ids:
+        match await client.receive():
+            case Publish(packet_id=int(packet_id), payload=payload, qos=1):
+                got.append(int(payload))
+                client.send(Ack(PacketType.PUBACK, packet_id))
+            case Publish(packet_id=int(packet_id), payload=payload):
+                got.append(int(payload))
+                open_ids.add(packet_id)
+                client.send(Ack(PacketType.PUBREC, packet_id))
+            case Ack(type=PacketType.PUBREL, packet_id=packet_id):
+                open_ids.discard(packet_id)
+                client.send(Ack(PacketType.PUBCOMP, packet_id))
+            case other:
+                raise AssertionError(f"did not expect {other}")
+    return got
