@@ -35,12 +35,6 @@ async def start_pool(mosquitto: Mosquitto, tmp_path: Path) -> AsyncIterator[list
         yield nodes
 
 
-async def connect(node: Node, client_id: str = "c", *, version: int = 5, clean: bool = False) -> RawClient:
-    """Connect with a durable session."""
-    properties = DURABLE if version == 5 else Properties()
-    return await RawClient.connect(port_of(node), client_id, version=version, clean_start=clean, properties=properties)
-
-
 def figures(node: Node) -> PoolStatus:
     """Return the figures of a member of the pool."""
     status = node.documents.status().pool
@@ -90,7 +84,7 @@ async def receive(client: RawClient, got: list[int], *, until: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 async def test_messages_go_on_where_they_stopped(mosquitto: Mosquitto, pool: list[Node], version: int) -> None:
     """At each member that the client comes to: each message once and in order, while they keep coming."""
-    client = await connect(pool[0], version=version)
+    client = await come_back(port_of(pool[0]), "c", version=version)
     assert not client.connack.session_present
     await client.subscribe(b"plant/number", qos=1)
     got: list[int] = []
@@ -116,7 +110,7 @@ async def test_a_message_in_the_middle_of_its_handshake(mosquitto: Mosquitto, po
         arrived: list[bytes] = []
         reader.on_message = lambda client, data, message: arrived.append(bytes(message.payload))
         reader.subscribe("plant/command", 2)
-        client = await connect(pool[0])
+        client = await come_back(port_of(pool[0]), "c")
         client.publish(b"plant/command", b"1", qos=2, packet_id=7)
         await client.expect_ack(PacketType.PUBREC, 7)
         await client.close()
@@ -137,9 +131,9 @@ async def test_a_message_in_the_middle_of_its_handshake(mosquitto: Mosquitto, po
 
 async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) -> None:
     """Clean Start at one member ends the session, and its connection, at another; a third one finds the newer."""
-    former = await connect(pool[0])
+    former = await come_back(port_of(pool[0]), "c")
     await former.subscribe(b"plant/1", qos=1)
-    newer = await connect(pool[1], clean=True)
+    newer = await come_back(port_of(pool[1]), "c", clean_start=True)
     assert not newer.connack.session_present
     while not isinstance(packet := await former.receive(), Disconnect):
         pass
@@ -156,10 +150,10 @@ async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) ->
 
 async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[Node]) -> None:
     """Sessions of absent clients and of connected ones, who are told which server to use; nothing is lost."""
-    absent = await connect(pool[0], "absent")
+    absent = await come_back(port_of(pool[0]), "absent")
     await absent.subscribe(b"plant/number", qos=1)
     await absent.close()
-    client = await connect(pool[0], "here")
+    client = await come_back(port_of(pool[0]), "here")
     await client.subscribe(b"plant/number", qos=1)
     got: list[int] = []
     with numbered(mosquitto) as newest:
@@ -188,7 +182,8 @@ async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[N
     await receive(absent, numbers, until=newest[0])
     for each in (got, numbers):
         assert sorted(set(each)) == list(range(each[0], newest[0] + 1))
-    new = await connect(pool[1], "new")  # nobody waits for a member that has said that it stops
+    # Nobody waits for a member that has said that it stops.
+    new = await RawClient.connect(port_of(pool[1]), "new", clean_start=False, properties=DURABLE)
     assert new.connack.reason_code == ReasonCode.SUCCESS
     await client.close()
     await absent.close()
@@ -202,10 +197,10 @@ async def test_a_will_message_goes_along(mosquitto: Mosquitto, pool: list[Node])
         reader.on_message = lambda client, data, message: arrived.append(bytes(message.payload))
         reader.subscribe("plant/will", 2)
         will = Will(b"plant/will", b"gone", 1, False, Properties(will_delay_interval=2))
-        client = await RawClient.connect(port_of(pool[0]), "c", clean_start=False, properties=DURABLE, will=will)
+        client = await come_back(port_of(pool[0]), "c", will=will)
         await client.close()
         await (await come_back(port_of(pool[1]), "c")).disconnect()
-        client = await RawClient.connect(port_of(pool[1]), "d", clean_start=False, properties=DURABLE, will=will)
+        client = await come_back(port_of(pool[1]), "d", will=will)
         await client.close()
         await wait_until(lambda: arrived == [b"gone"], 10)
 
@@ -220,7 +215,7 @@ async def test_a_durable_session_gets_retained_values_once(pool: list[Node], mos
         publish_all(client_of_primary, [(topic.decode(), b"1") for topic in values])
     await wait_until(lambda: [node.documents.pool().members[0].topics for node in pool] == [300] * 3, 10)
     few = dataclasses.replace(DURABLE, receive_maximum=10)
-    client = await RawClient.connect(port_of(pool[0]), "c", clean_start=False, properties=few)
+    client = await come_back(port_of(pool[0]), "c", properties=few)
     subscription = Subscription(b"plant/+", 1, retain_as_published=False, retain_handling=1)
     await client.subscribe(subscription)
     got = await client.messages(10)
@@ -250,7 +245,7 @@ async def test_a_durable_session_gets_retained_values_once(pool: list[Node], mos
     await client.subscribe(subscription)
     assert await client.messages_until_ping() == []
     await client.close()
-    client = await connect(pool[0], clean=True)
+    client = await come_back(port_of(pool[0]), "c", clean_start=True)
     await client.subscribe(subscription)
     assert {each.topic for each in await client.messages(len(values))} == values
     await client.close()

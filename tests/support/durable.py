@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from fanout.mqtt.packets import Ack, PacketType, Publish
+from fanout.mqtt.packets import Ack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
@@ -21,12 +21,23 @@ _LATER: Final = {4: 3, 5: ReasonCode.SERVER_UNAVAILABLE}
 """Reason Code of a CONNACK that asks the client to come again, by version."""
 
 
-async def come_back(port: int, client_id: str, *, version: int = 5, deadline_s: float = 60.0) -> RawClient:
-    """Connect with Clean Start 0, again as long as it is not known whether the session is there."""
-    properties = DURABLE if version == 5 else Properties()
+async def come_back(
+    port: int,
+    client_id: str,
+    *,
+    version: int = 5,
+    clean_start: bool = False,
+    properties: Properties = DURABLE,
+    will: Will | None = None,
+    deadline_s: float = 60.0,
+) -> RawClient:
+    """Connect, again as long as it is not known whether the session is there: members on a busy machine are silent."""
+    own = properties if version == 5 else Properties()
     async with asyncio.timeout(deadline_s):
         while True:
-            client = await RawClient.connect(port, client_id, version=version, clean_start=False, properties=properties)
+            client = await RawClient.connect(
+                port, client_id, version=version, clean_start=clean_start, properties=own, will=will
+            )
             if client.connack.reason_code != _LATER[version]:
                 return client
             await client.close()
