@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 
 from fanout.chain.stamp import as_copy
-from fanout.replica.update import Update
+from fanout.replica.update import Stamp, Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import (
     HEADERS,
     SHORT_MAX,
     TWO_BYTES,
     Frame,
-    Message,
     SharedMessage,
     WireVariant,
     encode_frame,
@@ -35,6 +34,11 @@ __all__ = ["SLICE_BYTES", "Dispatcher"]
 SLICE_BYTES: Final = 256 * 1024
 """Approximate bytes of one write to a member. A full socket is detected after each slice. The rest of a large batch
 then waits in the queue, which members share, and not in the transport, where each member has a copy."""
+
+# Compiled code takes a tuple of known length apart and makes another one where it hands it on; it keeps one of unknown
+# length. Each message has the very update that was dispatched: what is kept for copies of sessions is recognized by it.
+_SameUpdate: TypeAlias = tuple[Any, ...]
+_SameMessage: TypeAlias = tuple[_SameUpdate, int, bool, tuple[int, ...]]
 
 _UPDATE_BYTES = 32  # bytes that an update counts towards a slice beside its payload and properties
 
@@ -75,11 +79,17 @@ class Dispatcher:
         if excluded is not None and not excluded.no_local:
             excluded = None
         touched: list[Audience] = []
-        individual: dict[Subscriber, list[Message]] = {}
+        individual: dict[Subscriber, list[_SameMessage]] = {}
         weight = 0
         handed = 0
-        boxed: list[Any] = updates  # compiled code would make another tuple of each update, which is not recognized
-        for update in boxed:
+        topic: bytes
+        payload: bytes
+        qos: int
+        retain: bool
+        properties: bytes
+        expires_ns: int
+        stamp: Stamp | None
+        for update in cast("list[_SameUpdate]", updates):
             topic, payload, qos, retain, properties, _, expires_ns, _, stamp = update
             routes, groups = routes_of(topic) or find_routes(topic)
             if expires_ns and expires_ns <= now_ns:  # [MQTT-3.3.2-5]
@@ -146,7 +156,7 @@ class Dispatcher:
             now_ns: Unix time in nanoseconds.
         """
         self._position = 0
-        individual: dict[Subscriber, list[Message]] = {}
+        individual: dict[Subscriber, list[_SameMessage]] = {}
         for value in values:
             routes, _ = self._index.routes(value[0])
             for audience, encoding, _ in routes:
@@ -159,18 +169,20 @@ class Dispatcher:
     def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
         """Deliver messages that a former member of a share group did not get, to the other members of the group."""
         self._position = 0
-        individual: dict[Subscriber, list[Message]] = {}
+        individual: dict[Subscriber, list[_SameMessage]] = {}
         for group, update in messages:
             self._deliver_to_group(group, update, individual)
         self._flush([], individual, now_ns, None)
 
-    def _deliver_to_group(self, group: ShareGroup, update: Any, individual: dict[Subscriber, list[Message]]) -> None:
+    def _deliver_to_group(
+        self, group: ShareGroup, update: _SameUpdate, individual: dict[Subscriber, list[_SameMessage]]
+    ) -> None:
         session, options = group.take_turn()
         message = SharedMessage(_own_message(update, self._index.encoding(session.wire, [options])))
         message.share = group.key
         individual.setdefault(session, []).append(message)
 
-    def _encode(self, message: Message, wire: WireVariant, now_ns: int) -> Frame:
+    def _encode(self, message: _SameMessage, wire: WireVariant, now_ns: int) -> Frame:
         """Encode a message that the hot loop does not; an empty frame means that it exceeds the Maximum Packet Size."""
         frame = encode_frame(message, wire=wire, now_ns=now_ns)
         size = len(frame) if isinstance(frame, bytes) else len(frame[0]) + 2 + len(frame[1])
@@ -179,7 +191,7 @@ class Dispatcher:
     def _flush(
         self,
         touched: list[Audience],
-        individual: dict[Subscriber, list[Message]],
+        individual: dict[Subscriber, list[_SameMessage]],
         now_ns: int,
         excluded: Subscriber | None,
     ) -> int:
@@ -315,7 +327,7 @@ def _join_frames(frames: list[Frame], position: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _own_message(update: Any, encoding: Encoding) -> Message:
+def _own_message(update: _SameUpdate, encoding: Encoding) -> _SameMessage:
     """Return the message for one session that is served individually."""
     return (
         update,

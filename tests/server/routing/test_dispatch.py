@@ -164,6 +164,23 @@ def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
     assert slow.read() == frame(updates[0], V5, qos=1, packet_id=1) + frame(updates[1], V5)
 
 
+def test_each_message_has_the_very_update_that_was_dispatched() -> None:
+    """Compiled or not, to whomever it goes: what keeps updates for copies of sessions recognizes them."""
+    bench = Bench()
+    shared = SharedSubscriptions(bench.index)
+    waiting = bench.peer({b"t": options(1)})
+    publisher = bench.peer({b"t": options(1), b"#": options(1, no_local=True)})
+    member = bench.peer({})
+    shared.subscribe(member.session, (b"g", b"t"), options(1))
+    for peer in (waiting, publisher, member):
+        peer.session.disconnect()
+    one = update(b"t", b"1", qos=1)
+    bench.dispatch(one, origin=publisher)
+    queues = [peer.session.sender.queue for peer in (waiting, publisher, member)]
+    messages = [message for queue in queues for message in queue.waiting()]
+    assert [message[0] is one for message in messages] == [True] * 3
+
+
 def test_batch_for_slow_members_alone_is_not_encoded_at_once() -> None:
     """With nobody to write to, encoding waits for the first who can be written to."""
     bench = Bench()
