@@ -166,7 +166,8 @@ async def test_a_session_that_was_quiet_is_seen_when_its_node_stops() -> None:
     async with FakeServer(primary) as server:
         config = config_for(server.port, heartbeat_s=0.0)
         async with running(config, store=disk) as link:
-            await link.wait(lambda: is_live_with(disk, link))
+            # The last that a link without heartbeats asks for when it is live: then it is quiet.
+            await link.wait(lambda: is_live_with(disk, link) and link.status.counted_outside is not None)
             changed = find_resumption(disk.puts[-1][1], config, node_id="edge-1")
             disk.puts.clear()
     (stopped,) = [find_resumption(data, config, node_id="edge-1") for _, data in disk.puts]
