@@ -47,6 +47,7 @@ from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import Losses, find_losses, find_vanished
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
+from fanout.link.snapshot.sys_count import CountState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes
 
@@ -414,8 +415,14 @@ class SessionLifecycle:
         """Take a comparison with the primary's count: it is the measure for later, or it is evidence now."""
         check, outside = self._absence, self._count.outside
         if check is None or not check.awaits_count:
-            if outside is not None and self.audits.current is None and not self._replica.unconfirmed:
-                self._outside = outside
+            if outside is None or self.audits.current is not None or self._replica.unconfirmed:
+                return
+            if self._count.is_short:
+                if self._count.state is not CountState.OFF:
+                    return
+                if outside != self._outside:  # an audit that found nothing was told the same before
+                    self.call_audit(f"the primary has {-outside} retained messages fewer than there are topics here")
+            self._outside = outside
             return
         check.awaits_count = False
         if outside is not None and outside == self._outside:

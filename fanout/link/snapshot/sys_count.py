@@ -1,7 +1,8 @@
 """Comparison of the replica with the primary's own count of retained messages (Mosquitto).
 
 It confirms a set that is proved already, and shows whether as many messages are gone as topics are missing
-(`fanout.link.snapshot.absence`): the difference between the count and what is held is then what it was before.
+(`fanout.link.snapshot.absence`): the difference between the count and what is held is then what it was before. It also
+shows that the primary has dropped deletions, which no proof of a set tells: there are fewer messages than topics here.
 The first is possible only for some selectors. `$SYS/broker/retained messages/count` counts everything with a retained
 value: the primary's own `$SYS` topics (53 of them on 2.0.11), other topics with `$` in front that `#` does not match,
 topics that the link may not read, and expired ones that were not looked at since. So the comparison is made only for a
@@ -32,7 +33,9 @@ _ORDERED_TOPICS = frozenset({UPTIME})
 _NONE: frozenset[bytes] = frozenset()
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
-"""After so many figures that differ the comparison ends: the primary counts topics not readable or not in `#`."""
+"""After so many figures that differ, or are too low, the comparison ends.
+
+The primary counts topics that are not readable or not in `#`, or has dropped deletions."""
 _NAMES_MAX = 10_000
 """Number of topics remembered beside the selected ones; with more, nothing can be confirmed."""
 _NAME_BYTES_MAX = 1024
@@ -107,6 +110,14 @@ class SysCount:
         return self.why if self._possible else ""
 
     @property
+    def is_short(self) -> bool:
+        """Whether the primary had fewer than the confirmed topics of the replica when both were compared last.
+
+        The figure may have overtaken some deletions. When the comparison ends with it, some did not come.
+        """
+        return self.outside is not None and self.outside < 0
+
+    @property
     def ordered_topics(self) -> frozenset[bytes]:
         """Topics whose messages must be handled at their place among the data."""
         return _NONE if self.state is CountState.OFF else _ORDERED_TOPICS
@@ -165,13 +176,13 @@ class SysCount:
         held, total = self._held + self._system_held, self.total
         self.outside = None if total is None else total - self._confirmed
         equal = self._possible and held == total and len(self._system_names) == self._system_held
+        self._compared += 1
         if equal:
             self.why = ""
         elif self._possible:
-            self._compared += 1
             counted = "does not tell how many retained messages it has" if total is None else f"counts {total}"
             self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
-        if equal or not self._possible or self._compared >= _COMPARISONS_MAX:
+        if equal or not (self._possible or self.is_short) or self._compared >= _COMPARISONS_MAX:
             self.state = CountState.OFF
             for topic_filter in filter(None, self._filters):
                 self._sender.unsubscribe(topic_filter, now=now)

@@ -13,6 +13,7 @@ from fanout.link.model.events import AbsenceAsked, AuditCalled, AuditEnded, Topi
 from fanout.link.model.states import LinkState
 from fanout.link.snapshot.absence import EVIDENCE_WAIT_S, find_whole_branch
 from fanout.link.snapshot.audit import RETRY_S
+from fanout.link.snapshot.sys_count import UPTIME
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 from fanout.selection import Selector
@@ -76,6 +77,22 @@ def test_a_count_that_fell_by_another_number_is_no_evidence() -> None:
     del other.primary.retained[b"plant/0"]
     other.primary.retained[b"office/0"] = b"new"
     assert audit(other).kept == 1
+
+
+def test_deletions_that_the_primary_dropped_show_in_its_count() -> None:
+    """As of a reader with a full queue, between two heartbeats: it has fewer values than are here, again and again."""
+    pair = live(FakePrimary(retained=dict(VALUES), counts=False))
+    for topic in list(VALUES)[:60]:
+        del pair.primary.retained[topic]
+    pair.primary.deliver(UPTIME, b"1 seconds", retain=True)
+    for figures in range(6):
+        assert pair.of(AuditCalled) == [], figures
+        pair.primary.tell_count()
+        pair.pump()
+    told = "the primary has 10 retained messages fewer than there are topics here"
+    assert pair.of(AuditCalled) == [AuditCalled(told)]
+    pair.wait(EVIDENCE_WAIT_S + 1)
+    assert [each.report.kept for each in pair.of(AuditEnded)] == [60], "the audit that was called for"
 
 
 def test_the_count_is_waited_for_and_done_without_when_it_stays_away() -> None:
