@@ -15,9 +15,11 @@ from itertools import compress
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from xxhash import xxh3_64_intdigest
+
 from fanout.replica.update import DIGEST, PAYLOAD, PROPERTIES, QOS, RECEIVED_NS, TOPIC, Update
 
-__all__ = ["Found", "Place", "RecentBatch", "RecentUpdates", "Start"]
+__all__ = ["Found", "Place", "RecentBatch", "RecentUpdates", "Start", "message_digest"]
 
 _OVERHEAD: Final = 256
 """Bytes of an update in memory beside its topic, payload and properties."""
@@ -71,7 +73,7 @@ class Start(NamedTuple):
 class RecentBatch:
     """Updates of a link at QoS 1 and 2 that were dispatched together."""
 
-    __slots__ = ("_index", "dispatched_ns", "first", "link", "number", "segment", "size", "updates")
+    __slots__ = ("_by_digest", "_index", "dispatched_ns", "first", "link", "number", "segment", "size", "updates")
 
     def __init__(
         self, number: int, link: str, segment: _Segment, updates: list[Update], *, size: int, dispatched_ns: int
@@ -91,12 +93,19 @@ class RecentBatch:
         self.size = size
         """About how many bytes it takes."""
         self._index: dict[int, int] | None = None
+        self._by_digest: dict[int, Update] | None = None
 
     def index_of(self, update: Update) -> int | None:
         """Return the index of an update, which is recognized by its identity."""
         if self._index is None:
             self._index = {id(one): index for index, one in enumerate(self.updates)}
         return self._index.get(id(update))
+
+    def with_digest(self, digest: int) -> Update | None:
+        """Return an update with this `message_digest`; None when there is none."""
+        if self._by_digest is None:
+            self._by_digest = {message_digest(one): one for one in reversed(self.updates)}
+        return self._by_digest.get(digest)
 
 
 class _Segment:
@@ -312,7 +321,7 @@ class RecentUpdates:
         Args:
             link: The link.
             place: The place in front of it.
-            digest: Its digest.
+            digest: Its `message_digest`.
         """
         stream = self._streams.get(link)
         segment = None if stream is None else stream.by_key.get((place.node, place.marker))
@@ -320,10 +329,10 @@ class RecentUpdates:
             return None
         batch = _batch_at(segment, place.updates)
         update = None if batch is None else batch.updates[place.updates - batch.first]
-        if update is not None and update[DIGEST] == digest:
+        if update is not None and message_digest(update) == digest:
             return update
-        # Behind an interruption it may have another number; any update with its digest has the same content.
-        return next((one for batch in segment.batches for one in batch.updates if one[DIGEST] == digest), None)
+        # Behind an interruption it may have another number; any update with its digest is the same to a client.
+        return next((one for batch in segment.batches if (one := batch.with_digest(digest)) is not None), None)
 
     def batches_from(self, number: int) -> Iterator[RecentBatch]:
         """Yield the batches from a number on, in order; nothing may be noted meanwhile."""
@@ -388,6 +397,12 @@ class RecentUpdates:
         assert segment.key is not None
         del stream.by_key[segment.key]
         self.bytes -= _SEGMENT_BYTES
+
+
+def message_digest(update: Update) -> int:
+    """Return the digest of all that a client gets of an update: of its topic, payload and properties."""
+    properties = update[PROPERTIES]
+    return xxh3_64_intdigest(properties, update[DIGEST]) if properties else update[DIGEST]
 
 
 def _place(segment: _Segment, count: int) -> Place | None:

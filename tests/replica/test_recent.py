@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fanout.replica.recent import Place, RecentUpdates
+from fanout.replica.recent import Place, RecentUpdates, message_digest
 from fanout.replica.update import Update, content_digest
 
 
@@ -117,6 +117,26 @@ def test_a_place_in_an_interruption_is_not_found_exactly() -> None:
     assert behind(b, found.place, exactly=False) == [0, 1, 1, 2, 3, 4, 5]
     assert b.get("plant", found.place, digest=update(4)[7]) == update(4)
     assert b.get("plant", found.place, digest=1) is None
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_an_update_with_other_properties_is_another_one(is_interrupted: bool) -> None:
+    """Topic and payload may be the same, as of a report that comes again; a client gets the properties too."""
+    plain = update(1)
+    first, second = (*plain[:4], b"\x03\x00\x01a", *plain[5:]), (*plain[:4], b"\x03\x00\x01b", *plain[5:])
+    a, b = history(), history()
+    for recent in (a, b):
+        recent.mark("plant", "edge-1", "7 1")
+    a.note("plant", [update(0), first, update(2), second, plain], now_ns=1)
+    found = [a.find(one) for one in (first, second, plain)]
+    assert None not in found
+    if is_interrupted:
+        b.note("plant", [update(0), second, *updates(2, 9), first], now_ns=1)
+    else:
+        b.note("plant", [update(0), second, update(2), plain, first], now_ns=1)
+    places = [(one.place, message_digest(each)) for one, each in zip(found, (first, second, plain), strict=True) if one]
+    expected = [first, second, None if is_interrupted else plain]
+    assert [b.get("plant", place, digest=digest) for place, digest in places] == expected
 
 
 def test_a_place_whose_updates_are_others_here_is_not_found_exactly() -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from fanout.mqtt.delivery import SendState
-from fanout.replica.recent import Found, Place, RecentUpdates
+from fanout.replica.recent import Found, Place, RecentUpdates, message_digest
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
 from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places
@@ -222,7 +222,14 @@ class SessionCopies:
             else:
                 copied.append(
                     CopiedMessage(
-                        index, packet_id, state, found.link, found.place, message[0][7], message[2], message[3]
+                        index,
+                        packet_id,
+                        state,
+                        found.link,
+                        found.place,
+                        message_digest(message[0]),
+                        message[2],
+                        message[3],
                     )
                 )
         waiting = () if is_exact else (message for _, message, _ in in_flight)
