@@ -73,10 +73,29 @@ class Start(NamedTuple):
 class RecentBatch:
     """Updates of a link at QoS 1 and 2 that were dispatched together."""
 
-    __slots__ = ("_by_digest", "_index", "dispatched_ns", "first", "link", "number", "segment", "size", "updates")
+    __slots__ = (
+        "_by_digest",
+        "_index",
+        "dispatched_ns",
+        "first",
+        "grown",
+        "link",
+        "number",
+        "segment",
+        "size",
+        "updates",
+    )
 
     def __init__(
-        self, number: int, link: str, segment: _Segment, updates: list[Update], *, size: int, dispatched_ns: int
+        self,
+        number: int,
+        link: str,
+        segment: _Segment,
+        updates: list[Update],
+        *,
+        size: int,
+        grown: int,
+        dispatched_ns: int,
     ) -> None:
         self.number = number
         """Its number; from 1, ascending over all links."""
@@ -92,6 +111,8 @@ class RecentBatch:
         """Number of updates between that heartbeat and its first update."""
         self.size = size
         """About how many bytes it takes."""
+        self.grown = grown
+        """`RecentUpdates.grown` before it came."""
         self._index: dict[int, int] | None = None
         self._by_digest: dict[int, Update] | None = None
 
@@ -188,7 +209,7 @@ class RecentUpdates:
         )
         segment = self._streams[link].segment
         self._number += 1
-        batch = RecentBatch(self._number, link, segment, updates, size=size, dispatched_ns=now_ns)
+        batch = RecentBatch(self._number, link, segment, updates, size=size, grown=self.grown, dispatched_ns=now_ns)
         segment.batches.append(batch)
         segment.count += len(updates)
         self._batches.append(batch)
@@ -277,6 +298,17 @@ class RecentUpdates:
             places[link] = _place(segment, count)
         return places
 
+    def grown_at(self, number: int) -> int:
+        """Return `grown` as it was before a batch came: the batch is held until `bytes_max` more have come.
+
+        Args:
+            number: Its number; of one that has not come for `grown` itself.
+        """
+        at = self._at(number)
+        if at < self._gone:
+            return self.grown - self.bytes_max
+        return self._batches[at].grown if at < len(self._batches) else self.grown
+
     # What others have named.
 
     def is_gone(self, link: str, place: Place) -> bool:
@@ -336,8 +368,7 @@ class RecentUpdates:
 
     def batches_from(self, number: int) -> Iterator[RecentBatch]:
         """Yield the batches from a number on, in order; nothing may be noted meanwhile."""
-        first = self._batches[self._gone].number if self._gone < len(self._batches) else 0
-        for at in range(self._gone + max(0, number - first), len(self._batches)):
+        for at in range(max(self._gone, self._at(number)), len(self._batches)):
             yield self._batches[at]
 
     @property
@@ -351,11 +382,16 @@ class RecentUpdates:
 
     # Its own.
 
+    def _at(self, number: int) -> int:
+        """Return the place of a batch in the list."""
+        return len(self._batches) - (self.next_number - number)
+
     def _start(self, stream: _Stream, segment: _Segment, count: int) -> Start | None:
         if count < segment.count:
             batch = _batch_at(segment, count)
             return None if batch is None else Start(batch.number, count - batch.first)
-        for later in stream.segments[stream.segments.index(segment) + 1 :]:
+        behind = [] if segment is stream.segment else stream.segments[stream.segments.index(segment) + 1 :]
+        for later in behind:
             if later.count:
                 first = _batch_at(later, 0)
                 return None if first is None else Start(first.number, 0)

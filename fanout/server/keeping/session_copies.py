@@ -66,7 +66,7 @@ class SessionValues(Protocol):
 class _Entry:
     """A session that is copied, or is to be."""
 
-    __slots__ = ("is_exact", "is_plain", "refreshed_at", "seen")
+    __slots__ = ("is_exact", "is_plain", "needs_from", "refreshed_at", "seen")
 
     def __init__(self) -> None:
         self.is_exact = False
@@ -75,6 +75,8 @@ class _Entry:
         """Whether its copy has no messages, so that its places are all that changes with what is sent."""
         self.refreshed_at = 0
         """`RecentUpdates.grown` when its places were copied last."""
+        self.needs_from: int | None = None
+        """`RecentUpdates.grown` at the oldest update that its copy needs; None without a copy."""
         self.seen: tuple[object, ...] = ()
         """What its copy says, as far as a look compares it."""
 
@@ -191,7 +193,7 @@ class SessionCopies:
                 if session is None:
                     self._entries.pop(client_id, None)
                 else:
-                    entry.seen, entry.refreshed_at, entry.is_plain = _seen(session), self._recent.grown, False
+                    entry.seen, entry.needs_from, entry.is_plain = _seen(session), None, False
                 continue
             copy = self._copy_of(session, places, messages)
             if len(copy.places) < len(places.links):
@@ -201,6 +203,8 @@ class SessionCopies:
             entry.is_plain = not (value.in_flight or copy.in_flight or value.queue or value.retained)
             entry.seen = _seen(session)
             entry.refreshed_at = self._recent.grown
+            in_flight = [(one.link, one.place) for one in copy.in_flight[:1]]  # the first was dispatched first
+            entry.needs_from = places.needs_from([*copy.places.items(), *in_flight])
             copies[client_id] = encode_copy(copy)
         if copies:
             self._carrier.put(copies, done=done)
@@ -266,8 +270,9 @@ class SessionCopies:
             if session is None or entry is None:
                 continue
             seen, queued = _seen(session), session.sender.queue.messages
-            self._oldest = max(self._oldest, grown - entry.refreshed_at)
-            if seen == entry.seen and (entry.refreshed_at >= old or queued):
+            if entry.needs_from is not None:
+                self._oldest = max(self._oldest, grown - entry.needs_from)
+            if seen == entry.seen and (queued or entry.needs_from is None or entry.refreshed_at >= old):
                 continue
             found: tuple[tuple[str, Place], ...] | None = None
             if entry.is_plain and not session.sender.deliveries:
@@ -275,7 +280,7 @@ class SessionCopies:
             if found is None:
                 self.marks.mark(client_id)
                 continue
-            entry.seen, entry.refreshed_at = seen, grown
+            entry.seen, entry.refreshed_at, entry.needs_from = seen, grown, places.needs_from(found)
             moved.setdefault(found, []).append(client_id)
         for found, client_ids in moved.items():
             self._carrier.put_places(encode_places(dict(found)), client_ids)
@@ -304,6 +309,7 @@ class _Places:
         self._found: dict[int, tuple[Update, Found | None]] = {}
         self._steps: dict[_Step, tuple[tuple[str, Place], ...] | None] = {}
         self._at: dict[tuple[Found | None, bool], tuple[tuple[str, Place], ...]] = {}
+        self._grown: dict[tuple[str, Place], int] = {}
 
     def of(self, update: Update) -> Found | None:
         """Return the place of an update; None when it is in no stream."""
@@ -337,6 +343,19 @@ class _Places:
     def ends(self, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
         """Return the place behind everything; None when it lacks a name."""
         return self._whole(None, exactly=exactly)
+
+    def needs_from(self, places: Iterable[tuple[str, Place]]) -> int:
+        """Return `RecentUpdates.grown` at the oldest update behind places."""
+        return min(map(self._grown_at, places), default=self._recent.grown)
+
+    def _grown_at(self, named: tuple[str, Place]) -> int:
+        grown = self._grown.get(named)
+        if grown is None:
+            link, place = named
+            start = self._recent.start(link, place, exactly=False)
+            # Behind one that is not found nothing is held.
+            grown = self._grown[named] = self._recent.grown_at(0 if start is None else start.number)
+        return grown
 
     def _whole(self, first: Found | None, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
         places = self._all(first, exactly=exactly)

@@ -519,6 +519,35 @@ async def test_a_session_without_a_copy_costs_nothing_while_it_rests(pool: Pool)
         assert pool.first.carrier.puts == told
 
 
+@pytest.mark.parametrize("state", ["waits", "in flight", "acknowledged", "shared"])
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_history_is_used_since_the_oldest_message_that_a_copy_needs(pool: Pool, state: str, qos: int) -> None:
+    """However often it was copied since, and by that alone: a session without a copy needs none."""
+    copies, recent = pool.first.copies, pool.first.recent
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=qos)
+        if state == "shared":
+            await client.subscribe(b"$share/g/u", qos=1)
+        if state in ("waits", "shared"):
+            await client.close()
+            await gone(pool.first)
+        await pool.first.settle()
+        before = recent.grown
+        pool.publish(0, 1)
+        if state == "in flight":
+            assert (await client.expect(Publish)).payload == b"0"
+        elif state == "acknowledged":
+            assert await numbers(client, 1) == [0]
+        await pool.first.settle()
+        pool.publish(0, 100, topic=b"other")
+        pool.mark()
+        copies.copy_again(["c"])
+        for _ in range(3):  # a round of looks ends with the next one
+            await pool.first.settle()
+        used = (recent.grown - before) / recent.bytes_max
+        assert copies.history_used == (pytest.approx(used) if state in ("waits", "in flight") else 0.0)
+
+
 async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) -> None:
     """Another member may have the session by the time that the copy is given up or kept."""
     async with connected(pool.first) as client:
