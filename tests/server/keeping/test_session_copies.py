@@ -297,6 +297,36 @@ async def test_a_session_goes_on_in_the_middle_of_a_batch(pool: Pool) -> None:
         assert await numbers(client, 3) == [3, 4, 5]
 
 
+async def test_sessions_that_go_on_together_have_what_each_waits_for(pool: Pool) -> None:
+    """However far they are apart, and however their limits and the batches lie: none has what it had, or lacks one."""
+    heir = Member(queue_messages_max=50, queue_overflow="disconnect")
+    await heir.server.start()
+    try:
+        heir.mark(1)
+        places: dict[str, int] = {}
+        for number in range(120):
+            client_id = f"c-{number:03}"
+            async with connected(pool.first, client_id) as client:
+                await client.subscribe(b"t" if number > 80 else b"u/%d" % number, qos=2)
+            await gone(pool.first, client_id)
+            places[client_id] = number
+            pool.first.take([update(b"t", b"%d" % number, qos=2, retain=False)])
+            pool.first.take([update(b"u/%d" % number, b"%d" % number, qos=2, retain=False)])
+        await pool.first.settle()
+        for begin in range(0, 240, 7):
+            numbers_ = [(each // 2, b"t" if not each % 2 else b"u/%d" % (each // 2)) for each in range(240)]
+            part = numbers_[begin : begin + 7]
+            heir.take([update(topic, b"%d" % number, qos=2, retain=False) for number, topic in part])
+        assert heir.inherit_from(pool.first, *places) == [Inherited.HERE] * 120
+        for client_id, number in places.items():
+            session = heir.server.registry.get(client_id)
+            assert session is not None
+            waiting = [int(message[0][1]) for message in session.sender.queue.waiting()]
+            assert waiting == (list(range(number, 120)) if number > 80 else [number]), client_id
+    finally:
+        await heir.server.stop(deadline_s=0.1)
+
+
 async def test_what_a_client_relies_on_waits_for_the_copy(pool: Pool) -> None:
     """CONNACK, SUBACK and everything at QoS 2 do; messages at QoS 1 go on."""
     carrier = pool.first.carrier
