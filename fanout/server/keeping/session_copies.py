@@ -66,7 +66,7 @@ class SessionValues(Protocol):
 class _Entry:
     """A session that is copied, or is to be."""
 
-    __slots__ = ("is_exact", "is_plain", "needs_from", "refreshed_at", "seen")
+    __slots__ = ("is_exact", "is_plain", "needs_from", "refreshed_at", "seen", "strays", "strays_until")
 
     def __init__(self) -> None:
         self.is_exact = False
@@ -79,6 +79,14 @@ class _Entry:
         """`RecentUpdates.grown` at the oldest update that its copy needs; None without a copy."""
         self.seen: tuple[object, ...] = ()
         """What its copy says, as far as a look compares it."""
+        self.strays: list[tuple[int, Message]] = []
+        """Messages in its queue that have no place, each with its position: they are looked for once."""
+        self.strays_until = 0
+        """Position in its queue up to which they were looked for."""
+
+    def forget_strays(self) -> None:
+        """Look for them anew: positions in its queue are others."""
+        self.strays, self.strays_until = [], 0
 
 
 class SessionCopies:
@@ -127,8 +135,7 @@ class SessionCopies:
 
     def add(self, client_id: str) -> None:
         """Have a session copied that has come from elsewhere."""
-        if client_id not in self._entries:
-            self._entries[client_id] = _Entry()
+        self._entries.setdefault(client_id, _Entry()).forget_strays()
         self.marks.mark(client_id)
         if not self._is_looking:
             self._is_looking = True
@@ -141,6 +148,8 @@ class SessionCopies:
 
     def note_gone(self, client_id: str) -> None:
         """Note that a session has no connection any more."""
+        if (entry := self._entries.get(client_id)) is not None:
+            entry.forget_strays()  # its messages at QoS 0 are gone
         self.note(client_id)
 
     def note_moved(self, client_id: str) -> None:
@@ -195,7 +204,7 @@ class SessionCopies:
                 else:
                     entry.seen, entry.needs_from, entry.is_plain = _seen(session), None, False
                 continue
-            copy = self._copy_of(session, places, messages)
+            copy = self._copy_of(session, entry, places, messages)
             if len(copy.places) < len(places.links):
                 self._unplaced[client_id] = None
             value = copy.session
@@ -211,7 +220,7 @@ class SessionCopies:
         else:
             done()
 
-    def _copy_of(self, session: Session, places: _Places, messages: ExportedMessages) -> SessionCopy:
+    def _copy_of(self, session: Session, entry: _Entry, places: _Places, messages: ExportedMessages) -> SessionCopy:
         in_flight = list(session.sender.inflight.in_flight())
         is_exact = _is_exact(session, in_flight)
         copied: list[CopiedMessage] = []
@@ -238,7 +247,7 @@ class SessionCopies:
                 )
         waiting = () if is_exact else (message for _, message, _ in in_flight)
         named: dict[str, Place] = {}
-        for message in (*waiting, *_queued(session)):
+        for message in (*waiting, *_queued(session, entry, places)):
             found = places.of(message[0])
             if found is None:  # one that is held without a name comes behind the first place, where its link has one
                 if self._recent.link_of(message[0]) not in named:
@@ -296,7 +305,7 @@ class SessionCopies:
             return places.ends(exactly=True) if is_settled else None
         if follower.log is not None and not len(own) and not session.sender.queue.messages:
             return places.of_step((follower.log, follower.completed))
-        return places.of_messages(_unsettled(session))
+        return places.of_messages(_unsettled(session, entry, places))
 
 
 class _Places:
@@ -377,16 +386,32 @@ def _is_exact(session: Session, in_flight: Iterable[tuple[int, Message, SendStat
     return bool(session.receiver.unreleased) or any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
 
 
-def _queued(session: Session) -> Iterator[Message]:
-    """Return the messages at QoS 1 and 2 in the queue, in order."""
-    return (message for message in session.sender.queue.waiting() if message[1])
+def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
+    """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order.
+
+    These are the ones up to the first that has a place, and those behind it that have none: the others follow from
+    that place. Each message is looked for once, so that a long queue costs no more than a short one.
+    """
+    queue = session.sender.queue
+    new = queue.newest(queue.appended_total - entry.strays_until)
+    strays = [*entry.strays, *enumerate(new, queue.appended_total - len(new))]
+    position = queue.appended_total - queue.messages
+    entry.strays = [(at, one) for at, one in strays if at >= position and one[1] and places.of(one[0]) is None]
+    entry.strays_until = queue.appended_total
+    for message in queue.waiting():
+        position += 1
+        if message[1]:
+            yield message
+            if places.of(message[0]) is not None:
+                break
+    yield from (one for at, one in entry.strays if at >= position)
 
 
-def _unsettled(session: Session) -> Iterator[Message]:
-    """Return the messages at QoS 1 that are sent without acknowledgement, or not sent, in order."""
+def _unsettled(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
+    """Yield the messages at QoS 1 that are sent without acknowledgement, and those of the queue, in order."""
     for _, message, _ in session.sender.inflight.in_flight():
         yield message
-    yield from _queued(session)
+    yield from _queued(session, entry, places)
 
 
 def _seen(session: Session) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ import pytest
 from fanout.mqtt.packets import Ack, PacketType, Publish, Suback, Subscribe, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.recent import RecentUpdates
+from fanout.replica.recent import Found, RecentUpdates
 from fanout.replica.update import Update
 from fanout.server.client.session_inheritance import Inherited, inherit
 from fanout.server.keeping.session_copies import LOOK_S, SessionCopies
@@ -576,6 +576,41 @@ async def test_history_is_used_since_the_oldest_message_that_a_copy_needs(pool: 
             await pool.first.settle()
         used = (recent.grown - before) / recent.bytes_max
         assert copies.history_used == (pytest.approx(used) if state in ("waits", "in flight") else 0.0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_long_queue_costs_a_copy_no_more_than_a_short_one(
+    pool: Pool, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message that waits is looked for once, and one that no other member has still goes along whole."""
+    recent, found = pool.first.recent, [0]
+    find = recent.find
+
+    def counted(one: Update) -> Found | None:
+        found[0] += 1
+        return find(one)
+
+    monkeypatch.setattr(recent, "find", counted)
+    limit = Properties(session_expiry_interval=600, receive_maximum=1)
+    async with connected(pool.first, properties=limit) as client:
+        await client.subscribe(b"t", qos=qos)
+        for begin in range(0, 600, 20):
+            batch = [update(b"t", b"%d" % number, qos=2, retain=False) for number in range(begin, begin + 20)]
+            if begin == 300:
+                super(Member, pool.first).take([update(b"t", b"1000", qos=2, retain=False)])
+            for member in (pool.first, pool.second):
+                member.take(batch)
+        await pool.first.settle()
+        for number in range(20):
+            assert await numbers(client, 1) == [number]
+            await pool.first.settle()
+        assert found[0] < 2 * 601
+        assert (await client.expect(Publish)).payload == b"20"
+        assert b"1000" in pool.first.carrier.copies["c"]
+        await pool.first.settle()
+        assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+    async with connected(pool.second) as client:
+        assert sorted(await numbers(client, 581)) == [*range(20, 600), 1000]
 
 
 async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) -> None:
