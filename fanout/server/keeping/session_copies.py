@@ -17,10 +17,11 @@ from fanout.replica.recent import Found, Place, RecentUpdates, message_digest
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
 from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places
+from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.shared_inflight import SharedInflight
-from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
+from fanout.server.session.exported_session import ExportedInFlight
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
@@ -29,10 +30,6 @@ __all__ = ["LOOK_S", "CopyCarrier", "SessionCopies"]
 
 LOOK_S: Final = 0.1
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
-_SHARE: Final = 10
-"""The next look comes after that many times what the last one took, so that looks take a tenth of the time."""
-_LOOKED_AT: Final = 2_000
-"""Sessions of one look."""
 _REFRESH: Final = 4
 """A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
 _QOS_2: Final = 2
@@ -52,15 +49,6 @@ class CopyCarrier(Protocol):
 
     def put_places(self, places: bytes, client_ids: Sequence[str]) -> None:
         """Carry that these sessions, otherwise as they were copied, go on at other places now."""
-
-
-class SessionValues(Protocol):
-    """Makes values of sessions; `SessionMoves` is one."""
-
-    def value_of(
-        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
-    ) -> tuple[ExportedSession, int]:
-        """Return the value of a session with these queued messages, and how many of them have expired."""
 
 
 class _Entry:
@@ -270,7 +258,7 @@ class SessionCopies:
             self._left_to_look_at = list(self._entries)
             self._history_used = self._oldest / self._recent.bytes_max
             self._oldest = 0
-        part, self._left_to_look_at = self._left_to_look_at[:_LOOKED_AT], self._left_to_look_at[_LOOKED_AT:]
+        part, self._left_to_look_at = self._left_to_look_at[:LOOKED_AT], self._left_to_look_at[LOOKED_AT:]
         places, grown = _Places(self._recent), self._recent.grown
         old = grown - self._recent.bytes_max // _REFRESH
         moved: dict[tuple[tuple[str, Place], ...], list[str]] = {}
@@ -278,10 +266,10 @@ class SessionCopies:
             session, entry = self._registry.get(client_id), self._entries.get(client_id)
             if session is None or entry is None:
                 continue
-            seen, queued = _seen(session), session.sender.queue.messages
+            now_seen, queued = _seen(session), session.sender.queue.messages
             if entry.needs_from is not None:
                 self._oldest = max(self._oldest, grown - entry.needs_from)
-            if seen == entry.seen and (queued or entry.needs_from is None or entry.refreshed_at >= old):
+            if now_seen == entry.seen and (queued or entry.needs_from is None or entry.refreshed_at >= old):
                 continue
             found: tuple[tuple[str, Place], ...] | None = None
             if entry.is_plain and not session.sender.deliveries:
@@ -289,13 +277,13 @@ class SessionCopies:
             if found is None:
                 self.marks.mark(client_id)
                 continue
-            entry.seen, entry.refreshed_at, entry.needs_from = seen, grown, places.needs_from(found)
+            entry.seen, entry.refreshed_at, entry.needs_from = now_seen, grown, places.needs_from(found)
             moved.setdefault(found, []).append(client_id)
         for found, client_ids in moved.items():
             self._carrier.put_places(encode_places(dict(found)), client_ids)
         share = len(part) / max(1, len(self._entries))
         spent_s = self._clock.monotonic() - began_s
-        self._timer.after(max(LOOK_S * min(1.0, share or 1.0), spent_s * _SHARE), self._look)
+        self._timer.after(max(LOOK_S * min(1.0, share or 1.0), spent_s * SHARE), self._look)
 
     def _place_of(self, session: Session, entry: _Entry, places: _Places) -> tuple[tuple[str, Place], ...] | None:
         """Return where a session goes on; None when that is not all that there is to say of it."""
@@ -416,13 +404,4 @@ def _unsettled(session: Session, entry: _Entry, places: _Places) -> Iterator[Mes
 
 def _seen(session: Session) -> tuple[object, ...]:
     """Return what tells that messages were sent, acknowledged or dropped."""
-    sender, follower = session.sender, session.follower
-    queue, outbound = sender.queue, sender.inflight.outbound
-    return (
-        queue.appended_total - queue.messages,
-        outbound.last_packet_id,
-        len(outbound),
-        follower.log,
-        follower.completed,
-        len(sender.deliveries),
-    )
+    return (*seen(session), session.follower.log)
