@@ -187,6 +187,20 @@ def test_the_oldest_go_when_there_are_too_many_bytes() -> None:
     assert behind(recent, places[-1] or Place("", "", 0, 0)) == list(range(190, 200))
 
 
+def test_a_batch_is_held_until_so_many_bytes_have_come_since() -> None:
+    """Whoever needs it can tell how near that is; of one that is gone no more is known than that it is."""
+    recent = history(bytes_max=10_000)
+    for number in range(20):
+        assert recent.grown_at(recent.next_number) == recent.grown
+        recent.note("plant", updates(10 * number, 10 * number + 10), now_ns=number)
+    held = list(recent.batches_from(1))
+    assert [recent.grown_at(batch.number) for batch in held] == [
+        recent.grown - sum(each.size for each in held[index:]) for index in range(len(held))
+    ]
+    assert recent.grown - recent.grown_at(held[0].number) <= recent.bytes_max
+    assert recent.grown_at(held[0].number - 1) == recent.grown_at(0) == recent.grown - recent.bytes_max
+
+
 def test_heartbeats_of_a_link_without_traffic_leave_room_for_the_others() -> None:
     """They go with what is as old at other links."""
     recent = history("plant", "quiet", bytes_max=100_000)
