@@ -15,9 +15,11 @@ from itertools import compress
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from xxhash import xxh3_64_intdigest
+
 from fanout.replica.update import DIGEST, PAYLOAD, PROPERTIES, QOS, RECEIVED_NS, TOPIC, Update
 
-__all__ = ["Found", "Place", "RecentBatch", "RecentUpdates", "Start"]
+__all__ = ["Found", "Place", "RecentBatch", "RecentUpdates", "Start", "message_digest"]
 
 _OVERHEAD: Final = 256
 """Bytes of an update in memory beside its topic, payload and properties."""
@@ -71,10 +73,29 @@ class Start(NamedTuple):
 class RecentBatch:
     """Updates of a link at QoS 1 and 2 that were dispatched together."""
 
-    __slots__ = ("_index", "dispatched_ns", "first", "link", "number", "segment", "size", "updates")
+    __slots__ = (
+        "_by_digest",
+        "_index",
+        "dispatched_ns",
+        "first",
+        "grown",
+        "link",
+        "number",
+        "segment",
+        "size",
+        "updates",
+    )
 
     def __init__(
-        self, number: int, link: str, segment: _Segment, updates: list[Update], *, size: int, dispatched_ns: int
+        self,
+        number: int,
+        link: str,
+        segment: _Segment,
+        updates: list[Update],
+        *,
+        size: int,
+        grown: int,
+        dispatched_ns: int,
     ) -> None:
         self.number = number
         """Its number; from 1, ascending over all links."""
@@ -90,13 +111,22 @@ class RecentBatch:
         """Number of updates between that heartbeat and its first update."""
         self.size = size
         """About how many bytes it takes."""
+        self.grown = grown
+        """`RecentUpdates.grown` before it came."""
         self._index: dict[int, int] | None = None
+        self._by_digest: dict[int, Update] | None = None
 
     def index_of(self, update: Update) -> int | None:
         """Return the index of an update, which is recognized by its identity."""
         if self._index is None:
             self._index = {id(one): index for index, one in enumerate(self.updates)}
         return self._index.get(id(update))
+
+    def with_digest(self, digest: int) -> Update | None:
+        """Return an update with this `message_digest`; None when there is none."""
+        if self._by_digest is None:
+            self._by_digest = {message_digest(one): one for one in reversed(self.updates)}
+        return self._by_digest.get(digest)
 
 
 class _Segment:
@@ -179,7 +209,7 @@ class RecentUpdates:
         )
         segment = self._streams[link].segment
         self._number += 1
-        batch = RecentBatch(self._number, link, segment, updates, size=size, dispatched_ns=now_ns)
+        batch = RecentBatch(self._number, link, segment, updates, size=size, grown=self.grown, dispatched_ns=now_ns)
         segment.batches.append(batch)
         segment.count += len(updates)
         self._batches.append(batch)
@@ -268,6 +298,17 @@ class RecentUpdates:
             places[link] = _place(segment, count)
         return places
 
+    def grown_at(self, number: int) -> int:
+        """Return `grown` as it was before a batch came: the batch is held until `bytes_max` more have come.
+
+        Args:
+            number: Its number; of one that has not come for `grown` itself.
+        """
+        at = self._at(number)
+        if at < self._gone:
+            return self.grown - self.bytes_max
+        return self._batches[at].grown if at < len(self._batches) else self.grown
+
     # What others have named.
 
     def is_gone(self, link: str, place: Place) -> bool:
@@ -312,7 +353,7 @@ class RecentUpdates:
         Args:
             link: The link.
             place: The place in front of it.
-            digest: Its digest.
+            digest: Its `message_digest`.
         """
         stream = self._streams.get(link)
         segment = None if stream is None else stream.by_key.get((place.node, place.marker))
@@ -320,15 +361,14 @@ class RecentUpdates:
             return None
         batch = _batch_at(segment, place.updates)
         update = None if batch is None else batch.updates[place.updates - batch.first]
-        if update is not None and update[DIGEST] == digest:
+        if update is not None and message_digest(update) == digest:
             return update
-        # Behind an interruption it may have another number; any update with its digest has the same content.
-        return next((one for batch in segment.batches for one in batch.updates if one[DIGEST] == digest), None)
+        # Behind an interruption it may have another number; any update with its digest is the same to a client.
+        return next((one for batch in segment.batches if (one := batch.with_digest(digest)) is not None), None)
 
     def batches_from(self, number: int) -> Iterator[RecentBatch]:
         """Yield the batches from a number on, in order; nothing may be noted meanwhile."""
-        first = self._batches[self._gone].number if self._gone < len(self._batches) else 0
-        for at in range(self._gone + max(0, number - first), len(self._batches)):
+        for at in range(max(self._gone, self._at(number)), len(self._batches)):
             yield self._batches[at]
 
     @property
@@ -342,11 +382,16 @@ class RecentUpdates:
 
     # Its own.
 
+    def _at(self, number: int) -> int:
+        """Return the place of a batch in the list."""
+        return len(self._batches) - (self.next_number - number)
+
     def _start(self, stream: _Stream, segment: _Segment, count: int) -> Start | None:
         if count < segment.count:
             batch = _batch_at(segment, count)
             return None if batch is None else Start(batch.number, count - batch.first)
-        for later in stream.segments[stream.segments.index(segment) + 1 :]:
+        behind = [] if segment is stream.segment else stream.segments[stream.segments.index(segment) + 1 :]
+        for later in behind:
             if later.count:
                 first = _batch_at(later, 0)
                 return None if first is None else Start(first.number, 0)
@@ -388,6 +433,12 @@ class RecentUpdates:
         assert segment.key is not None
         del stream.by_key[segment.key]
         self.bytes -= _SEGMENT_BYTES
+
+
+def message_digest(update: Update) -> int:
+    """Return the digest of all that a client gets of an update: of its topic, payload and properties."""
+    properties = update[PROPERTIES]
+    return xxh3_64_intdigest(properties, update[DIGEST]) if properties else update[DIGEST]
 
 
 def _place(segment: _Segment, count: int) -> Place | None:

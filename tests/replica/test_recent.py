@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fanout.replica.recent import Place, RecentUpdates
+from fanout.replica.recent import Place, RecentUpdates, message_digest
 from fanout.replica.update import Update, content_digest
 
 
@@ -119,6 +119,26 @@ def test_a_place_in_an_interruption_is_not_found_exactly() -> None:
     assert b.get("plant", found.place, digest=1) is None
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_an_update_with_other_properties_is_another_one(is_interrupted: bool) -> None:
+    """Topic and payload may be the same, as of a report that comes again; a client gets the properties too."""
+    plain = update(1)
+    first, second = (*plain[:4], b"\x03\x00\x01a", *plain[5:]), (*plain[:4], b"\x03\x00\x01b", *plain[5:])
+    a, b = history(), history()
+    for recent in (a, b):
+        recent.mark("plant", "edge-1", "7 1")
+    a.note("plant", [update(0), first, update(2), second, plain], now_ns=1)
+    found = [a.find(one) for one in (first, second, plain)]
+    assert None not in found
+    if is_interrupted:
+        b.note("plant", [update(0), second, *updates(2, 9), first], now_ns=1)
+    else:
+        b.note("plant", [update(0), second, update(2), plain, first], now_ns=1)
+    places = [(one.place, message_digest(each)) for one, each in zip(found, (first, second, plain), strict=True) if one]
+    expected = [first, second, None if is_interrupted else plain]
+    assert [b.get("plant", place, digest=digest) for place, digest in places] == expected
+
+
 def test_a_place_whose_updates_are_others_here_is_not_found_exactly() -> None:
     """The primary has dropped one on the way to this member."""
     a, b = history(), history()
@@ -165,6 +185,20 @@ def test_the_oldest_go_when_there_are_too_many_bytes() -> None:
         assert held in (None, list(range(10 * number, 200)))
     assert behind(recent, places[0] or Place("", "", 0, 0)) is None
     assert behind(recent, places[-1] or Place("", "", 0, 0)) == list(range(190, 200))
+
+
+def test_a_batch_is_held_until_so_many_bytes_have_come_since() -> None:
+    """Whoever needs it can tell how near that is; of one that is gone no more is known than that it is."""
+    recent = history(bytes_max=10_000)
+    for number in range(20):
+        assert recent.grown_at(recent.next_number) == recent.grown
+        recent.note("plant", updates(10 * number, 10 * number + 10), now_ns=number)
+    held = list(recent.batches_from(1))
+    assert [recent.grown_at(batch.number) for batch in held] == [
+        recent.grown - sum(each.size for each in held[index:]) for index in range(len(held))
+    ]
+    assert recent.grown - recent.grown_at(held[0].number) <= recent.bytes_max
+    assert recent.grown_at(held[0].number - 1) == recent.grown_at(0) == recent.grown - recent.bytes_max
 
 
 def test_heartbeats_of_a_link_without_traffic_leave_room_for_the_others() -> None:

@@ -54,9 +54,8 @@ class Pacer:
 
     def _run(self) -> None:
         self._handle = None
-        now_s = self._clock.monotonic()
-        self._pauses.check(now_s)
-        until_s = now_s + PIECE_S
+        self._pauses.check()
+        until_s = self._clock.monotonic() + PIECE_S
         for _ in range(_TURNS_MAX):
             if not self._waiting:
                 return

@@ -7,22 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fanout.server.base.ports import Clock
+
 __all__ = ["Pauses"]
 
 
 class Pauses:
     """Tells somebody of a pause before anything else is done."""
 
-    __slots__ = ("look", "until_s")
+    __slots__ = ("_clock", "look", "until_s")
 
-    def __init__(self) -> None:
-        """Begin without anybody who wants to know."""
-        self.until_s = float("inf")
-        """Time of the monotonic clock until which no pause was too long."""
+    def __init__(self, clock: Clock) -> None:
+        """Begin without anybody who wants to know: then the clock is not read.
+
+        Args:
+            clock: Tells of pauses: it goes on while the machine is suspended.
+        """
+        self._clock = clock
+        self.until_s: float | None = None
+        """Time of the clock until which no pause was too long; None when none is."""
         self.look: Callable[[], object] = bool
         """Called behind that time; it sets the next one."""
 
-    def check(self, now_s: float) -> None:
+    def check(self) -> None:
         """Tell of a pause, if there was one."""
-        if now_s > self.until_s:
+        if self.until_s is not None and self._clock.monotonic() > self.until_s:
             self.look()

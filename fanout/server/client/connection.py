@@ -157,7 +157,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.is_closing():
             return
         self._last_received_s = now_s = self._context.clock.monotonic()
-        if now_s > self._context.pauses.until_s:  # in line: each read asks
+        until_s = self._context.pauses.until_s
+        if until_s is not None and now_s > until_s:  # in line: each read asks, and has the time
             self._context.pauses.look()
             if self.is_closing():
                 return

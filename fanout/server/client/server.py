@@ -98,7 +98,7 @@ class Server:
             retain_available: True when clients may publish retained messages.
             stamps: Count of all updates that are served here, for the links of other nodes; None when there is none.
         """
-        self.pauses = Pauses()
+        self.pauses = Pauses(clock)
         """Tells of times in which the process did not run."""
         self.context = context = ServerContext(
             config=config,
@@ -239,7 +239,7 @@ class Server:
         Returns:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
-        self.pauses.check(self._clock.monotonic())
+        self.pauses.check()
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
         if self.registry.overflowed:

@@ -7,13 +7,13 @@ the inherited sessions alone, by the code that dispatches: so subscriptions, lim
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import Final, NamedTuple
 
 from fanout.errors import SessionMoveRefused
-from fanout.replica.recent import RecentUpdates, Start
+from fanout.replica.recent import RecentBatch, RecentUpdates, Start
 from fanout.server.base.counters import Counters
 from fanout.server.client.server import Server
 from fanout.server.keeping.session_copy import SessionCopy, with_in_flight
@@ -24,6 +24,11 @@ from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
 
 __all__ = ["Inherited", "inherit"]
+
+_JOIN_STEPS: Final = 8
+"""Steps in which sessions begin to collect: each makes the routes of all topics anew, which costs most."""
+_PIECE_UPDATES: Final = 1_000
+"""Updates that are dispatched together."""
 
 
 class Inherited(enum.Enum):
@@ -112,6 +117,28 @@ def _starts(copy: SessionCopy, recent: RecentUpdates) -> dict[str, Start] | None
     return starts
 
 
+class _Piece:
+    """Batches that are dispatched together once more: few long ones cost a session less than many short ones."""
+
+    def __init__(self, batches: Sequence[RecentBatch]) -> None:
+        self._batches = batches
+        self.first = batches[0].number
+        """Number of the first batch."""
+        self.updates = list(chain.from_iterable(batch.updates for batch in batches))
+        """The updates, in order."""
+        self._places: dict[int, tuple[str, Start]] | None = None
+
+    def place_of(self, message: Message) -> tuple[str, Start]:
+        """Return the link of the update of a message, and its place there."""
+        if self._places is None:  # only those in which a session begins are asked
+            self._places = {
+                id(update): (batch.link, Start(batch.number, offset))
+                for batch in self._batches
+                for offset, update in enumerate(batch.updates)
+            }
+        return self._places[id(message[0])]
+
+
 def _dispatch_again(
     server: Server, recent: RecentUpdates, heirs: Mapping[int, _Heir], *, now_ns: int
 ) -> dict[int, list[Message]]:
@@ -120,37 +147,51 @@ def _dispatch_again(
     dispatcher = Dispatcher(registry.index, counters=Counters())
     collectors: dict[int, Session] = {}
     coming = sorted(heirs, key=lambda index: heirs[index].first, reverse=True)
-    cuts: dict[int, set[int]] = defaultdict(set)
-    for heir in heirs.values():
-        for start in heir.starts.values():
-            cuts[start.number].add(start.offset)
-    pieces: list[tuple[str, Start]] = []
     first = heirs[coming[-1]].first if coming else recent.next_number
-    for batch in recent.batches_from(first):
-        while coming and heirs[coming[-1]].first <= batch.number:
+    step = (recent.next_number - first) // _JOIN_STEPS + 1
+    pieces: list[_Piece] = []
+    for joins_until in range(first + step, recent.next_number + step, step):
+        while coming and heirs[coming[-1]].first < joins_until:
             index = coming.pop()
             collectors[index] = registry.collect(heirs[index].session.subscriptions)
-        offsets = sorted({0, *cuts.get(batch.number, ())})
-        for begin, end in zip(offsets, [*offsets[1:], len(batch.updates)], strict=True):
-            pieces.append((batch.link, Start(batch.number, begin)))
-            dispatcher.dispatch(batch.updates[begin:end], now_ns=now_ns, position=len(pieces))
+        for piece in _pieces(islice(recent.batches_from(joins_until - step), step)):
+            pieces.append(piece)
+            dispatcher.dispatch(piece.updates, now_ns=now_ns, position=len(pieces))
     return {
-        index: [] if index not in collectors else _behind(collectors[index], heir.starts, pieces)
+        index: list(_behind(collectors[index], heir.starts, pieces)) if index in collectors else []
         for index, heir in heirs.items()
     }
 
 
-def _behind(collector: Session, starts: Mapping[str, Start], pieces: Sequence[tuple[str, Start]]) -> list[Message]:
-    """Return what a session has collected behind the place of each link.
+def _pieces(batches: Iterable[RecentBatch]) -> Iterator[_Piece]:
+    """Put batches together."""
+    part: list[RecentBatch] = []
+    count = 0
+    for batch in batches:
+        part.append(batch)
+        count += len(batch.updates)
+        if count >= _PIECE_UPDATES:
+            yield _Piece(part)
+            part, count = [], 0
+    if part:
+        yield _Piece(part)
+
+
+def _behind(collector: Session, starts: Mapping[str, Start], pieces: Sequence[_Piece]) -> Iterator[Message]:
+    """Yield what a session has collected behind the place of each link.
 
     Args:
         collector: It has collected the pieces, each with its number from 1 on.
         starts: The places.
-        pieces: The link of each piece, and its own place; no place of a session is inside of one.
+        pieces: The pieces.
     """
-    kept: list[Message] = []
+    latest = max((start.number for start in starts.values()), default=0)
     for collected, begin in collector.sender.queue.entries():
-        link, place = pieces[collected.position - 1]
-        if place >= starts[link]:
-            kept += collected.messages[begin:]
-    return kept
+        piece, messages = pieces[collected.position - 1], collected.messages[begin:]
+        if piece.first > latest:
+            yield from messages
+            continue
+        for message in messages:
+            link, place = piece.place_of(message)
+            if place >= starts[link]:
+                yield message

@@ -480,12 +480,12 @@ class SessionLifecycles:
         self.note_subscriptions(session)
 
     def _expire(self, session: Session) -> None:
-        self._pauses.check(self._clock.monotonic())
+        self._pauses.check()
         if not self.fence.is_up:  # else its deadlines stand still since now
             self._end_session(session)
 
     def _expire_will(self, session: Session) -> None:
-        self._pauses.check(self._clock.monotonic())
+        self._pauses.check()
         if not self.fence.is_up:
             self._publish_will(session)
 

@@ -13,14 +13,15 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from fanout.mqtt.delivery import SendState
-from fanout.replica.recent import Found, Place, RecentUpdates
+from fanout.replica.recent import Found, Place, RecentUpdates, message_digest
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
 from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places
+from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.shared_inflight import SharedInflight
-from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
+from fanout.server.session.exported_session import ExportedInFlight
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
@@ -29,10 +30,6 @@ __all__ = ["LOOK_S", "CopyCarrier", "SessionCopies"]
 
 LOOK_S: Final = 0.1
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
-_SHARE: Final = 10
-"""The next look comes after that many times what the last one took, so that looks take a tenth of the time."""
-_LOOKED_AT: Final = 2_000
-"""Sessions of one look."""
 _REFRESH: Final = 4
 """A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
 _QOS_2: Final = 2
@@ -54,19 +51,10 @@ class CopyCarrier(Protocol):
         """Carry that these sessions, otherwise as they were copied, go on at other places now."""
 
 
-class SessionValues(Protocol):
-    """Makes values of sessions; `SessionMoves` is one."""
-
-    def value_of(
-        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
-    ) -> tuple[ExportedSession, int]:
-        """Return the value of a session with these queued messages, and how many of them have expired."""
-
-
 class _Entry:
     """A session that is copied, or is to be."""
 
-    __slots__ = ("is_exact", "is_plain", "refreshed_at", "seen")
+    __slots__ = ("is_exact", "is_plain", "needs_from", "refreshed_at", "seen", "strays", "strays_until")
 
     def __init__(self) -> None:
         self.is_exact = False
@@ -75,8 +63,18 @@ class _Entry:
         """Whether its copy has no messages, so that its places are all that changes with what is sent."""
         self.refreshed_at = 0
         """`RecentUpdates.grown` when its places were copied last."""
+        self.needs_from: int | None = None
+        """`RecentUpdates.grown` at the oldest update that its copy needs; None without a copy."""
         self.seen: tuple[object, ...] = ()
         """What its copy says, as far as a look compares it."""
+        self.strays: list[tuple[int, Message]] = []
+        """Messages in its queue that have no place, each with its position: they are looked for once."""
+        self.strays_until = 0
+        """Position in its queue up to which they were looked for."""
+
+    def forget_strays(self) -> None:
+        """Look for them anew: positions in its queue are others."""
+        self.strays, self.strays_until = [], 0
 
 
 class SessionCopies:
@@ -125,8 +123,7 @@ class SessionCopies:
 
     def add(self, client_id: str) -> None:
         """Have a session copied that has come from elsewhere."""
-        if client_id not in self._entries:
-            self._entries[client_id] = _Entry()
+        self._entries.setdefault(client_id, _Entry()).forget_strays()
         self.marks.mark(client_id)
         if not self._is_looking:
             self._is_looking = True
@@ -139,6 +136,8 @@ class SessionCopies:
 
     def note_gone(self, client_id: str) -> None:
         """Note that a session has no connection any more."""
+        if (entry := self._entries.get(client_id)) is not None:
+            entry.forget_strays()  # its messages at QoS 0 are gone
         self.note(client_id)
 
     def note_moved(self, client_id: str) -> None:
@@ -191,9 +190,9 @@ class SessionCopies:
                 if session is None:
                     self._entries.pop(client_id, None)
                 else:
-                    entry.seen, entry.refreshed_at, entry.is_plain = _seen(session), self._recent.grown, False
+                    entry.seen, entry.needs_from, entry.is_plain = _seen(session), None, False
                 continue
-            copy = self._copy_of(session, places, messages)
+            copy = self._copy_of(session, entry, places, messages)
             if len(copy.places) < len(places.links):
                 self._unplaced[client_id] = None
             value = copy.session
@@ -201,13 +200,15 @@ class SessionCopies:
             entry.is_plain = not (value.in_flight or copy.in_flight or value.queue or value.retained)
             entry.seen = _seen(session)
             entry.refreshed_at = self._recent.grown
+            in_flight = [(one.link, one.place) for one in copy.in_flight[:1]]  # the first was dispatched first
+            entry.needs_from = places.needs_from([*copy.places.items(), *in_flight])
             copies[client_id] = encode_copy(copy)
         if copies:
             self._carrier.put(copies, done=done)
         else:
             done()
 
-    def _copy_of(self, session: Session, places: _Places, messages: ExportedMessages) -> SessionCopy:
+    def _copy_of(self, session: Session, entry: _Entry, places: _Places, messages: ExportedMessages) -> SessionCopy:
         in_flight = list(session.sender.inflight.in_flight())
         is_exact = _is_exact(session, in_flight)
         copied: list[CopiedMessage] = []
@@ -222,12 +223,19 @@ class SessionCopies:
             else:
                 copied.append(
                     CopiedMessage(
-                        index, packet_id, state, found.link, found.place, message[0][7], message[2], message[3]
+                        index,
+                        packet_id,
+                        state,
+                        found.link,
+                        found.place,
+                        message_digest(message[0]),
+                        message[2],
+                        message[3],
                     )
                 )
         waiting = () if is_exact else (message for _, message, _ in in_flight)
         named: dict[str, Place] = {}
-        for message in (*waiting, *_queued(session)):
+        for message in (*waiting, *_queued(session, entry, places)):
             found = places.of(message[0])
             if found is None:  # one that is held without a name comes behind the first place, where its link has one
                 if self._recent.link_of(message[0]) not in named:
@@ -250,7 +258,7 @@ class SessionCopies:
             self._left_to_look_at = list(self._entries)
             self._history_used = self._oldest / self._recent.bytes_max
             self._oldest = 0
-        part, self._left_to_look_at = self._left_to_look_at[:_LOOKED_AT], self._left_to_look_at[_LOOKED_AT:]
+        part, self._left_to_look_at = self._left_to_look_at[:LOOKED_AT], self._left_to_look_at[LOOKED_AT:]
         places, grown = _Places(self._recent), self._recent.grown
         old = grown - self._recent.bytes_max // _REFRESH
         moved: dict[tuple[tuple[str, Place], ...], list[str]] = {}
@@ -258,9 +266,10 @@ class SessionCopies:
             session, entry = self._registry.get(client_id), self._entries.get(client_id)
             if session is None or entry is None:
                 continue
-            seen, queued = _seen(session), session.sender.queue.messages
-            self._oldest = max(self._oldest, grown - entry.refreshed_at)
-            if seen == entry.seen and (entry.refreshed_at >= old or queued):
+            now_seen, queued = _seen(session), session.sender.queue.messages
+            if entry.needs_from is not None:
+                self._oldest = max(self._oldest, grown - entry.needs_from)
+            if now_seen == entry.seen and (queued or entry.needs_from is None or entry.refreshed_at >= old):
                 continue
             found: tuple[tuple[str, Place], ...] | None = None
             if entry.is_plain and not session.sender.deliveries:
@@ -268,13 +277,13 @@ class SessionCopies:
             if found is None:
                 self.marks.mark(client_id)
                 continue
-            entry.seen, entry.refreshed_at = seen, grown
+            entry.seen, entry.refreshed_at, entry.needs_from = now_seen, grown, places.needs_from(found)
             moved.setdefault(found, []).append(client_id)
         for found, client_ids in moved.items():
             self._carrier.put_places(encode_places(dict(found)), client_ids)
         share = len(part) / max(1, len(self._entries))
         spent_s = self._clock.monotonic() - began_s
-        self._timer.after(max(LOOK_S * min(1.0, share or 1.0), spent_s * _SHARE), self._look)
+        self._timer.after(max(LOOK_S * min(1.0, share or 1.0), spent_s * SHARE), self._look)
 
     def _place_of(self, session: Session, entry: _Entry, places: _Places) -> tuple[tuple[str, Place], ...] | None:
         """Return where a session goes on; None when that is not all that there is to say of it."""
@@ -284,7 +293,7 @@ class SessionCopies:
             return places.ends(exactly=True) if is_settled else None
         if follower.log is not None and not len(own) and not session.sender.queue.messages:
             return places.of_step((follower.log, follower.completed))
-        return places.of_messages(_unsettled(session))
+        return places.of_messages(_unsettled(session, entry, places))
 
 
 class _Places:
@@ -297,6 +306,7 @@ class _Places:
         self._found: dict[int, tuple[Update, Found | None]] = {}
         self._steps: dict[_Step, tuple[tuple[str, Place], ...] | None] = {}
         self._at: dict[tuple[Found | None, bool], tuple[tuple[str, Place], ...]] = {}
+        self._grown: dict[tuple[str, Place], int] = {}
 
     def of(self, update: Update) -> Found | None:
         """Return the place of an update; None when it is in no stream."""
@@ -331,6 +341,19 @@ class _Places:
         """Return the place behind everything; None when it lacks a name."""
         return self._whole(None, exactly=exactly)
 
+    def needs_from(self, places: Iterable[tuple[str, Place]]) -> int:
+        """Return `RecentUpdates.grown` at the oldest update behind places."""
+        return min(map(self._grown_at, places), default=self._recent.grown)
+
+    def _grown_at(self, named: tuple[str, Place]) -> int:
+        grown = self._grown.get(named)
+        if grown is None:
+            link, place = named
+            start = self._recent.start(link, place, exactly=False)
+            # Behind one that is not found nothing is held.
+            grown = self._grown[named] = self._recent.grown_at(0 if start is None else start.number)
+        return grown
+
     def _whole(self, first: Found | None, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
         places = self._all(first, exactly=exactly)
         return places if len(places) == len(self.links) else None
@@ -351,27 +374,34 @@ def _is_exact(session: Session, in_flight: Iterable[tuple[int, Message, SendStat
     return bool(session.receiver.unreleased) or any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
 
 
-def _queued(session: Session) -> Iterator[Message]:
-    """Return the messages at QoS 1 and 2 in the queue, in order."""
-    return (message for message in session.sender.queue.waiting() if message[1])
+def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
+    """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order.
+
+    These are the ones up to the first that has a place, and those behind it that have none: the others follow from
+    that place. Each message is looked for once, so that a long queue costs no more than a short one.
+    """
+    queue = session.sender.queue
+    new = queue.newest(queue.appended_total - entry.strays_until)
+    strays = [*entry.strays, *enumerate(new, queue.appended_total - len(new))]
+    position = queue.appended_total - queue.messages
+    entry.strays = [(at, one) for at, one in strays if at >= position and one[1] and places.of(one[0]) is None]
+    entry.strays_until = queue.appended_total
+    for message in queue.waiting():
+        position += 1
+        if message[1]:
+            yield message
+            if places.of(message[0]) is not None:
+                break
+    yield from (one for at, one in entry.strays if at >= position)
 
 
-def _unsettled(session: Session) -> Iterator[Message]:
-    """Return the messages at QoS 1 that are sent without acknowledgement, or not sent, in order."""
+def _unsettled(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
+    """Yield the messages at QoS 1 that are sent without acknowledgement, and those of the queue, in order."""
     for _, message, _ in session.sender.inflight.in_flight():
         yield message
-    yield from _queued(session)
+    yield from _queued(session, entry, places)
 
 
 def _seen(session: Session) -> tuple[object, ...]:
     """Return what tells that messages were sent, acknowledged or dropped."""
-    sender, follower = session.sender, session.follower
-    queue, outbound = sender.queue, sender.inflight.outbound
-    return (
-        queue.appended_total - queue.messages,
-        outbound.last_packet_id,
-        len(outbound),
-        follower.log,
-        follower.completed,
-        len(sender.deliveries),
-    )
+    return (*seen(session), session.follower.log)

@@ -65,7 +65,7 @@ class CopiedMessage(NamedTuple):
     place: Place
     """Place in front of it; its digest is not set."""
     digest: int
-    """Its digest."""
+    """Its `message_digest`."""
     retain: bool
     """RETAIN flag with which the client gets it."""
     identifiers: tuple[int, ...]
@@ -115,10 +115,10 @@ def read_needs(data: bytes) -> list[tuple[str, Place]]:
     Nothing else of it is read.
 
     Raises:
-        SessionFormInvalid: The bytes are no copy.
+        SessionFormInvalid: The bytes are no copy, or one of a version that is not read.
     """
     form = _Reader(data)
-    form.unpack(_HEAD)
+    _read_head(form)
     places = _read_places(form)
     return [*places.items(), *((link, Place(node, marker, 0, 0)) for link, node, marker in _read_keys(form))]
 
@@ -161,9 +161,7 @@ def decode_copy(data: bytes, *, bytes_max: int) -> SessionCopy:
         SessionFormInvalid: They are no copy, of a version that is not read, or more than `bytes_max`.
     """
     form = _Reader(data)
-    version, flags, count = form.unpack(_HEAD)
-    if version != _VERSION:
-        raise _invalid(f"it has version {version}, and this node reads {_VERSION}")
+    flags, count = _read_head(form)
     places = _read_places(form)
     keys = _read_keys(form)
     in_flight: list[CopiedMessage] = []
@@ -215,6 +213,14 @@ def with_in_flight(copy: SessionCopy, recent: RecentUpdates, *, messages: Export
 def _text(text: str) -> bytes:
     data = text.encode()
     return _U16.pack(len(data)) + data
+
+
+def _read_head(form: _Reader) -> tuple[int, int]:
+    """Read the flags, and the number of messages in flight."""
+    version, flags, count = form.unpack(_HEAD)
+    if version != _VERSION:
+        raise _invalid(f"it has version {version}, and this node reads {_VERSION}")
+    return flags, count
 
 
 def _read_places(form: _Reader) -> dict[str, Place]:

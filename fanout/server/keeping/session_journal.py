@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from fanout.server.base.context import ServerContext
+from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.queue import MessageQueue
-from fanout.server.session.exported_session import ExportedSession
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
@@ -27,10 +27,6 @@ __all__ = ["SessionJournal", "SessionStore"]
 
 LOOK_S: Final = 1.0
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
-_LOOKED_AT: Final = 2_000
-"""Sessions of one look."""
-_SHARE: Final = 10
-"""The next look comes after that many times what the last records took, so that they take a tenth of the time."""
 _FAR: Final = 100_000
 """Updates in the history, behind which a session that needs none of them is written anew, so that they can go."""
 _TOO_FAR: Final = 1_000_000
@@ -56,18 +52,6 @@ class SessionStore(Protocol):
 
         `history_from` is the number of the oldest batch that is needed still; 0 leaves the history as it is.
         """
-
-
-class SessionValues(Protocol):
-    """Makes values of sessions; `SessionMoves` is one."""
-
-    def value_of(
-        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
-    ) -> tuple[ExportedSession, int]:
-        """Return the value of a session with these queued messages, and how many of them have expired."""
-
-    def epoch_of(self, client_id: str) -> bytes:
-        """Return since when a session is this node's, as a pool writes it; empty without a pool."""
 
 
 class _Entry:
@@ -224,7 +208,7 @@ class SessionJournal:
         """Mark sessions that have changed without being marked, and those that hold the history back."""
         if not self._left_to_look_at:
             self._left_to_look_at = list(self._entries)
-        part, self._left_to_look_at = self._left_to_look_at[:_LOOKED_AT], self._left_to_look_at[_LOOKED_AT:]
+        part, self._left_to_look_at = self._left_to_look_at[:LOOKED_AT], self._left_to_look_at[LOOKED_AT:]
         newest, updates = self._store.history_position, self._store.history_updates
         if updates - self._earlier[-1][1] >= _FAR // 10:
             self._earlier.append((newest, updates))
@@ -246,7 +230,7 @@ class SessionJournal:
             self._history_from = oldest
             self._store.put_sessions({}, history_from=oldest, done=_nothing)
         spent_s, self._spent_s = self._spent_s, 0.0
-        self._timer.after(max(LOOK_S, spent_s * _SHARE), self._look)
+        self._timer.after(max(LOOK_S, spent_s * SHARE), self._look)
 
     def _has_changed(self, client_id: str, entry: _Entry, *, far: int = 0) -> bool:
         """Return whether a session differs from its record, or may let go of the history before `far`."""
@@ -283,16 +267,7 @@ def _split(queue: MessageQueue, inline_until: int) -> tuple[list[Message], int, 
 
 def _seen(session: Session) -> tuple[int, ...]:
     """Return what tells that messages were sent, acknowledged or dropped."""
-    sender = session.sender
-    outbound, follower = sender.inflight.outbound, session.follower
-    return (
-        sender.queue.appended_total - sender.queue.messages,
-        outbound.last_packet_id,
-        len(outbound),
-        follower.completed,
-        follower.in_flight,
-        len(sender.deliveries),
-    )
+    return (*seen(session), session.follower.in_flight)
 
 
 def _nothing() -> None:

@@ -257,6 +257,18 @@ class MessageQueue:
         for batch, start in self.entries():
             yield from batch.messages[start:]
 
+    def newest(self, count: int) -> list[Message]:
+        """Return the `count` newest messages in the queue, in order; all when it has fewer."""
+        parts: list[list[Message]] = []
+        for index in range(len(self._entries) - 1, -1, -1):
+            if count <= 0:
+                break
+            batch, start = self._entries[index]
+            part = batch.messages[max(start if index else self._start, len(batch.messages) - count) :]
+            parts.append(part)
+            count -= len(part)
+        return [message for part in reversed(parts) for message in part]
+
     def advance(self, count: int) -> None:
         """Remove the `count` oldest messages; they must be of the batch that `head` returns."""
         batch, start = self._entries[0][0], self._start

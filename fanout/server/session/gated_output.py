@@ -1,4 +1,4 @@
-"""Output of one connection that waits until the session it speaks of is on disk.
+"""Output of one connection that waits until the session it speaks of is kept: on disk, at another member, or both.
 
 What a client is told about its session has to be true after a kill: Packet Identifiers at QoS 2, acknowledgements of
 what changes the session, the session's begin. Messages at QoS 0 and 1 do not wait: they may come twice.
@@ -13,22 +13,22 @@ from typing import Final, Protocol
 from fanout.mqtt.delivery import SendState
 from fanout.server.session.session import Session
 
-__all__ = ["GatedOutput", "Journal"]
+__all__ = ["GatedOutput", "Marks"]
 
 _QOS_2: Final = 2
 
 
-class Journal(Protocol):
-    """Writes sessions to disk."""
+class Marks(Protocol):
+    """Marks sessions that are to be kept; `SessionKeepers` is one."""
 
     def mark(self, client_id: str) -> int:
-        """Have a session written, as it is at the end of this turn of the event loop; return the mark's number."""
+        """Have a session kept, as it is at the end of this turn of the event loop; return the mark's number."""
 
     def unwritten(self, client_id: str) -> int:
-        """Return the number of the newest mark of a session that is not written yet; 0 when there is none."""
+        """Return the number of the newest mark of a session that is not kept yet; 0 when there is none."""
 
     def wait(self, waiter: GatedOutput) -> None:
-        """Call `written` of an output whenever marks are written, until it says that nothing waits."""
+        """Call `written` of an output whenever marks are kept, until it says that nothing waits."""
 
 
 class GatedOutput:
@@ -36,7 +36,7 @@ class GatedOutput:
 
     def __init__(
         self,
-        journal: Journal,
+        marks: Marks,
         session: Session,
         *,
         write: Callable[[bytes], None],
@@ -46,20 +46,20 @@ class GatedOutput:
         """Begin with nothing that waits.
 
         Args:
-            journal: Writes the session.
+            marks: Marks the session.
             session: The session. It is paused while so much waits that no more should be added.
             write: Writes bytes to the connection.
             on_room: Called when there is room again.
             bytes_max: Bytes that may wait before the session is paused.
         """
-        self._journal = journal
+        self._marks = marks
         self._session = session
         self._write = write
         self._on_room = on_room
         self._bytes_max = bytes_max
         self._bytes = 0
         self._waiting: deque[tuple[int, bytes]] = deque()
-        """Output that waits, in order, each with the number of the mark that must be written before."""
+        """Output that waits, in order, each with the number of the mark that must be kept before."""
         self._unreleased = session.receiver.unreleased
         in_flight = session.sender.inflight.in_flight()
         self._speaks_qos_2 = any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
@@ -68,16 +68,16 @@ class GatedOutput:
         """Whether so much waits that no more messages should be added."""
 
     def write(self, data: bytes) -> None:
-        """Write bytes once what they say is on disk."""
+        """Write bytes once what they say is kept."""
         client_id = self._session.client_id
-        number = self._journal.mark(client_id) if self._must_mark() else self._journal.unwritten(client_id)
+        number = self._marks.mark(client_id) if self._must_mark() else self._marks.unwritten(client_id)
         if self._waiting:
             number = max(number, self._waiting[-1][0])
         else:
             if not number:
                 self._write(data)
                 return
-            self._journal.wait(self)
+            self._marks.wait(self)
         self._waiting.append((number, data))
         self._bytes += len(data)
         if self._bytes > self._bytes_max and not self.is_full:

@@ -6,7 +6,9 @@ groups. `client.session_lifecycle` decides when a session begins and ends.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -56,8 +58,9 @@ class SessionRegistry:
         self._shared = SharedSubscriptions(self.index)
 
     def empty(self) -> SessionRegistry:
-        """Return a registry with the same limits, and without sessions; it counts for itself."""
-        return SessionRegistry(config=self._config, store=self._store, counters=Counters())
+        """Return a registry without sessions, to collect messages: it counts for itself, without limits of queues."""
+        config = replace(self._config, queue_messages_max=sys.maxsize, queue_bytes_max=sys.maxsize)
+        return SessionRegistry(config=config, store=self._store, counters=Counters())
 
     def __len__(self) -> int:
         """Return the number of sessions."""

@@ -29,7 +29,7 @@ class Sender:
 
 def make_pacer(clock: ManualClock) -> Pacer:
     """Make a pacer."""
-    return Pacer(clock, Pauses())
+    return Pacer(clock, Pauses(clock))
 
 
 async def test_turns_go_round() -> None:

@@ -12,7 +12,7 @@ import pytest
 from fanout.mqtt.packets import Ack, PacketType, Publish, Suback, Subscribe, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.recent import RecentUpdates
+from fanout.replica.recent import Found, RecentUpdates
 from fanout.replica.update import Update
 from fanout.server.client.session_inheritance import Inherited, inherit
 from fanout.server.keeping.session_copies import LOOK_S, SessionCopies
@@ -297,6 +297,36 @@ async def test_a_session_goes_on_in_the_middle_of_a_batch(pool: Pool) -> None:
         assert await numbers(client, 3) == [3, 4, 5]
 
 
+async def test_sessions_that_go_on_together_have_what_each_waits_for(pool: Pool) -> None:
+    """However far they are apart, and however their limits and the batches lie: none has what it had, or lacks one."""
+    heir = Member(queue_messages_max=50, queue_overflow="disconnect")
+    await heir.server.start()
+    try:
+        heir.mark(1)
+        places: dict[str, int] = {}
+        for number in range(120):
+            client_id = f"c-{number:03}"
+            async with connected(pool.first, client_id) as client:
+                await client.subscribe(b"t" if number > 80 else b"u/%d" % number, qos=2)
+            await gone(pool.first, client_id)
+            places[client_id] = number
+            pool.first.take([update(b"t", b"%d" % number, qos=2, retain=False)])
+            pool.first.take([update(b"u/%d" % number, b"%d" % number, qos=2, retain=False)])
+        await pool.first.settle()
+        for begin in range(0, 240, 7):
+            numbers_ = [(each // 2, b"t" if not each % 2 else b"u/%d" % (each // 2)) for each in range(240)]
+            part = numbers_[begin : begin + 7]
+            heir.take([update(topic, b"%d" % number, qos=2, retain=False) for number, topic in part])
+        assert heir.inherit_from(pool.first, *places) == [Inherited.HERE] * 120
+        for client_id, number in places.items():
+            session = heir.server.registry.get(client_id)
+            assert session is not None
+            waiting = [int(message[0][1]) for message in session.sender.queue.waiting()]
+            assert waiting == (list(range(number, 120)) if number > 80 else [number]), client_id
+    finally:
+        await heir.server.stop(deadline_s=0.1)
+
+
 async def test_what_a_client_relies_on_waits_for_the_copy(pool: Pool) -> None:
     """CONNACK, SUBACK and everything at QoS 2 do; messages at QoS 1 go on."""
     carrier = pool.first.carrier
@@ -517,6 +547,70 @@ async def test_a_session_without_a_copy_costs_nothing_while_it_rests(pool: Pool)
         for _ in range(3):
             await pool.first.settle()
         assert pool.first.carrier.puts == told
+
+
+@pytest.mark.parametrize("state", ["waits", "in flight", "acknowledged", "shared"])
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_history_is_used_since_the_oldest_message_that_a_copy_needs(pool: Pool, state: str, qos: int) -> None:
+    """However often it was copied since, and by that alone: a session without a copy needs none."""
+    copies, recent = pool.first.copies, pool.first.recent
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=qos)
+        if state == "shared":
+            await client.subscribe(b"$share/g/u", qos=1)
+        if state in ("waits", "shared"):
+            await client.close()
+            await gone(pool.first)
+        await pool.first.settle()
+        before = recent.grown
+        pool.publish(0, 1)
+        if state == "in flight":
+            assert (await client.expect(Publish)).payload == b"0"
+        elif state == "acknowledged":
+            assert await numbers(client, 1) == [0]
+        await pool.first.settle()
+        pool.publish(0, 100, topic=b"other")
+        pool.mark()
+        copies.copy_again(["c"])
+        for _ in range(3):  # a round of looks ends with the next one
+            await pool.first.settle()
+        used = (recent.grown - before) / recent.bytes_max
+        assert copies.history_used == (pytest.approx(used) if state in ("waits", "in flight") else 0.0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_long_queue_costs_a_copy_no_more_than_a_short_one(
+    pool: Pool, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message that waits is looked for once, and one that no other member has still goes along whole."""
+    recent, found = pool.first.recent, [0]
+    find = recent.find
+
+    def counted(one: Update) -> Found | None:
+        found[0] += 1
+        return find(one)
+
+    monkeypatch.setattr(recent, "find", counted)
+    limit = Properties(session_expiry_interval=600, receive_maximum=1)
+    async with connected(pool.first, properties=limit) as client:
+        await client.subscribe(b"t", qos=qos)
+        for begin in range(0, 600, 20):
+            batch = [update(b"t", b"%d" % number, qos=2, retain=False) for number in range(begin, begin + 20)]
+            if begin == 300:
+                super(Member, pool.first).take([update(b"t", b"1000", qos=2, retain=False)])
+            for member in (pool.first, pool.second):
+                member.take(batch)
+        await pool.first.settle()
+        for number in range(20):
+            assert await numbers(client, 1) == [number]
+            await pool.first.settle()
+        assert found[0] < 2 * 601
+        assert (await client.expect(Publish)).payload == b"20"
+        assert b"1000" in pool.first.carrier.copies["c"]
+        await pool.first.settle()
+        assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+    async with connected(pool.second) as client:
+        assert sorted(await numbers(client, 581)) == [*range(20, 600), 1000]
 
 
 async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) -> None:

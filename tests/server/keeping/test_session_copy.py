@@ -87,12 +87,14 @@ def test_a_damaged_copy_is_refused_or_another_copy(copy: SessionCopy, data: st.D
 
 
 def test_a_copy_of_another_version_is_refused() -> None:
-    """With both versions, and what to compare."""
+    """With both versions, and what to compare; also where nothing but its needs is read, so it is not kept."""
     session = ExportedSession(client_id="c", owner=None, wire=WireVariant(5), expiry_left_ms=1000)
     data = encode_copy(SessionCopy(session, True, False, {}))
     with pytest.raises(SessionFormInvalid, match="it has version 2, and this node reads 1") as refused:
         decode_copy(b"\2" + data[1:], bytes_max=1 << 20)
     assert refused.value.hint == "Compare the versions of the members of the pool"
+    with pytest.raises(SessionFormInvalid, match="it has version 2"):
+        read_needs(b"\2" + data[1:])
 
 
 def test_a_packet_identifier_is_there_once() -> None:

@@ -263,3 +263,14 @@ def test_message_at_qos_0_for_a_queue_full_of_others_goes_itself() -> None:
     assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([4, 5], False)
     assert queue.appended_total == 3
     assert drain(queue) == [1, 2, 3]
+
+
+def test_the_newest_messages_are_those_at_the_end() -> None:
+    """Over batches, of one that is begun, and of all when there are fewer."""
+    queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
+    for first in (0, 3, 6):
+        queue.append(batch(*range(first, first + 3)))
+    queue.advance(2)
+    for count in range(10):
+        assert [int(message[0][1]) for message in queue.newest(count)] == list(range(max(2, 9 - count), 9))
+    assert queue.newest(-1) == []

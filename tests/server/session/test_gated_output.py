@@ -1,4 +1,4 @@
-"""Tests of output that waits for the disk: its order, its bound, and its end."""
+"""Tests of output that waits until its session is kept: its order, its bound, and its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.server.core_pieces import Peer, make_session, options
 
 
 class Marks:
-    """A journal that only numbers marks."""
+    """Numbers marks, and keeps nothing."""
 
     def __init__(self) -> None:
         """Begin without a mark."""
@@ -24,7 +24,7 @@ class Marks:
         return self.number
 
     def unwritten(self, client_id: str) -> int:
-        """Return the newest number that is not written."""
+        """Return the newest number that is not kept."""
         return self.unwritten_number
 
     def wait(self, output: GatedOutput) -> None:
@@ -32,7 +32,7 @@ class Marks:
         self.waiting.append(output)
 
     def write(self, number: int) -> None:
-        """Say that marks up to a number are written."""
+        """Say that marks up to a number are kept."""
         if number >= self.unwritten_number:
             self.unwritten_number = 0
         self.waiting = [output for output in self.waiting if output.written(number)]
