@@ -6,6 +6,7 @@ import argparse
 import selectors
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bench.load import connect
-from bench.processes import Node, free_port, link, selector
+from bench.processes import Node, free_port, link, pool_section, selector
 from bench.report import Ask, Report, alternate, medians, ratio, rows
 from bench.roaming import packets
 from bench.stage import ON_DISK, SESSIONS, VALUES, Stage
@@ -31,7 +32,6 @@ _LEFT_ON_DISK = 0.85
 _SETTLE_S = 0.5
 _SILENCE_S = 30.0
 _READ_BYTES = 1 << 16
-_PUBLISH, _PUBREC, _PUBREL, _PUBCOMP, _SUBACK = 3, 5, 6, 7, 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,15 +92,11 @@ def _nodes(stage: Stage) -> Iterator[dict[str, Node]]:
         links = ON_DISK.get(root, "") + link(primary, selector(f"{root}/#", qos=2, writes="forward")) + pool
         return Node(scratch, role="secondary", name=name, links=links)
 
-    def pool(port: int) -> str:
-        peers = ", ".join(f'"127.0.0.1:{each}"' for each in ports)
-        return f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\n'
-
     with ExitStack() as ends:
         alone = ends.enter_context(node("alone", ALONE))
-        member = ends.enter_context(node("member", MEMBER, pool=pool(ports[0])))
+        member = ends.enter_context(node("member", MEMBER, pool=pool_section(ports[0], ports)))
         # It has a topic of its own, so that it costs no processor time while the messages are sent.
-        other = ends.enter_context(node("other", "else", pool=pool(ports[1])))
+        other = ends.enter_context(node("other", "else", pool=pool_section(ports[1], ports)))
         on_disk = {root: ends.enter_context(node(root, root)) for root in ON_DISK}
         for each in (alone, member, other, *on_disk.values()):
             each.wait_ready()
@@ -148,7 +144,7 @@ def _session_calls(node: Node) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
-class _Client:
+class _Client(ABC):
     """One connection; `is_done` once all that it waits for has come."""
 
     def __init__(self, port: int, client_id: str, *, durable: bool) -> None:
@@ -170,8 +166,9 @@ class _Client:
         if data and self.connection.send(data) < len(data):
             raise BlockingIOError("the server reads too slowly")
 
+    @abstractmethod
     def _answer(self, packet: packets.Packet) -> bytes:
-        raise NotImplementedError
+        """Take a packet, and return the answer to it."""
 
 
 class _Subscriber(_Client):
@@ -190,16 +187,16 @@ class _Subscriber(_Client):
         self.is_done = False
 
     def _answer(self, packet: packets.Packet) -> bytes:
-        if packet.kind == _PUBLISH:
+        if packet.kind == packets.PUBLISH:
             publish = packets.read_publish(packet, version=_VERSION)
             if publish.qos != 2:
                 raise ValueError(f"a message came at QoS {publish.qos}")
-            return packets.short(_PUBREC, publish.packet_id)
-        if packet.kind == _PUBREL:
+            return packets.short(packets.PUBREC, publish.packet_id)
+        if packet.kind == packets.PUBREL:
             self.released += 1
             self.is_done = self.released == self._messages
-            return packets.short(_PUBCOMP, packet.packet_id)
-        self.is_done = packet.kind == _SUBACK
+            return packets.short(packets.PUBCOMP, packet.packet_id)
+        self.is_done = packet.kind == packets.SUBACK
         return b""
 
 
@@ -222,9 +219,9 @@ class _Publisher(_Client):
         return packets.publish(self._topic, payload, qos=2, packet_id=packet_id, dup=False, version=_VERSION)
 
     def _answer(self, packet: packets.Packet) -> bytes:
-        if packet.kind == _PUBREC:
-            return packets.short(_PUBREL, packet.packet_id)
-        if packet.kind != _PUBCOMP:
+        if packet.kind == packets.PUBREC:
+            return packets.short(packets.PUBREL, packet.packet_id)
+        if packet.kind != packets.PUBCOMP:
             raise ValueError(f"a publisher got a packet of type {packet.kind}")
         self._in_flight -= 1
         self.is_done = not self._in_flight and not self._waiting

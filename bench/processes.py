@@ -32,6 +32,7 @@ __all__ = [
     "free_port",
     "link",
     "make_certificate",
+    "pool_section",
     "selector",
     "wait_for",
     "wait_for_port",
@@ -459,3 +460,15 @@ def link(port: int, *selectors: str, name: str = "primary", other_ports: Sequenc
     addresses = ", ".join(f'"mqtt://127.0.0.1:{one}"' for one in (port, *other_ports))
     head = f'[[link]]\nname = "{name}"\nprimary = [{addresses}]\n{settings}'
     return "".join([head, *selectors])
+
+
+def pool_section(port: int, peers: Sequence[int], *, settings: str = "") -> str:
+    """Return the configuration of a member of a pool on loopback; it stands in front of the links.
+
+    Args:
+        port: Where it listens for the other members.
+        peers: Ports of all members, its own among them or not.
+        settings: Further lines for `[pool]`.
+    """
+    addresses = ", ".join(f'"127.0.0.1:{one}"' for one in peers)
+    return f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{addresses}]\n{settings}\n'

@@ -17,7 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.load import VERSION, connect, packet_bytes, publish, publishes
-from bench.processes import FlashMQ, Mosquitto, Node, Server, free_port, link, make_certificate, selector, wait_for
+from bench.processes import (
+    FlashMQ,
+    Mosquitto,
+    Node,
+    Server,
+    free_port,
+    link,
+    make_certificate,
+    pool_section,
+    selector,
+    wait_for,
+)
 from bench.readers import Audience, Readers
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
@@ -210,14 +221,13 @@ class Stage:
     def _member(self, name: str) -> Iterator[Node]:
         """Start a pool of two, and give one of them; it is ready, and hears the other."""
         ports = free_port(), free_port()
-        peers = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+        settings = f"session_copies = {str(name == COPIES).lower()}\n"
         nodes = [
             Node(
                 self.scratch,
                 role="secondary",
                 name=f"{name}-{number}",
-                links=f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\n'
-                f"session_copies = {str(name == COPIES).lower()}\n\n"
+                links=pool_section(port, ports, settings=settings)
                 + link(self.primary.port, selector(f"{name}/#", qos=self._qos)),
             )
             for number, port in enumerate(ports)

@@ -20,9 +20,6 @@ from bench.roaming.records import Lapse, Received, Sent, Subscriber
 
 __all__ = ["Figures", "RoamingClient", "payload_of", "read_payload", "topic_of"]
 
-_CONNACK, _PUBLISH, _PUBACK, _PUBREC, _PUBREL, _PUBCOMP, _SUBACK, _DISCONNECT = 2, 3, 4, 5, 6, 7, 9, 14
-_LATER = (3, 0x88)
-"""Server unavailable, in MQTT 3.1.1 and 5."""
 _IN_FLIGHT_MAX = 10
 _SILENCE_S = 4.0
 _PING_S = 1.0
@@ -176,8 +173,8 @@ class RoamingClient:
         self._step("CONNECT written")
         (answer, *others) = await self._read(reader)
         code = answer.body[1]
-        if answer.kind != _CONNACK or code:
-            self._figures.counts["refused to come later" if code in _LATER else f"CONNACK 0x{code:02x}"] += 1
+        if answer.kind != packets.CONNACK or code:
+            self._figures.counts["refused to come later" if code in packets.LATER else f"CONNACK 0x{code:02x}"] += 1
             raise _Ended
         self._on_connack(bool(answer.body[0] & 1), time.monotonic() - began)
         self.connected = True
@@ -231,7 +228,7 @@ class RoamingClient:
         """Send again what is in flight, in order, and subscribe where there is no subscription."""
         for packet_id, each in list(self._outgoing.items()):
             if each.released:
-                self._write(packets.short(_PUBREL, packet_id))
+                self._write(packets.short(packets.PUBREL, packet_id))
                 self._step("PUBREL written again")
             else:
                 # A member may have forwarded it, and have been killed before it told anybody.
@@ -246,18 +243,18 @@ class RoamingClient:
             self._send_waiting()
 
     def _on_packet(self, packet: packets.Packet) -> None:
-        if packet.kind == _PUBLISH:
+        if packet.kind == packets.PUBLISH:
             self._on_publish(packets.read_publish(packet, version=self._version))
-        elif packet.kind == _PUBREL:
+        elif packet.kind == packets.PUBREL:
             self._step("PUBREL read")
             self._incoming.discard(packet.packet_id)
-            self._write(packets.short(_PUBCOMP, packet.packet_id))
+            self._write(packets.short(packets.PUBCOMP, packet.packet_id))
             self._step("PUBCOMP written")
-        elif packet.kind in (_PUBACK, _PUBREC, _PUBCOMP):
+        elif packet.kind in (packets.PUBACK, packets.PUBREC, packets.PUBCOMP):
             self._on_acknowledgement(packet)
-        elif packet.kind == _SUBACK and packet.packet_id == self._subscribe_id:
+        elif packet.kind == packets.SUBACK and packet.packet_id == self._subscribe_id:
             self._on_suback(packet)
-        elif packet.kind == _DISCONNECT:
+        elif packet.kind == packets.DISCONNECT:
             self._figures.counts[f"DISCONNECT 0x{packet.body[0] if packet.body else 0:02x}"] += 1
             raise _Ended
 
@@ -269,7 +266,7 @@ class RoamingClient:
             self._incoming.add(publish.packet_id)
         if publish.qos:
             self._step("PUBLISH taken")
-            self._write(packets.short(_PUBREC if publish.qos == 2 else _PUBACK, publish.packet_id))
+            self._write(packets.short(packets.PUBREC if publish.qos == 2 else packets.PUBACK, publish.packet_id))
             self._step("PUBREC or PUBACK written")
 
     def _on_acknowledgement(self, packet: packets.Packet) -> None:
@@ -285,9 +282,9 @@ class RoamingClient:
             self._waiting.appendleft(each.message)
             return
         each.message.acknowledged = True
-        if packet.kind == _PUBREC:
+        if packet.kind == packets.PUBREC:
             each.released = True
-            self._write(packets.short(_PUBREL, packet.packet_id))
+            self._write(packets.short(packets.PUBREL, packet.packet_id))
             self._step("PUBREL written")
         else:
             del self._outgoing[packet.packet_id]

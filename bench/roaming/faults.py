@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import httpx
 
-from bench.processes import Node
+from bench.processes import Node, wait_for
 from bench.roaming.servers import DEAD_AFTER_S, Servers
 
-__all__ = ["FAULTS", "KILLS", "ON_PATHS", "Faults", "PoolFigures", "has_copies"]
+__all__ = ["FAULTS", "KILLS", "ON_PATHS", "Faults", "PoolFigures", "wait_copied"]
 
 FAULTS = ("hold", "pause", "restart", "kill", "die", "stop", "peers", "primary")
 """`hold` keeps a member out for a while, sometimes without its clients; `pause` stops its process (SIGSTOP) for less
@@ -149,14 +151,27 @@ class Faults:
         members = self._servers.members
         for each in members:
             await asyncio.to_thread(each.wait_ready, deadline_s=_READY_S)
-        async with asyncio.timeout(_READY_S):
-            for each in members:
-                while not await asyncio.to_thread(has_copies, each, len(members)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+        await wait_copied(members, deadline_s=_READY_S)
         await self.look()
 
 
-def has_copies(member: Node, members: int) -> bool:
+async def wait_copied(members: Sequence[Node], *, deadline_s: float) -> None:
+    """Wait until each of the members of a pool hears all, and others keep copies of all of its sessions.
+
+    Raises:
+        TimeoutError: That takes longer than `deadline_s`.
+    """
+    end = time.monotonic() + deadline_s
+    for each in members:
+        await asyncio.to_thread(
+            wait_for,
+            partial(_has_copies, each, len(members)),
+            what=f"copies of all sessions of {each.name}",
+            deadline_s=max(0.0, end - time.monotonic()),
+        )
+
+
+def _has_copies(member: Node, members: int) -> bool:
     """Return whether a member hears so many, itself included, and others keep copies of all of its sessions."""
     status = member.get("/v1/status").json()
     sessions, pool = status["server"]["sessions"], status["pool"]

@@ -9,8 +9,30 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Packet", "PublishPacket", "connect", "publish", "read_publish", "short", "subscribe", "take_packets"]
+__all__ = [
+    "CONNACK",
+    "DISCONNECT",
+    "LATER",
+    "PUBACK",
+    "PUBCOMP",
+    "PUBLISH",
+    "PUBREC",
+    "PUBREL",
+    "SUBACK",
+    "Packet",
+    "PublishPacket",
+    "connect",
+    "publish",
+    "read_publish",
+    "short",
+    "subscribe",
+    "take_packets",
+]
 
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, DISCONNECT = 2, 3, 4, 5, 6, 7, 9, 14
+"""Control Packet types."""
+LATER = (3, 0x88)
+"""Reason Codes of CONNACK: Server unavailable, in MQTT 3.1.1 and 5."""
 EXPIRY_S = 3600
 
 
@@ -83,7 +105,7 @@ def publish(topic: str, payload: bytes, *, qos: int, packet_id: int, dup: bool, 
 
 def short(kind: int, packet_id: int) -> bytes:
     """Return an acknowledgement of success."""
-    return bytes((kind << 4 | (2 if kind == 6 else 0), 2)) + packet_id.to_bytes(2, "big")
+    return bytes((kind << 4 | (2 if kind == PUBREL else 0), 2)) + packet_id.to_bytes(2, "big")
 
 
 def read_publish(packet: Packet, *, version: int) -> PublishPacket:

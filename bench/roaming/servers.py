@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.processes import Mosquitto, Node, Server, free_port, link, selector, wait_for
+from bench.processes import Mosquitto, Node, Server, free_port, link, pool_section, selector, wait_for
 from bench.roaming.paths import Paths
 from bench.stage import ON_DISK, SESSIONS
 
@@ -128,8 +128,7 @@ def pool_behind_haproxy(
                 port if paths is None or other == number else paths.peer_port(number, other)
                 for other, port in enumerate(ports)
             ]
-            peers = ", ".join(f'"127.0.0.1:{each}"' for each in asked)
-            pool = f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = [{peers}]\ndead_after_s = {DEAD_AFTER_S}\n'
+            pool = pool_section(port, asked, settings=f"dead_after_s = {DEAD_AFTER_S}\n{pool_settings}")
             primary_port = primary.port if paths is None else paths.primary_port(number)
             links = link(primary_port, selector("roam/#", qos=2, writes="forward"))
             storage = ON_DISK[SESSIONS] if has_disc and not number else ""
@@ -137,7 +136,7 @@ def pool_behind_haproxy(
                 directory,
                 role="secondary",
                 name=f"edge-{number + 1}",
-                links=f"{storage}{pool}{pool_settings}\n{links}",
+                links=storage + pool + links,
                 settings=settings,
                 log=False,
             )

@@ -18,9 +18,6 @@ __all__ = ["RECEIVERS", "Client", "Crowd", "Publisher", "judge"]
 
 RECEIVERS = 8
 """Sessions that get a message: one of each kind."""
-_CONNACK, _PUBLISH, _PUBACK, _PUBREC, _PUBREL, _PUBCOMP, _SUBACK = 2, 3, 4, 5, 6, 7, 9
-_LATER = (3, 0x88)
-"""Server unavailable, in MQTT 3.1.1 and 5."""
 _DISCONNECT = b"\xe0\x00"
 _ANSWER_S = 10.0
 _AGAIN_S = (0.2, 0.6)
@@ -153,23 +150,23 @@ class Client:
 
     def receive(self, packet: packets.Packet) -> bytes:
         """Take a packet and return the answer to it."""
-        if packet.kind == _PUBLISH:
+        if packet.kind == packets.PUBLISH:
             publish = packets.read_publish(packet, version=self.version)
             if publish.qos < 2 or publish.packet_id not in self._held:
                 self.received.append(int(publish.payload))
             if publish.qos == 2:
                 self._held.add(publish.packet_id)
-                return packets.short(_PUBREC, publish.packet_id)
+                return packets.short(packets.PUBREC, publish.packet_id)
             self._crowd.acknowledged += 1
-            return packets.short(_PUBACK, publish.packet_id)
-        if packet.kind == _PUBREL:
+            return packets.short(packets.PUBACK, publish.packet_id)
+        if packet.kind == packets.PUBREL:
             self._held.discard(packet.packet_id)
             self._crowd.acknowledged += 1
-            return packets.short(_PUBCOMP, packet.packet_id)
-        if packet.kind == _CONNACK and self._answer is not None and not self._answer.done():
+            return packets.short(packets.PUBCOMP, packet.packet_id)
+        if packet.kind == packets.CONNACK and self._answer is not None and not self._answer.done():
             self._on_connack(is_present=bool(packet.body[0] & 1), code=packet.body[1])
             self._answer.set_result(packet.body[1])
-        elif packet.kind == _SUBACK and self._subscribed is not None and not self._subscribed.done():
+        elif packet.kind == packets.SUBACK and self._subscribed is not None and not self._subscribed.done():
             self._is_subscribed = True
             self._subscribed.set_result(0)
         return b""
@@ -247,7 +244,7 @@ class Crowd:
             code = await client.come()
             client.is_waiting = bool(code)
             if code:
-                self.counts["refused to come later" if code in _LATER else f"CONNACK {code}"] += 1
+                self.counts["refused to come later" if code in packets.LATER else f"CONNACK {code}"] += 1
                 loop.call_later(self._draw.uniform(*_AGAIN_S), self._queue.put_nowait, client)
 
 
@@ -257,8 +254,9 @@ class Publisher(asyncio.Protocol):
     def __init__(self) -> None:
         self.published = 0
         """Messages, numbered from 0."""
-        self.completed = 0
-        """Of these, those whose PUBCOMP came."""
+        self._left = 0
+        """Messages whose PUBCOMP has not come, of all that are to be published."""
+        self._completed = asyncio.Event()
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._connected = asyncio.Event()
@@ -269,14 +267,15 @@ class Publisher(asyncio.Protocol):
         await self._connected.wait()
         assert self._transport is not None
         begun, total = time.monotonic(), int(per_s * seconds)
+        self._left = total
         while self.published < total:
             due = min(total, int((time.monotonic() - begun) * per_s) + 1)
             self._transport.write(b"".join(_message(number, topics) for number in range(self.published, due)))
             self.published = due
             await asyncio.sleep(_TICK_S)
         async with asyncio.timeout(60):
-            while self.completed < total:  # noqa: ASYNC110
-                await asyncio.sleep(_TICK_S)
+            if self._left:
+                await self._completed.wait()
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -289,11 +288,13 @@ class Publisher(asyncio.Protocol):
         self._buffer += data
         answers = []
         for packet in packets.take_packets(self._buffer):
-            if packet.kind == _PUBREC:
-                answers.append(packets.short(_PUBREL, packet.packet_id))
-            elif packet.kind == _PUBCOMP:
-                self.completed += 1
-            elif packet.kind == _CONNACK:
+            if packet.kind == packets.PUBREC:
+                answers.append(packets.short(packets.PUBREL, packet.packet_id))
+            elif packet.kind == packets.PUBCOMP:
+                self._left -= 1
+                if not self._left:
+                    self._completed.set()
+            elif packet.kind == packets.CONNACK:
                 self._connected.set()
         if answers and self._transport is not None:
             self._transport.write(b"".join(answers))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.processes import Node
-from bench.roaming.faults import PoolFigures, has_copies
+from bench.roaming.faults import PoolFigures, wait_copied
 from bench.roaming.servers import Balancer, Servers, pool_behind_haproxy
 from bench.takeover.crowd import RECEIVERS, Crowd, Publisher, judge
 
@@ -191,10 +191,7 @@ async def _wait(task: asyncio.Task[None]) -> None:
 async def _wait_copied(plan: Plan, members: list[Node]) -> None:
     """Wait until all sessions have copies, where they get some, and the members are quiet."""
     if plan.has_copies:
-        async with asyncio.timeout(_COPIED_S):
-            for member in members:
-                while not await asyncio.to_thread(has_copies, member, len(members)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+        await wait_copied(members, deadline_s=_COPIED_S)
     await asyncio.sleep(_QUIET_S)
 
 

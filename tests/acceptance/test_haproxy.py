@@ -401,3 +401,87 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
         finally:
             for one in residents:
                 one.end()
+
+
+def test_a_node_that_is_slow_once_keeps_its_clients(mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path) -> None:
+    """One check without an answer moves nobody; the second one in a row does."""
+    load_retained(mosquitto.port, [(topic, b"1") for topic in TOPICS])
+    agent_port = free_port()
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK), http=f'agent_listen = "127.0.0.1:{agent_port}"\n'
+    )
+    node.start()
+    node.wait_until_ready()
+    assert node.process is not None
+
+    def figure(name: str) -> int:
+        return int(haproxy.servers()[node.name][name])
+
+    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
+        resident = Resident(haproxy.port, "resident")
+        try:
+            wait_until_blocking(lambda: len(resident.newest) == len(TOPICS), 30, what="the resident's values")
+            failed = figure("chkfail")
+            node.process.send_signal(signal.SIGSTOP)
+            try:
+                wait_until_blocking(lambda: figure("chkfail") > failed, 30, what="a check without an answer")
+            finally:
+                node.process.send_signal(signal.SIGCONT)
+            wait_until_blocking(lambda: haproxy.status(node.name) == "UP", 30, what="a check with an answer")
+            assert figure("chkdown") == 0
+            with publisher(mosquitto.port) as source:
+                publish_all(source, [(TOPICS[0], b"2")])
+            wait_until_blocking(lambda: resident.newest[TOPICS[0]] == b"2", 30, what="an update at the resident")
+            assert resident.connections == 1
+            node.process.send_signal(signal.SIGSTOP)
+            try:
+                wait_until_blocking(lambda: figure("chkdown") == 1, 30, what="a node that says nothing being left")
+            finally:
+                node.process.send_signal(signal.SIGCONT)
+            wait_until_blocking(lambda: resident.connections >= 2, 30, what="the resident coming back")
+        finally:
+            resident.end()
+
+
+def test_a_node_is_left_at_its_own_word(mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path) -> None:
+    """The agent's first `down` is enough: here no number of failed checks of `/readyz` takes a node out."""
+    agent_alone = EXAMPLE.read_text().replace("fall 2", "fall 1000000")
+    assert agent_alone != EXAMPLE.read_text()
+    pool = []
+    with Mosquitto(tmp_path, name="primary-of-one") as primary:
+        for name, port in (("edge-1", primary.port), ("edge-2", mosquitto.port)):
+            load_retained(port, [(topic, b"1") for topic in TOPICS])
+            agent_port = free_port()
+            http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
+            node = nodes.secondary(link(port, selector("plant/#"), settings=QUICK), name=name, http=http)
+            pool.append((node, agent_port))
+            node.start()
+        for node, _ in pool:
+            node.wait_until_ready()
+        (first, _), (second, _) = pool
+        with HAProxy(tmp_path, agent_alone, pool, check_s=CHECK_S) as haproxy:
+            wait_until_blocking(
+                lambda: all(one["agent_status"] == "L7OK" for one in haproxy.servers().values()), 30, what="the agents"
+            )
+            residents = [Resident(haproxy.port, f"resident-{number}") for number in range(4)]
+            try:
+                wait_until_blocking(
+                    lambda: all(len(one.newest) == len(TOPICS) for one in residents), 30, what="the residents' values"
+                )
+                assert haproxy.clients_sent(first.name) == haproxy.clients_sent(second.name) == 2
+                primary.stop()
+                wait_until_blocking(
+                    lambda: haproxy.status(first.name) == "DOWN (agent)", 60, what="the node leaving by its word"
+                )
+                sent = haproxy.clients_sent(first.name)
+                wait_until_blocking(
+                    lambda: sum(one.connections for one in residents) == 6, 30, what="its clients coming to the other"
+                )
+                for number in range(4):
+                    with RawReader(haproxy.port, client_id=f"new-{number}") as reader:
+                        reader.subscribe("plant/#")
+                        assert len(reader.values) == len(TOPICS)
+                assert haproxy.clients_sent(first.name) == sent
+            finally:
+                for one in residents:
+                    one.end()

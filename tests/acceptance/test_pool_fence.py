@@ -7,15 +7,17 @@ import contextlib
 import json
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from bench.processes import free_port
+from fanout.mqtt.packets import Connack, Connect, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.support.durable import DURABLE, come_back
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
-from tests.support.network import Proxy
+from tests.support.network import Proxy, unread_bytes
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
@@ -66,11 +68,11 @@ async def pool_of_three(mosquitto: Mosquitto, nodes: Nodes) -> AsyncIterator[Poo
         for member in members:
             await member.begin()
         for member in members:
-            await wait_until(lambda member=member: await_ready(member), LEFT_S, what=f"{member.name} knowing the pool")  # type: ignore[misc]
+            await wait_until(partial(knows_the_pool, member), LEFT_S, what=f"{member.name} knowing the pool")
         yield Pool(members, to_primary, between)
 
 
-def await_ready(member: LiveNode) -> bool:
+def knows_the_pool(member: LiveNode) -> bool:
     """Return whether a member sees the whole pool."""
     return bool(member.document("/v1/pool")["ready"])
 
@@ -121,12 +123,13 @@ async def test_a_member_that_was_stopped_yields_what_began_meanwhile(mosquitto: 
                 client = await come_back(other.port, "c")
             assert not client.connack.session_present
             await client.subscribe(b"plant/n", qos=1)
-            asking = asyncio.create_task(connect(stopped, "kept"))  # its CONNECT waits in the socket
-            await asyncio.sleep(0)
+            first = await RawClient.open(stopped.port)
+            packet = encode(Connect("kept", clean_start=False, properties=DURABLE), version=5)
+            first.send_bytes(packet)
+            await wait_until(lambda: unread_bytes(stopped.port) >= len(packet), what="a CONNECT that nobody reads")
         finally:
             stopped.process.send_signal(signal.SIGCONT)
-        first = await asking
-        assert first.connack.reason_code == ReasonCode.SERVER_UNAVAILABLE
+        assert (await first.expect(Connack)).reason_code == ReasonCode.SERVER_UNAVAILABLE
         await connected.expect_end(ReasonCode.SERVER_BUSY)
         kept = await come_back(stopped.port, "kept")
         assert kept.connack.session_present

@@ -51,10 +51,8 @@ from fanout.pool.sessions.ownership import (
     take_back,
 )
 from tests.pool.search import Broken
+from tests.pool.three_members import HELD, MEMBERS, WAITING, others
 
-MEMBERS: Final = ("a", "b", "c")
-HELD: Final = (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
-WAITING: Final = (Stage.ASKING, Stage.ARRIVING)
 CLIENT: Final = next(name for name in map(str, range(100)) if keeper_of(name, ("b", "c")) == "b")
 """A Client Identifier whose copy B keeps for A."""
 NONE: Final[frozenset[str]] = frozenset()
@@ -211,11 +209,6 @@ Step: TypeAlias = Callable[[], World]
 
 class Outside(Exception):
     """What happens is outside of the model."""
-
-
-def others(name: str) -> tuple[str, ...]:
-    """Return the other members."""
-    return tuple(other for other in MEMBERS if other != name)
 
 
 def start(

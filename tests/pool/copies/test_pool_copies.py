@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from fanout.pool.copies import inheritance, sent_copies
 from fanout.pool.copies.copy_messages import COPY_PATH, INHERIT_PATH
 from fanout.pool.copies.held_copies import HeldCopy
 from fanout.pool.copies.inheritance import HERE
@@ -23,6 +24,7 @@ from tests.server.node_in_memory import ManualClock
 from tests.support.waiting import wait_until
 
 DEAD_AFTER_S = 3.0
+_LOOKS = 50
 
 
 class Network:
@@ -165,8 +167,10 @@ class Member:
 
 
 @pytest.fixture
-async def network() -> AsyncIterator[Network]:
-    """Give a network; its members end with it."""
+async def network(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Network]:
+    """Give a network whose members look in every turn of the event loop; they end with it."""
+    for module in (sent_copies, inheritance):
+        monkeypatch.setattr(module, "_LOOK_S", 0.0)
     network = Network()
     yield network
     for member in network.members.values():
@@ -177,6 +181,12 @@ async def network() -> AsyncIterator[Network]:
 def change(network: Network, node: str, **changes: object) -> None:
     """Let a member be seen in another way."""
     network.states[node] = replace(network.states[node], **changes)  # type: ignore[arg-type]  # tests know the fields
+
+
+async def looks() -> None:
+    """Let every member look some times, and do what follows from that at once."""
+    for _ in range(_LOOKS):
+        await asyncio.sleep(0)
 
 
 async def settled(*members: Member) -> None:
@@ -209,11 +219,11 @@ async def test_a_silent_keeper_is_replaced_and_gets_its_copies_back(network: Net
     await settled(a)
     before = (b.held, c.held)
     change(network, "b", is_silent=True, keeps_copies=False)
-    await asyncio.sleep(0.15)
+    await looks()
     network.clock.advance(1.1)
     await wait_until(lambda: c.held == 40)
     change(network, "b", is_silent=False, keeps_copies=True)
-    await asyncio.sleep(0.15)
+    await looks()
     network.clock.advance(2.1)
     await wait_until(lambda: (b.held, c.held) == before, what="the former keepers")
 
@@ -225,7 +235,7 @@ async def test_a_session_goes_on_alone_after_a_while(network: Network) -> None:
     a.sessions.add("c")
     a.ledger.begin("c", a.ledger.next_epoch())
     done = a.put(["c"])
-    await asyncio.sleep(0.15)
+    await looks()
     assert not done.is_set()
     network.clock.advance(ALONE_S)
     async with asyncio.timeout(10):
@@ -303,10 +313,10 @@ async def test_a_new_process_of_a_member_is_the_end_of_the_former_one(network: N
     a.begin("c-1", "c-2")
     await settled(a)
     change(network, "a", instance="a-2", restores_sessions=True)
-    await asyncio.sleep(0.15)
+    await looks()
     assert b.inherited == []
-    a.put(["c-1"])
-    await wait_until(lambda: b.held == 2)
+    async with asyncio.timeout(10):
+        await a.put(["c-1"]).wait()  # this copy is of the new process
     network.clock.advance(DEAD_AFTER_S + 0.1)
     await wait_until(lambda: b.inherited == ["c-2"], what="the session that the new process has not")
     assert b.held == 1
@@ -346,7 +356,7 @@ async def test_the_copy_of_a_session_that_ended_goes(network: Network) -> None:
         await ended.wait()
     assert b.held == 1
     change(network, "b", is_silent=True, keeps_copies=False)
-    await asyncio.sleep(0.1)
+    await looks()
     a.sessions.discard("d")
     gone = asyncio.Event()
     a.copies.sent.put({"d": None}, done=gone.set)

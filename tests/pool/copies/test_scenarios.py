@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fanout.pool.sessions.ownership import Stage
 from tests.pool.copies import copy_model as model
-from tests.pool.copies.copy_model import MEMBERS, Call, Member, Value, World
+from tests.pool.copies.copy_model import Call, Member, Value, World
+from tests.pool.three_members import MEMBERS, others
 
 
 class Story:
@@ -65,7 +66,7 @@ class Story:
 
     def inherit(self, name: str) -> None:
         """A member asks the others whether it may go on with the session of which it keeps the copy."""
-        kept, asked = self.at(name).kept, frozenset(model.others(name)) - self.at(name).dead
+        kept, asked = self.at(name).kept, frozenset(others(name)) - self.at(name).dead
         assert kept is not None
         self.set(name, asking=model.Asking(kept, asked))
         calls = [Call("inherit", name, other, version=kept.version, holder=kept.holder) for other in asked]

@@ -32,8 +32,7 @@ from fanout.pool.sessions.ownership import (
     take_back,
 )
 from tests.pool.search import Broken, search_all
-
-MEMBERS = ("a", "b", "c")
+from tests.pool.three_members import HELD, MEMBERS, WAITING, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +108,6 @@ class World:
         members[MEMBERS.index(name)] = member
         first, second, third = members
         return replace(self, members=(first, second, third))
-
-
-def others(name: str) -> tuple[str, ...]:
-    """Return the other members."""
-    return tuple(other for other in MEMBERS if other != name)
 
 
 def epoch_of(number: int, name: str) -> Epoch:
@@ -339,10 +333,6 @@ def check(world: World) -> None:
         newest = [member for member in world.members if member.copy is not None and member.copy == world.truth]
         if not world.crashed and not newest:
             raise Broken("nobody has the session of the client")
-
-
-HELD = (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
-WAITING = (Stage.ASKING, Stage.ARRIVING)
 
 
 def search(start: World) -> int:
