@@ -166,12 +166,14 @@ class HttpHook:
         """
         import httpx
 
+        from fanout.runtime.http_errors import NO_ANSWER
+
         try:
             try:
                 return await self._post_once(content)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
                 return await self._post_once(content)
-        except httpx.HTTPError as error:
+        except NO_ANSWER as error:
             raise _NoAnswer("unreachable") from error
 
     async def _post_once(self, content: bytes) -> bytes:

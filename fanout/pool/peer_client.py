@@ -22,6 +22,7 @@ from fanout.pool.member_facts import (
 )
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.peer_listener import MEMBER_PATH
+from fanout.runtime.http_errors import NO_ANSWER
 
 __all__ = ["PeerClient"]
 
@@ -117,7 +118,7 @@ class PeerClient:
             raise AskFailed(AskFailure.TIMEOUT) from error
         except httpx.RemoteProtocolError as error:  # bytes that are not HTTP, or too few
             raise AskFailed(AskFailure.ANSWER) from error
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
+        except NO_ANSWER as error:
             raise AskFailed(AskFailure.UNREACHABLE) from error
 
     async def _document(self, method: str, address: MemberAddress, path: str, body: bytes, *, bytes_max: int) -> bytes:
