@@ -329,6 +329,11 @@ class PoolWitness:
         self._detector = FailureDetector(dead_after_s=members.config.dead_after_s)
 
     @property
+    def instance(self) -> str:
+        """The process of this node, as the others hear it."""
+        return self._members.membership.instance
+
+    @property
     def are_known(self) -> bool:
         """Whether all members are asked, however they are; False while the node starts."""
         return self._members.are_known
