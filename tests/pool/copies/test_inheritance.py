@@ -17,7 +17,7 @@ from fanout.pool.copies.copy_messages import (
 )
 from fanout.pool.copies.copy_rules import CopyVersion
 from fanout.pool.sessions.move_messages import SessionQuestion
-from tests.pool.copies.test_pool_copies import Member, Network, change, settled
+from tests.pool.copies.test_pool_copies import DEAD_AFTER_S, Member, Network, change, settled
 from tests.support.waiting import wait_until
 
 
@@ -55,6 +55,17 @@ async def test_a_copy_of_a_former_process_that_lived_alone_is_outdated() -> None
         await looked(network)
         change(network, "a", is_silent=False, instance="a-2", alone_s=0.0)
         await wait_until(lambda: b.is_stale == [True])
+
+
+async def test_a_new_process_that_lives_alone_outdates_nothing_of_the_former_one() -> None:
+    """The former one was heard until its end, so that its copies are right."""
+    async with pair() as (network, _, b):
+        change(network, "a", instance="a-2", restores_sessions=True)
+        await looked(network)
+        change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
+        await looked(network)
+        network.clock.advance(DEAD_AFTER_S + 0.1)
+        await wait_until(lambda: b.is_stale == [False])
 
 
 async def test_a_copy_that_was_made_anew_is_right() -> None:
