@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.link.link import Link
-from fanout.mqtt.delivery import SendState
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.failure_detection import FailureDetector, LifeSigns
@@ -29,7 +28,7 @@ from fanout.replica.recent import Place
 from fanout.runtime.system_clock import Clock
 from fanout.server.base.ports import SessionFound
 from fanout.server.client.server import Server
-from fanout.server.keeping.session_copy import SessionCopy, encode_copy
+from fanout.server.keeping.session_copy import SessionCopy, encode_copy, has_qos_2
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
 from fanout.server.session.session import Session
@@ -47,9 +46,6 @@ _FOUND: Final = {
     Choice.REFUSE: SessionFound.OF_ANOTHER_USER,
     Choice.LATER: SessionFound.UNKNOWN,
 }
-
-
-_AT_QOS_1: Final = frozenset({SendState.AWAIT_PUBACK})
 
 
 class _Client(NamedTuple):
@@ -172,8 +168,11 @@ class ServerSessions:
         if going is None or going.exported is None or not going.markers:
             return b""
         session = replace(going.exported, will=None, will_left_ms=None)  # its client has come back
-        qos = [one.options.qos for one in session.subscriptions]
-        is_exact = 2 in qos or bool(session.unreleased) or any(one.state not in _AT_QOS_1 for one in session.in_flight)
+        is_exact = has_qos_2(
+            qos_max=max((one.options.qos for one in session.subscriptions), default=0),
+            unreleased=session.unreleased,
+            states=(one.state for one in session.in_flight),
+        )
         places = {link: Place(to, marker, 0, 0) for link, marker in going.markers.items()}
         return encode_copy(SessionCopy(session, is_connected=True, is_exact=is_exact, places=places))
 
@@ -327,6 +326,11 @@ class PoolWitness:
         self._links = tuple(links)
         self._clock = clock
         self._detector = FailureDetector(dead_after_s=members.config.dead_after_s)
+
+    @property
+    def instance(self) -> str:
+        """The process of this node, as the others hear it."""
+        return self._members.membership.instance
 
     @property
     def are_known(self) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "DOCUMENT_BYTES_MAX",
     "INHERIT_PATH",
     "CopyAnswer",
+    "CopyRequest",
     "CopyRow",
     "InheritRequest",
     "PlacesRow",
@@ -42,15 +43,16 @@ COPY_BYTES_MAX: Final = 32 << 20
 """Longest COPY; a longer copy of one session is not made."""
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 """Longest INHERIT, and answer to it."""
-_FORM: Final = 1
+_FORM: Final = 2
 _HEAD: Final = struct.Struct("!BI")
-"""Form, number of rows."""
+"""Form, number of rows; the process of the sender comes behind."""
 _ENDED, _WHOLE, _PLACES = range(3)
 _KIND: Final = struct.Struct("!B")
 _COPY: Final = struct.Struct("!QQ")
 """Counter of the epoch, number of the copy."""
 _U16: Final = struct.Struct("!H")
 _U32: Final = struct.Struct("!I")
+_U64: Final = struct.Struct("!Q")
 _COUNTER_MAX: Final = 1 << 62
 
 
@@ -72,9 +74,20 @@ class PlacesRow(NamedTuple):
     """The places."""
     client_ids: tuple[str, ...]
     """Client Identifiers."""
+    number: int
+    """Number among the copies of the holder, ascending: earlier places, and places of earlier copies, are outdated."""
 
 
 Row: TypeAlias = CopyRow | PlacesRow
+
+
+class CopyRequest(NamedTuple):
+    """COPY: a member has copies of its sessions kept."""
+
+    instance: str
+    """Its process."""
+    rows: Sequence[Row]
+    """The copies, in the order in which they were made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +115,13 @@ class InheritRequest(NamedTuple):
     """Client Identifier and version of each copy."""
 
 
-def encode_copy_request(rows: Sequence[Row]) -> bytes:
+def encode_copy_request(request: CopyRequest) -> bytes:
     """Return COPY."""
-    parts = [_HEAD.pack(_FORM, len(rows))]
-    for row in rows:
+    parts = [_HEAD.pack(_FORM, len(request.rows)), _text(request.instance)]
+    for row in request.rows:
         if isinstance(row, PlacesRow):
-            parts += (_KIND.pack(_PLACES), _U32.pack(len(row.places)), row.places, _U32.pack(len(row.client_ids)))
+            parts += (_KIND.pack(_PLACES), _U64.pack(row.number), _U32.pack(len(row.places)), row.places)
+            parts.append(_U32.pack(len(row.client_ids)))
             parts += map(_text, row.client_ids)
             continue
         (counter, node), number = row.version
@@ -122,8 +136,8 @@ def encode_copy_request(rows: Sequence[Row]) -> bytes:
     return b"".join(parts)
 
 
-def decode_copy_request(data: bytes) -> list[Row]:
-    """Return the rows of COPY.
+def decode_copy_request(data: bytes) -> CopyRequest:
+    """Return COPY.
 
     Raises:
         ValueError: It is none.
@@ -132,12 +146,14 @@ def decode_copy_request(data: bytes) -> list[Row]:
     version, count = form.unpack(_HEAD)
     if version != _FORM:
         raise ValueError("no legal form of a copy")
+    instance = form.text()
     rows: list[Row] = []
     for _ in range(count):
         (kind,) = form.unpack(_KIND)
         if kind == _PLACES:
+            (number,) = form.unpack(_U64)
             places = form.take(*form.unpack(_U32))
-            rows.append(PlacesRow(places, tuple(form.text() for _ in range(*form.unpack(_U32)))))
+            rows.append(PlacesRow(places, tuple(form.text() for _ in range(*form.unpack(_U32))), number))
             continue
         if kind not in (_ENDED, _WHOLE):
             raise ValueError("no legal kind of a copy")
@@ -146,7 +162,7 @@ def decode_copy_request(data: bytes) -> list[Row]:
         version_of = CopyVersion(_epoch(counter, form.text()), number)
         rows.append(CopyRow(client_id, version_of, form.take(*form.unpack(_U32)) if kind == _WHOLE else None))
     form.end()
-    return rows
+    return CopyRequest(instance, rows)
 
 
 def encode_copy_answer(answer: CopyAnswer) -> bytes:

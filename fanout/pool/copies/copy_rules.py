@@ -20,6 +20,7 @@ __all__ = [
     "Right",
     "answer_inherit",
     "answer_take",
+    "are_newer_places",
     "inherited_epoch",
     "is_kept",
     "may_inherit",
@@ -58,6 +59,17 @@ def is_kept(version: CopyVersion, *, kept: CopyVersion | None, newest: Epoch) ->
         newest: The newest epoch that is known of the client's sessions.
     """
     return version.epoch >= newest and (kept is None or version > kept)
+
+
+def are_newer_places(number: int, *, version: CopyVersion, places_number: int) -> bool:
+    """Return whether places that came are those of a session now, in place of what its copy says.
+
+    Args:
+        number: Number of the places at the holder.
+        version: The copy that is kept.
+        places_number: Number of the places that are kept with it; 0 for none.
+    """
+    return number > max(version.number, places_number)
 
 
 def answer_take(kept: CopyVersion | None, *, newest: Epoch, is_gone: bool) -> Answer | None:

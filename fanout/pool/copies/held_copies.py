@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fanout.pool.copies.copy_rules import CopyVersion
+from fanout.pool.copies.copy_rules import GIVEN, CopyVersion
 
 __all__ = ["HeldCopies", "HeldCopy"]
 
@@ -32,6 +32,8 @@ class HeldCopy:
     """When it came, seconds of the node's clock."""
     places: bytes | None = None
     """Where the session goes on in place of what the copy says; None where the copy is right."""
+    places_number: int = 0
+    """Number of these places at the holder; of no use without any."""
 
 
 class HeldCopies:
@@ -49,6 +51,8 @@ class HeldCopies:
         self._copies: dict[str, HeldCopy] = {}
         self._of: dict[tuple[str, str], dict[str, None]] = {}
         """Holder and its process to Client Identifiers."""
+        self._given: dict[str, float] = {}
+        """Clients whose sessions were given away, to when that was, or they were looked for in vain; oldest first."""
 
     def __len__(self) -> int:
         """Return the number of copies."""
@@ -67,6 +71,8 @@ class HeldCopies:
         self.bytes += size
         self._copies[copy.client_id] = copy
         self._of.setdefault((copy.holder, copy.instance), {})[copy.client_id] = None
+        if copy.version.number == GIVEN:
+            self._given[copy.client_id] = copy.came_s
         return True
 
     def remove(self, client_id: str) -> HeldCopy | None:
@@ -74,6 +80,7 @@ class HeldCopies:
         copy = self._copies.pop(client_id, None)
         if copy is not None:
             self.bytes -= _size(copy)
+            self._given.pop(client_id, None)
             process = copy.holder, copy.instance
             del self._of[process][client_id]
             if not self._of[process]:
@@ -84,6 +91,22 @@ class HeldCopies:
     def processes(self) -> tuple[tuple[str, str], ...]:
         """Members, each with a process of it, of whose sessions there are copies."""
         return tuple(self._of)
+
+    def given(self, *, until_s: float) -> Iterator[HeldCopy]:
+        """Yield the copies of sessions that were given away, and not looked for since; they must not change meanwhile.
+
+        Args:
+            until_s: Those that were given away, or looked for in vain, until then; seconds of the node's clock.
+        """
+        for client_id, since_s in self._given.items():
+            if since_s > until_s:
+                return
+            yield self._copies[client_id]
+
+    def note_sought(self, client_id: str, *, now_s: float) -> None:
+        """Note that a session that was given away was looked for in vain."""
+        if self._given.pop(client_id, None) is not None:
+            self._given[client_id] = now_s
 
     def of(self, holder: str, instance: str) -> Iterator[HeldCopy]:
         """Yield the copies of the sessions of a process; they must not change meanwhile."""

@@ -7,13 +7,14 @@ Owns when a holder is gone, the questions to the other members, and what a holde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.pool.copies.absent_members import NotesForAbsent
 from fanout.pool.copies.copy_messages import (
     DOCUMENT_BYTES_MAX,
     INHERIT_PATH,
@@ -21,7 +22,7 @@ from fanout.pool.copies.copy_messages import (
     decode_inherit_answer,
     encode_inherit_request,
 )
-from fanout.pool.copies.copy_rules import GIVEN, Right, answer_take, inherited_epoch, may_inherit
+from fanout.pool.copies.copy_rules import Right, answer_take, inherited_epoch, may_inherit
 from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
 from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.epochs import Epoch
@@ -47,6 +48,8 @@ _LOST_MAX: Final = 100_000
 """Clients of whom it is remembered that their session could not go on."""
 STALE_S: Final = 1.25
 """Seconds that a holder lived without this member, after which its copies may be outdated; less than `ALONE_S`."""
+_RENEWED_S: Final = 10.0
+"""Seconds after which a holder that is heard again has renewed its copies here, if it had gone on alone at all."""
 
 
 class Heirs(Protocol):
@@ -96,7 +99,7 @@ class Inheritance:
         *,
         heirs: Heirs,
         others: Others,
-        claim: Callable[[str, Epoch], None],
+        claim: Callable[[Mapping[str, Epoch]], None],
         claim_at: Callable[[str, Mapping[str, Epoch]], None],
         node: str,
         dead_after_s: float,
@@ -110,7 +113,7 @@ class Inheritance:
             ledger: What is known of the sessions.
             heirs: Makes sessions of copies.
             others: The other members.
-            claim: Tells the others that a session is here since an epoch.
+            claim: Tells the others that sessions are here, each since an epoch.
             claim_at: Tells one member that sessions are here.
             node: This member.
             dead_after_s: Time after which a replaced process, or a member that is not listed any more, is gone.
@@ -131,8 +134,10 @@ class Inheritance:
         self._logger = logger
         self._gone: dict[tuple[str, str], _Gone] = {}
         """Holder and process."""
-        self._taken: dict[str, dict[str, Epoch]] = {}
-        """Holder to the sessions that went on here, until it is told."""
+        self._alone: dict[tuple[str, str], float] = {}
+        """Holder and process to when it was seen last to live without this member: copies since then are right."""
+        self._taken = NotesForAbsent[Epoch]()
+        """Sessions of holders that went on here, until the holder is told."""
         self._lost: dict[str, None] = {}
         """Clients whose newest session could not go on here, oldest first."""
         self._given_task: asyncio.Task[None] | None = None
@@ -177,9 +182,11 @@ class Inheritance:
     def _look(self) -> None:
         states = {other.name: other for other in self._others.states()}
         now_s = self._clock.monotonic()
-        for name in [name for name in self._taken if name in states and not states[name].is_silent]:
-            self._claim_at(name, self._taken.pop(name))
+        for name in self._taken.members:
+            if name in states and not states[name].is_silent:
+                self._claim_at(name, self._taken.pop(name))
         processes = self._held.processes
+        self._look_who_was_alone(states, processes, now_s=now_s)
         for key in [key for key in self._gone if key not in processes or self._is_back(states.get(key[0]), key[1])]:
             gone = self._gone.pop(key)
             if gone.task is not None:
@@ -199,12 +206,12 @@ class Inheritance:
             self._given_task = None
         if self._given_task is None and now_s >= self._given_at_s:
             self._given_at_s = now_s + 1.0
-            for process in processes:
-                if process not in self._gone and (given := self._given(*process, now_s=now_s)):
-                    self._given_task = asyncio.create_task(
-                        self._look_for_given(*process, given), name=f"given-{process[0]}"
-                    )
-                    break
+            given = self._given(until_s=now_s - _GIVEN_S)
+            if given:
+                holder, instance = given[0].holder, given[0].instance
+                self._given_task = asyncio.create_task(
+                    self._look_for_given(holder, instance, given), name=f"given-{holder}"
+                )
         for (holder, instance), gone in self._gone.items():
             state = states.get(holder)
             if gone.task is not None and gone.task.done():
@@ -213,6 +220,26 @@ class Inheritance:
             is_due = state is not None and state.is_dead
             if gone.task is None and (is_due or now_s >= gone.since_s):
                 gone.task = asyncio.create_task(self._inherit_all(holder, instance), name=f"inherit-{holder}")
+
+    def _look_who_was_alone(
+        self, states: Mapping[str, OtherMemberState], processes: Collection[tuple[str, str]], *, now_s: float
+    ) -> None:
+        """Note which processes live without this member, and remember it until their copies are renewed, or used.
+
+        A process that is heard again may be killed before it has copied anything anew, and when another one is heard
+        in its place, only this note tells how long it lived.
+        """
+        for process in processes:
+            state = states.get(process[0])
+            if state is not None and state.instance == process[1] and state.alone_s > STALE_S:
+                self._alone[process] = now_s
+        for process in [
+            process
+            for process, seen_s in self._alone.items()
+            if process not in processes
+            or (now_s - seen_s > _RENEWED_S and self._is_back(states.get(process[0]), process[1]))
+        ]:
+            del self._alone[process]
 
     def _is_back(self, state: OtherMemberState | None, instance: str) -> bool:
         return state is not None and not state.is_dead and state.instance == instance
@@ -242,7 +269,7 @@ class Inheritance:
         if not await self._inherit(holder, instance, copies, asks_holder=True):
             now_s = self._clock.monotonic()
             for copy in copies:
-                copy.came_s = now_s
+                self._held.note_sought(copy.client_id, now_s=now_s)
 
     async def _inherit(
         self, holder: str, instance: str, copies: Sequence[HeldCopy], *, asks_holder: bool = False
@@ -265,33 +292,37 @@ class Inheritance:
         if any(answer is None for answer in answers) or self._others.is_isolated:
             return False
         rights = [[each[index] for each in answers if each is not None] for index in range(len(copies))]
-        chosen: list[HeldCopy] = []
+        alone_s = self._alone.get((holder, instance), float("-inf"))
+        chosen: dict[bool, list[HeldCopy]] = {False: [], True: []}
         for copy, each in zip(copies, rights, strict=True):
             if self._held.get(copy.client_id) is not copy or (Right.LIVES in each and not asks_holder):
                 continue
             self._held.remove(copy.client_id)
             if may_inherit(copy.version, newest=self._ledger.newest_of(copy.client_id), answers=each):
-                chosen.append(copy)
-        state = next((other for other in self._others.states() if other.name == holder), None)
-        found = self._heirs.inherit(
-            chosen,
-            away_s=self._dead_after_s,
-            is_stale=state is not None and state.alone_s > STALE_S,
-        )
-        for copy, became in zip(chosen, found, strict=True):
-            self._note(copy, became)
+                chosen[copy.came_s <= alone_s].append(copy)
+        here: dict[str, Epoch] = {}
+        for is_stale, part in chosen.items():
+            found = self._heirs.inherit(part, away_s=self._dead_after_s, is_stale=is_stale) if part else ()
+            for copy, became in zip(part, found, strict=True):
+                if became == HERE:
+                    here[copy.client_id] = self._go_on(copy)
+                else:
+                    self._note_lost(copy, became)
+        if here:
+            self._claim(here)
         return asks_holder or not any(Right.LIVES in each for each in rights)
 
-    def _note(self, copy: HeldCopy, became: str) -> None:
+    def _go_on(self, copy: HeldCopy) -> Epoch:
+        """Note that a session goes on here, and return since which epoch."""
+        epoch = inherited_epoch(copy.version, self._node)
+        self._ledger.see(epoch)
+        self._ledger.put(copy.client_id, begin(epoch))
+        self._taken.put(copy.holder, copy.client_id, epoch)
+        self.figures.inherited_total += 1
+        return epoch
+
+    def _note_lost(self, copy: HeldCopy, reason: str) -> None:
         client_id = copy.client_id
-        if became == HERE:
-            epoch = inherited_epoch(copy.version, self._node)
-            self._ledger.see(epoch)
-            self._ledger.put(client_id, begin(epoch))
-            self._claim(client_id, epoch)
-            self._taken.setdefault(copy.holder, {})[client_id] = epoch
-            self.figures.inherited_total += 1
-            return
         self.figures.lost_total += 1
         self._lost[client_id] = None
         if len(self._lost) > _LOST_MAX:
@@ -300,14 +331,22 @@ class Inheritance:
             "session not inherited",
             client_id=client_id,
             member=copy.holder,
-            reason=became,
+            reason=reason,
             hint="Its client begins a new session; a larger pool.history_bytes keeps messages for longer",
         )
 
-    def _given(self, holder: str, instance: str, *, now_s: float) -> list[HeldCopy]:
-        """Return some copies of sessions that were given away long ago."""
-        copies = self._held.of(holder, instance)
-        return _first(one for one in copies if one.version.number == GIVEN and now_s - one.came_s > _GIVEN_S)
+    def _given(self, *, until_s: float) -> list[HeldCopy]:
+        """Return some copies of sessions that were given away to one process that lives, until some time."""
+        process: tuple[str, str] | None = None
+        found: list[HeldCopy] = []
+        for copy in self._held.given(until_s=until_s):
+            its = copy.holder, copy.instance
+            if its not in self._gone and process in (None, its):
+                process = its
+                found.append(copy)
+                if len(found) == _AT_ONCE:
+                    break
+        return _first(found)
 
     async def _ask(self, name: str, body: bytes, count: int) -> list[Right] | None:
         try:

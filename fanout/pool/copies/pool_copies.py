@@ -16,7 +16,14 @@ from fanout.pool.copies.copy_messages import (
     encode_copy_answer,
     encode_inherit_answer,
 )
-from fanout.pool.copies.copy_rules import GIVEN, CopyVersion, Right, answer_inherit, is_kept
+from fanout.pool.copies.copy_rules import (
+    GIVEN,
+    CopyVersion,
+    Right,
+    answer_inherit,
+    are_newer_places,
+    is_kept,
+)
 from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
 from fanout.pool.copies.inheritance import CALL_S, Heirs, Inheritance
 from fanout.pool.copies.sent_copies import SentCopies
@@ -40,7 +47,7 @@ class PoolCopies:
         node: str,
         heirs: Heirs,
         others: Others,
-        claim: Callable[[str, Epoch], None],
+        claim: Callable[[Mapping[str, Epoch]], None],
         claim_at: Callable[[str, Mapping[str, Epoch]], None],
         bytes_max: int,
         dead_after_s: float,
@@ -54,7 +61,7 @@ class PoolCopies:
             node: This member.
             heirs: Makes sessions of copies.
             others: The other members.
-            claim: Tells the others that a session is here since an epoch.
+            claim: Tells the others that sessions are here, each since an epoch.
             claim_at: Tells one member that sessions are here.
             bytes_max: Bytes that the copies kept here take at most.
             dead_after_s: Time after which a silent member is dead.
@@ -142,8 +149,14 @@ class PoolCopies:
     # For the other members: the handlers of their requests.
 
     async def answer_copy(self, asker: str, body: bytes) -> bytes:
-        """Answer COPY: keep copies."""
-        instance = self._instance_of(asker)
+        """Answer COPY: keep copies of the process that is heard.
+
+        Another one of the same member is over, and what waited for its copies too; or it has just begun, and copies
+        again until it is heard, as nobody could say before that it lives.
+        """
+        instance, rows = decode_copy_request(body)
+        if not any(other.name == asker and other.instance == instance for other in self._others.states()):
+            raise ValueError("another process of the member is heard")
         if self._agreed.get((asker, instance), 0.0) > self._clock.monotonic():
             # Its sessions may be an heir's by now, whose claims are on their way.
             raise ValueError("another member may go on with these sessions")
@@ -151,9 +164,9 @@ class PoolCopies:
         missing: list[str] = []
         full: list[str] = []
         unable: list[str] = []
-        for row in decode_copy_request(body):
+        for row in rows:
             if isinstance(row, PlacesRow):
-                missing += [client_id for client_id in row.client_ids if not self._move(asker, client_id, row.places)]
+                missing += [client_id for client_id in row.client_ids if not self._move(asker, client_id, row)]
             elif row.value is None:
                 copy = self._held.get(row.client_id)
                 if copy is not None and copy.holder == asker and copy.version < row.version:
@@ -171,12 +184,14 @@ class PoolCopies:
         lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
         rights: list[Right] = []
         for client_id, version in request.copies:
-            kept = self._held.get(client_id)
+            kept, newest = self._held.get(client_id), self._ledger.newest_of(client_id)
+            # An older session here has missed a claim of the holder, which nobody repeats: it is no reason to wait.
+            is_here = self._ledger.is_here(client_id) and newest >= version.epoch
             right = answer_inherit(
                 version,
                 kept=None if kept is None else kept.version,
-                newest=self._ledger.newest_of(client_id),
-                holder_lives=lives or self._ledger.is_here(client_id),
+                newest=newest,
+                holder_lives=lives or is_here,
             )
             if right is Right.YES:
                 self._agreed[request.holder, request.instance] = now_s + self._agreed_s
@@ -201,10 +216,11 @@ class PoolCopies:
             return True
         return self._held.put(HeldCopy(client_id, holder, instance, version, value, self._clock.monotonic()))
 
-    def _move(self, holder: str, client_id: str, places: bytes) -> bool:
-        """Let a session go on at other places; return False without a copy of it."""
+    def _move(self, holder: str, client_id: str, row: PlacesRow) -> bool:
+        """Let a session go on at other places, unless later ones are known; return False without a copy of it."""
         copy = self._held.get(client_id)
         if copy is None or copy.holder != holder:
             return False
-        copy.places = places
+        if are_newer_places(row.number, version=copy.version, places_number=copy.places_number):
+            copy.places, copy.places_number = row.places, row.number
         return True

@@ -7,15 +7,18 @@ member that is the next to keep it. While there is no other member, nothing wait
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from fanout.pool.copies.absent_members import NotesForAbsent
 from fanout.pool.copies.copy_messages import (
     COPY_BYTES_MAX,
     COPY_PATH,
     CopyAnswer,
+    CopyRequest,
     CopyRow,
     PlacesRow,
     Row,
@@ -36,7 +39,9 @@ __all__ = ["ALONE_S", "SentCopies", "SentFigures"]
 ALONE_S: Final = 2.5
 """Time without a member that could keep a copy, after which sessions go on without one."""
 _CALL_S: Final = 1.0
-"""Time for one call."""
+"""Time for one call, beside that for its bytes."""
+_BYTES_PER_S: Final = 8 << 20
+"""A call has time for so many bytes a second: the longest one has 5 s."""
 _WINDOW_S: Final = 0.01
 """Shortest time from the beginning of one call to that of the next."""
 _ROWS_MAX: Final = 1_000
@@ -44,8 +49,6 @@ _BYTES_AT_ONCE: Final = 1 << 20
 """Bytes of the copies of one call; a longer copy goes alone."""
 _AGAIN_MAX: Final = 500
 """Sessions that are copied once more at a time."""
-_OUTDATED_MAX: Final = 100_000
-"""Ended sessions that a member is told of when it comes back."""
 _HEAD_BYTES: Final = 200
 _LOOK_S: Final = 0.05
 _AWAY_S: Final = 1.0
@@ -53,7 +56,9 @@ _AWAY_S: Final = 1.0
 _STEADY_S: Final = 2.0
 """Time without a change of members, after which copies go to the members whose turn it is."""
 _RETRY_S: Final = 1.0
-"""Time after which a session without a copy is copied once more."""
+"""Time after which sessions that nobody could keep are copied once more; twice as long each time that is in vain."""
+_RETRY_S_MAX: Final = 60.0
+"""Longest time between two such tries."""
 
 
 @dataclass(slots=True)
@@ -117,10 +122,11 @@ class _Sent:
 class _Outbox:
     """What waits to be sent to one member."""
 
+    task: asyncio.Task[None]
+    """Sends it."""
     copies: deque[_Copy] = field(default_factory=deque)
     places: dict[str, bytes] = field(default_factory=dict)
     """Client Identifier to the places at which its session goes on."""
-    task: asyncio.Task[None] | None = None
 
 
 class SentCopies:
@@ -146,13 +152,15 @@ class SentCopies:
         self._others = others
         self.copy_again: Callable[[Iterable[str]], None] = _nothing
         """Makes copies of sessions once more, and puts them."""
-        self.claim: Callable[[str, Epoch], None] = _claim_nothing
-        """Tells the others that a session is here since an epoch."""
+        self.claim: Callable[[Mapping[str, Epoch]], None] = _claim_nothing
+        """Tells the others that sessions are here, each since an epoch."""
         self._clock = clock
         self.copied = 0
         """Number of sessions of which another member keeps a copy."""
         self._unclaimed: dict[str, Epoch] = {}
-        """Since when sessions are here of which the others are not told yet."""
+        """Since when sessions are here of which the others are not told before their copies are kept."""
+        self._claims: dict[str, Epoch] = {}
+        """Of these, the ones that the others are told of at the end of this turn."""
         self._number = clock.now_ns() // 1000
         self._sent: dict[str, _Sent] = {}
         self._pending: dict[str, _Copy] = {}
@@ -170,11 +178,15 @@ class SentCopies:
         """Since when no member could keep a copy; None while one can."""
         self._moves_at_s: float | None = None
         """When copies go to the members whose turn it is; None while they are there."""
-        self._retry_at_s = 0.0
+        self._uncopied: dict[str, None] = {}
+        """Sessions that nobody could keep when they were copied last."""
+        self._retry_s = _RETRY_S
+        """Time from the next try with these to the one after that."""
+        self._retry_at_s = math.inf
         self._again: dict[str, None] = {}
         """Sessions that are to be copied once more."""
-        self._outdated: dict[str, dict[str, None]] = {}
-        """Member that was away, to sessions that have ended and of which it has a copy still."""
+        self._outdated = NotesForAbsent[None]()
+        """Sessions of which a member has a copy still that it is to forget once it can be told."""
 
     # For the server.
 
@@ -198,6 +210,7 @@ class SentCopies:
                 self._settle(copy, member=None)
             else:
                 self._place(copy)
+        self._tell_claims()
 
     def leave(self, client_id: str) -> None:
         """Leave the copy of a session where it is, and forget of it: the session is another member's."""
@@ -225,14 +238,13 @@ class SentCopies:
             if sent is None or client_id in self._pending or sent.member is None:
                 self._again[client_id] = None
                 continue
-            outbox = self._outbox(sent.member)
-            outbox.places[client_id] = places
-            self._wake(sent.member, outbox)
+            self._outbox(sent.member).places[client_id] = places
 
     # For the node.
 
     def came_from(self, client_id: str, member: str) -> None:
         """Note that a session came from a member, which keeps it as it gave it away."""
+        self._uncopied.pop(client_id, None)
         self._keep_at(self._sent.setdefault(client_id, _Sent()), member)
 
     def oldest_unconfirmed_s(self) -> float:
@@ -248,29 +260,30 @@ class SentCopies:
                 self._look()
         finally:
             for outbox in self._outboxes.values():
-                if outbox.task is not None:
-                    outbox.task.cancel()
+                outbox.task.cancel()
 
     # Its own.
 
     def _look(self) -> None:
         now_s = self._clock.monotonic()
         for outbox in self._outboxes.values():
-            if outbox.task is not None and outbox.task.done():
+            if outbox.task.done():
                 outbox.task.result()  # it has ended with an error: without this, all that waits would wait in silence
         self._look_at_members(now_s)
         members = self._members
         for member in members:
-            for client_id in self._outdated.pop(member, ()):
+            for client_id in self._outdated.pop(member):
                 kept = self._sent.get(client_id)
                 if client_id in self._pending:
-                    self._note_outdated(member, client_id)
+                    self._outdated.put(member, client_id, None)
                 elif kept is None or kept.member != member:
                     self._forget_at(member, client_id)
-        if members and now_s >= self._retry_at_s:
-            self._retry_at_s = now_s + _RETRY_S
-            alone = (client_id for client_id, sent in self._sent.items() if sent.member is None)
-            self._again |= dict.fromkeys(client_id for client_id in alone if client_id not in self._pending)
+        if not self._uncopied:
+            self._retry_s, self._retry_at_s = _RETRY_S, math.inf
+        elif members and now_s >= self._retry_at_s:
+            self._retry_at_s = now_s + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+            self._again |= dict.fromkeys(client_id for client_id in self._uncopied if client_id not in self._pending)
         homeless, self._homeless = self._homeless, {}
         for copy in homeless.values():
             if not self._is_newest(copy):  # what was released meanwhile has ended or replaced it
@@ -284,6 +297,12 @@ class SentCopies:
             for client_id in again:
                 del self._again[client_id]
             self.copy_again(client_id for client_id in again if client_id in self._sent)
+        self._tell_claims()
+
+    def _retry(self, *, after_s: float) -> None:
+        """Try with the sessions that nobody could keep after some time, and often at first."""
+        self._retry_s = _RETRY_S
+        self._retry_at_s = min(self._retry_at_s, self._clock.monotonic() + after_s)
 
     def _look_at_members(self, now_s: float) -> None:
         """Make the copies of a member that is away at others, and move copies once members have stopped to change.
@@ -295,7 +314,8 @@ class SentCopies:
         lost = {name for name, each in instances.items() if self._instances.get(name, each) != each}
         self._instances |= instances
         members = tuple(instances)
-        if members != self._members:
+        has_changed = members != self._members
+        if has_changed:
             for member in self._members:
                 self._away.setdefault(member, now_s)
             self._members, self._moves_at_s = members, now_s + _STEADY_S
@@ -304,10 +324,13 @@ class SentCopies:
                 self._away.pop(member, None)
         for member in [member for member, since_s in self._away.items() if now_s - since_s >= _AWAY_S]:
             del self._away[member]
+            self._instances.pop(member, None)
             lost.add(member)
         moves = self._moves_at_s is not None and now_s >= self._moves_at_s
         if moves:
             self._moves_at_s = None
+        if lost or has_changed:
+            self._retry(after_s=0.0)
         if not lost and not moves:
             return
         for client_id, sent in self._sent.items():
@@ -321,7 +344,7 @@ class SentCopies:
             member = self._sent[copy.client_id].member
             if member is None or member not in self._members:
                 if member is not None:
-                    self._note_outdated(member, copy.client_id)
+                    self._outdated.put(member, copy.client_id, None)
                 self._settle(copy, member=None)
                 return
         else:
@@ -333,9 +356,7 @@ class SentCopies:
             else:
                 self._homeless[copy.client_id] = copy
             return
-        outbox = self._outbox(member)
-        outbox.copies.append(copy)
-        self._wake(member, outbox)
+        self._outbox(member).copies.append(copy)
 
     def _go_on_without(self, copy: _Copy) -> None:
         """Let a session go on without a copy, as no member can keep it, or none has for long."""
@@ -351,6 +372,7 @@ class SentCopies:
 
     def _forget(self, client_id: str) -> None:
         sent = self._sent.pop(client_id, None)
+        self._uncopied.pop(client_id, None)
         if sent is not None:
             self._keep_at(sent, None)
 
@@ -359,22 +381,20 @@ class SentCopies:
         return keeper_of(client_id, [one for one in members if one not in sent.unable] if sent.unable else members)
 
     def _outbox(self, member: str) -> _Outbox:
+        """Return what waits to be sent to a member; it is sent as long as there is anything."""
         outbox = self._outboxes.get(member)
         if outbox is None:
-            outbox = self._outboxes[member] = _Outbox()
+            task = asyncio.create_task(self._send_all(member), name=f"session-copies-{member}")
+            outbox = self._outboxes[member] = _Outbox(task)
         return outbox
 
-    def _wake(self, member: str, outbox: _Outbox) -> None:
-        if outbox.task is None:
-            outbox.task = asyncio.create_task(self._send_all(member, outbox), name=f"session-copies-{member}")
-
-    async def _send_all(self, member: str, outbox: _Outbox) -> None:
-        loop = asyncio.get_running_loop()
+    async def _send_all(self, member: str) -> None:
+        loop, outbox = asyncio.get_running_loop(), self._outboxes[member]
         while outbox.copies or outbox.places:
             begun_s = loop.time()
             await self._send(member, outbox)
             await asyncio.sleep(max(0.0, begun_s + _WINDOW_S - loop.time()))
-        outbox.task = None
+        del self._outboxes[member]
 
     async def _send(self, member: str, outbox: _Outbox) -> None:
         """Make one call."""
@@ -393,18 +413,24 @@ class SentCopies:
         by_places: dict[bytes, list[str]] = {}
         for client_id, each in places.items():
             by_places.setdefault(each, []).append(client_id)
-        rows += [PlacesRow(each, tuple(client_ids)) for each, client_ids in by_places.items()]
-        body = encode_copy_request(rows)
+        rows += [PlacesRow(each, tuple(client_ids), self._next_number()) for each, client_ids in by_places.items()]
+        body = encode_copy_request(CopyRequest(self._others.instance, rows))
         self.figures.sent_total += len(copies) + len(places)
         self.figures.sent_bytes_total += len(body)
         try:
-            data = await self._others.call(member, COPY_PATH, body, timeout_s=_CALL_S, answer_bytes_max=COPY_BYTES_MAX)
+            data = await self._others.call(
+                member,
+                COPY_PATH,
+                body,
+                timeout_s=_CALL_S + len(body) / _BYTES_PER_S,
+                answer_bytes_max=COPY_BYTES_MAX,
+            )
             answer = decode_copy_answer(data)
         except (AskFailed, ValueError):
             self.figures.failed_total += 1
             self._again |= dict.fromkeys(places)
             for copy in copies:
-                self._note_outdated(member, copy.client_id)  # it may have come
+                self._outdated.put(member, copy.client_id, None)  # it may have come
                 if self._is_newest(copy):
                     sent = self._sent[copy.client_id]
                     unable = (*sent.unable, member)
@@ -430,13 +456,14 @@ class SentCopies:
                 self._place(copy)
             else:
                 self._settle(copy, member=None if copy.client_id in answer.newer else member)
+        self._tell_claims()
 
     def _settle(self, copy: _Copy, *, member: str | None) -> None:
         """Note what has become of the newest copy of a session, and release what waits for it."""
         unclaimed = self._unclaimed.get(copy.client_id)
         if unclaimed is not None and copy.epoch >= unclaimed:
             del self._unclaimed[copy.client_id]
-            self.claim(copy.client_id, unclaimed)
+            self._claims[copy.client_id] = unclaimed
         sent = self._sent[copy.client_id]
         former = sent.member
         del self._pending[copy.client_id]
@@ -444,39 +471,46 @@ class SentCopies:
             self._forget(copy.client_id)
         else:
             self._keep_at(sent, member)
+            if member is None:
+                self._uncopied[copy.client_id] = None
+                self._retry_at_s = min(self._retry_at_s, self._clock.monotonic() + self._retry_s)
+            elif copy.client_id in self._uncopied:  # a member has room
+                del self._uncopied[copy.client_id]
+                self._retry(after_s=_RETRY_S)
             if former is not None and former != member:
                 if former in self._members:
                     self._forget_at(former, copy.client_id)
                 else:
-                    self._note_outdated(former, copy.client_id)
+                    self._outdated.put(former, copy.client_id, None)
             if member is not None and self._moves_at_s is None and member != self._keeper_of(copy.client_id, sent):
                 self._again[copy.client_id] = None
         copy.release()
 
     def _forget_at(self, member: str, client_id: str) -> None:
         """Let a member forget a copy that another one keeps by now; nothing waits for that."""
-        outbox = self._outbox(member)
         epoch = self._ledger.epoch_of(client_id)
-        outbox.copies.append(_Copy(client_id, None, None, self._clock.monotonic(), epoch))
-        self._wake(member, outbox)
+        self._outbox(member).copies.append(_Copy(client_id, None, None, self._clock.monotonic(), epoch))
 
-    def _note_outdated(self, member: str, client_id: str) -> None:
-        """Note that a member has a copy that it is to forget once it can be told."""
-        outdated = self._outdated.setdefault(member, {})
-        if len(outdated) < _OUTDATED_MAX:
-            outdated[client_id] = None
+    def _tell_claims(self) -> None:
+        """Tell the others of the sessions whose copies are kept by now, all of them at once."""
+        if self._claims:
+            claims, self._claims = self._claims, {}
+            self.claim(claims)
 
     def _is_newest(self, copy: _Copy) -> bool:
         return self._pending.get(copy.client_id) is copy
 
     def _version(self, copy: _Copy) -> CopyVersion:
+        return CopyVersion(copy.epoch, self._next_number())
+
+    def _next_number(self) -> int:
         self._number += 1
-        return CopyVersion(copy.epoch, self._number)
+        return self._number
 
 
 def _nothing(client_ids: Iterable[str]) -> None:
     pass
 
 
-def _claim_nothing(client_id: str, epoch: Epoch) -> None:
+def _claim_nothing(epochs: Mapping[str, Epoch]) -> None:
     pass

@@ -202,6 +202,10 @@ class Others(Protocol):
     """The other members."""
 
     @property
+    def instance(self) -> str:
+        """The process of this member, as the others hear it."""
+
+    @property
     def are_known(self) -> bool:
         """Whether `states` has all of them, however they are; False while the node starts."""
 

@@ -143,7 +143,7 @@ class SessionPool:
         if is_copied:
             self._claim_copied(client_id, epoch)
         else:
-            self.claim(client_id, epoch)
+            self.claim({client_id: epoch})
 
     def epoch_of(self, client_id: str) -> Epoch:
         """Return since when the session of a client is this node's."""
@@ -293,16 +293,16 @@ class SessionPool:
 
     # Its own: what begins here is told to the others.
 
-    def claim(self, client_id: str, epoch: Epoch) -> None:
-        """Tell the others that a session is here since an epoch."""
+    def claim(self, epochs: Mapping[str, Epoch]) -> None:
+        """Tell the others that sessions are here, each since an epoch."""
         for other in self.others.states():
             if not other.is_dead:
-                self._claim_at(other.name, SessionQuestion(client_id, epoch))
+                self.claim_at(other.name, epochs)
 
     def _claim_copied(self, client_id: str, epoch: Epoch) -> None:
         """Tell the others that a session is here since an epoch, once it is copied: the claim ends former copies."""
         if self.copies is None:
-            self.claim(client_id, epoch)
+            self.claim({client_id: epoch})
         else:
             self.copies.claim_when_kept(client_id, epoch)
 

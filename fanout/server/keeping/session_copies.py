@@ -16,7 +16,7 @@ from fanout.mqtt.delivery import SendState
 from fanout.replica.recent import Found, Place, RecentUpdates, message_digest
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
-from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places
+from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places, has_qos_2
 from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
@@ -32,7 +32,6 @@ LOOK_S: Final = 0.1
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
 _REFRESH: Final = 4
 """A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
-_QOS_2: Final = 2
 
 _Step = tuple[SharedInflight, int]
 """What sessions in step have in common: the log, and up to where it is acknowledged."""
@@ -369,9 +368,11 @@ class _Places:
 
 def _is_exact(session: Session, in_flight: Iterable[tuple[int, Message, SendState]]) -> bool:
     """Return whether messages at QoS 2 go to a session, or are under way in either direction."""
-    if session.audience is not None and session.audience.qos_max == _QOS_2:
-        return True
-    return bool(session.receiver.unreleased) or any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
+    return has_qos_2(
+        qos_max=0 if session.audience is None else session.audience.qos_max,
+        unreleased=session.receiver.unreleased,
+        states=(state for _, _, state in in_flight),
+    )
 
 
 def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:

@@ -11,7 +11,7 @@ The bytes come from another process, so a reader believes nothing: each length i
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ __all__ = [
     "decode_places",
     "encode_copy",
     "encode_places",
+    "has_qos_2",
     "read_needs",
     "with_in_flight",
 ]
@@ -47,6 +48,7 @@ _U16: Final = struct.Struct("!H")
 _U32: Final = struct.Struct("!I")
 _CONNECTED: Final = 1
 _EXACT: Final = 2
+_QOS_2: Final = 2
 _STATES: Final = (SendState.AWAIT_PUBACK, SendState.AWAIT_PUBREC)
 _QOS: Final = {SendState.AWAIT_PUBACK: 1, SendState.AWAIT_PUBREC: 2}
 
@@ -86,6 +88,17 @@ class SessionCopy(NamedTuple):
     name."""
     in_flight: tuple[CopiedMessage, ...] = ()
     """Messages in flight that are in a stream, in order."""
+
+
+def has_qos_2(*, qos_max: int, unreleased: Sized, states: Iterable[SendState]) -> bool:
+    """Return whether messages at QoS 2 go to a session, or are under way in either direction.
+
+    Args:
+        qos_max: Highest Maximum QoS of its subscriptions; 0 without any.
+        unreleased: Packet Identifiers of messages of its client that wait for PUBREL.
+        states: Packets that its messages in flight wait for.
+    """
+    return qos_max == _QOS_2 or len(unreleased) > 0 or any(state is not SendState.AWAIT_PUBACK for state in states)
 
 
 def encode_places(places: Mapping[str, Place]) -> bytes:

@@ -13,6 +13,7 @@ from fanout.pool.copies.copy_messages import (
     COPY_BYTES_MAX,
     DOCUMENT_BYTES_MAX,
     CopyAnswer,
+    CopyRequest,
     CopyRow,
     InheritRequest,
     PlacesRow,
@@ -34,9 +35,12 @@ EPOCHS = st.builds(Epoch, st.integers(0, (1 << 62) - 1), NODES) | st.just(NO_EPO
 VERSIONS = st.builds(CopyVersion, EPOCHS, st.integers(0, (1 << 62) - 1))
 ROWS = st.lists(
     st.builds(CopyRow, TEXTS, VERSIONS, st.none() | st.binary(max_size=50))
-    | st.builds(PlacesRow, st.binary(max_size=50), st.lists(TEXTS, max_size=4).map(tuple)),
+    | st.builds(
+        PlacesRow, st.binary(max_size=50), st.lists(TEXTS, max_size=4).map(tuple), st.integers(0, (1 << 62) - 1)
+    ),
     max_size=5,
 )
+COPIES = st.builds(CopyRequest, TEXTS, ROWS)
 ANSWERS = st.builds(
     CopyAnswer, st.dictionaries(TEXTS, EPOCHS, max_size=3), *[st.lists(TEXTS, max_size=3).map(tuple)] * 3
 )
@@ -46,10 +50,16 @@ REQUESTS = st.builds(
 DECODERS = (decode_copy_request, decode_copy_answer, decode_inherit_request, decode_inherit_answer)
 
 
-@given(ROWS)
-def test_copy_request_is_read_as_written(rows: list[CopyRow | PlacesRow]) -> None:
-    """COPY brings the rows in their order."""
-    assert decode_copy_request(encode_copy_request(rows)) == rows
+@given(COPIES)
+def test_copy_request_is_read_as_written(request: CopyRequest) -> None:
+    """COPY says which process sends it, and brings the rows in their order."""
+    assert decode_copy_request(encode_copy_request(request)) == request
+
+
+def test_copy_request_of_another_form_is_refused() -> None:
+    """A member of another version sends one: its rows are not read as if they were of this form."""
+    with pytest.raises(ValueError, match="form"):
+        decode_copy_request(b"\x01" + encode_copy_request(CopyRequest("i", []))[1:])
 
 
 @given(ANSWERS)
@@ -70,10 +80,10 @@ def test_inherit_answer_is_read_as_written(rights: list[Right]) -> None:
     assert decode_inherit_answer(encode_inherit_answer(rights)) == rights
 
 
-@given(ROWS, st.data())
-def test_cut_copy_request_is_refused(rows: list[CopyRow | PlacesRow], data: st.DataObject) -> None:
+@given(COPIES, st.data())
+def test_cut_copy_request_is_refused(request: CopyRequest, data: st.DataObject) -> None:
     """A COPY that ends early, or has bytes behind it, is none."""
-    whole = encode_copy_request(rows)
+    whole = encode_copy_request(request)
     with pytest.raises(ValueError):  # noqa: PT011
         decode_copy_request(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(ValueError, match="behind"):
@@ -88,12 +98,12 @@ def test_foreign_bytes_are_refused(decode: Callable[[bytes], object], data: byte
         decode(data)
 
 
-@given(ROWS, ANSWERS, REQUESTS, st.data())
+@given(COPIES, ANSWERS, REQUESTS, st.data())
 def test_damaged_messages_are_refused(
-    rows: list[CopyRow | PlacesRow], answer: CopyAnswer, request: InheritRequest, data: st.DataObject
+    copies: CopyRequest, answer: CopyAnswer, request: InheritRequest, data: st.DataObject
 ) -> None:
     """A message with one byte of another value is read as another one, or raises ValueError."""
-    encoded = (encode_copy_request(rows), encode_copy_answer(answer), encode_inherit_request(request))
+    encoded = (encode_copy_request(copies), encode_copy_answer(answer), encode_inherit_request(request))
     for decode, whole in zip(DECODERS, encoded, strict=False):
         at, value = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 255))
         with contextlib.suppress(ValueError):

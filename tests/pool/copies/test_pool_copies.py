@@ -52,6 +52,11 @@ class Others:
         self._network = network
         self._node = node
 
+    @property
+    def instance(self) -> str:
+        """Process of the member itself."""
+        return self._network.states[self._node].instance
+
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
         return [state for name, state in self._network.states.items() if name != self._node]
@@ -149,12 +154,13 @@ class Member:
         if names := [one for one in client_ids if one in self.sessions]:
             self.put(names)
 
-    def _claim(self, client_id: str, epoch: Epoch) -> None:
-        self.claims.append((client_id, epoch))
-        for member in self.network.members.values():
-            if member is not self and not self.network.states[member.node].is_silent:
-                member.copies.claimed(client_id, epoch)
-                member.ledger.yield_to(SessionQuestion(client_id, epoch))
+    def _claim(self, epochs: Mapping[str, Epoch]) -> None:
+        for client_id, epoch in epochs.items():
+            self.claims.append((client_id, epoch))
+            for member in self.network.members.values():
+                if member is not self and not self.network.states[member.node].is_silent:
+                    member.copies.claimed(client_id, epoch)
+                    member.ledger.yield_to(SessionQuestion(client_id, epoch))
 
     def _claim_at(self, name: str, epochs: Mapping[str, Epoch]) -> None:
         for client_id, epoch in epochs.items():

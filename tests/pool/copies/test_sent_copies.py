@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from fanout.pool.copies.copy_messages import CopyAnswer, CopyRow, decode_copy_request, encode_copy_answer
+from fanout.pool.copies.copy_messages import CopyAnswer, PlacesRow, decode_copy_request, encode_copy_answer
 from fanout.pool.copies.sent_copies import SentCopies
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.ledger import SessionLedger
@@ -31,7 +31,7 @@ class _Host:
 class Pool:
     """Two other members that keep every copy, and the sessions of this one."""
 
-    are_known, is_isolated, isolated_after_s = True, False, 2.0
+    instance, are_known, is_isolated, isolated_after_s = "a-1", True, False, 2.0
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -43,6 +43,12 @@ class Pool:
         """Members that answer no call."""
         self.full: set[str] = set()
         """Members without room."""
+        self.made: Counter[str] = Counter()
+        """How often each session was copied."""
+        self.places: list[PlacesRow] = []
+        """Places that came."""
+        self.timeouts_s: list[float] = []
+        """Time that each call had."""
         self.looks = 0
         ledger = SessionLedger(node="a", host=cast("SessionHost", _Host()), clock=self.clock)
         self.copies = SentCopies(ledger, others=self, clock=self.clock)
@@ -64,11 +70,14 @@ class Pool:
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Keep copies, and forget those of sessions that are elsewhere."""
+        self.timeouts_s.append(timeout_s)
         if name in self.failing:
             raise AskFailed(AskFailure.UNREACHABLE)
         full: list[str] = []
-        for row in decode_copy_request(body):
-            assert isinstance(row, CopyRow)
+        for row in decode_copy_request(body).rows:
+            if isinstance(row, PlacesRow):
+                self.places.append(row)
+                continue
             if name in self.full and row.value is not None:
                 full.append(row.client_id)
                 continue
@@ -78,6 +87,8 @@ class Pool:
 
     def put(self, client_ids: Iterable[str]) -> None:
         """Copy sessions."""
+        client_ids = list(client_ids)
+        self.made.update(client_ids)
         self.copies.put(dict.fromkeys(client_ids, b"session"), done=lambda: None)
 
     async def pass_time(self, seconds: float) -> None:
@@ -230,3 +241,48 @@ async def test_a_member_that_was_away_forgets_what_another_one_keeps_by_now() ->
         await wait_until(lambda: ended not in pool.kept["c"], 10)
         pool.instances["b"] = instance
         await wait_until(lambda: ended not in pool.kept["b"], 10)
+
+
+async def test_sessions_that_nobody_can_keep_are_tried_again_ever_less_often() -> None:
+    """Their copies are made whole each time; once there is room, or the members change, they are tried often again."""
+    async with running_pool() as pool:
+        pool.full |= {"b", "c"}
+        pool.put(CLIENTS[:5])
+        await wait_until(lambda: pool.copies.copied == len(CLIENTS) - 5, 10)
+        pool.made.clear()
+        for _ in range(16):
+            await pool.pass_time(1.0)
+        assert 4 <= pool.made[CLIENTS[0]] <= 5  # after 1, 2, 4 and 8 s, where each second would be 16
+        pool.made.clear()
+        instance = pool.instances.pop("c")
+        await pool.look()
+        pool.instances["c"] = instance
+        await pool.look()
+        await wait_until(lambda: pool.made[CLIENTS[0]] > 0, 10)
+        pool.full.clear()
+        pool.put(CLIENTS[:1])  # it has room: the others do not wait for the end of a long pause
+        await wait_until(lambda: pool.copies.copied >= len(CLIENTS) - 4, 10)
+        await pool.pass_time(1.5)
+        await wait_until(lambda: pool.copies.copied == len(CLIENTS), 10)
+
+
+async def test_a_long_copy_has_time_for_its_bytes() -> None:
+    """A second, and one more for each 8 MiB."""
+    async with running_pool() as pool:
+        assert max(pool.timeouts_s) < 1.1
+        kept = asyncio.Event()
+        pool.copies.put({"long": bytes(16 << 20)}, done=kept.set)
+        async with asyncio.timeout(10):
+            await kept.wait()
+        assert 3.0 <= max(pool.timeouts_s) < 3.1
+
+
+async def test_places_have_ascending_numbers() -> None:
+    """So that a member can tell which came too late."""
+    async with running_pool() as pool:
+        pool.copies.put_places(b"first", CLIENTS[:1])
+        await wait_until(lambda: len(pool.places) == 1, 10)
+        pool.copies.put_places(b"second", CLIENTS[:1])
+        await wait_until(lambda: len(pool.places) == 2, 10)
+        assert [row.places for row in pool.places] == [b"first", b"second"]
+        assert pool.places[0].number < pool.places[1].number

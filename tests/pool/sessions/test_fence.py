@@ -29,6 +29,7 @@ class Member:
         self.clock = ManualClock()
         self.is_isolated = False
         self.isolated_after_s = 2.0
+        self.instance = "process"
         self.others: Sequence[OtherMemberState] = (OtherMemberState("b", is_silent=False, is_dead=False),)
         self.sessions = {"x", "y"}
         self.newer_elsewhere: set[str] = set()

@@ -174,6 +174,7 @@ class Member:
     # Others.
 
     isolated_after_s = 60.0
+    instance = "process"
 
     @property
     def are_known(self) -> bool:

@@ -1,0 +1,49 @@
+"""Notes for members that are away: what each is told of sessions when it is back."""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+__all__ = ["NotesForAbsent"]
+
+_NOTES_MAX: Final = 100_000
+"""Notes for all members together, as many as the ledger remembers of sessions that are elsewhere."""
+
+_Note = TypeVar("_Note")
+
+
+class NotesForAbsent(Generic[_Note]):
+    """Notes by member and Client Identifier; where there are too many, the first member's oldest go."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._notes: dict[str, dict[str, _Note]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return the number of notes."""
+        return self._count
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Members for which there are notes."""
+        return tuple(self._notes)
+
+    def put(self, member: str, client_id: str, note: _Note) -> None:
+        """Note something of a session for a member, in place of what was noted of it before."""
+        notes = self._notes.setdefault(member, {})
+        self._count += client_id not in notes
+        notes[client_id] = note
+        if self._count > _NOTES_MAX:
+            first = next(iter(self._notes))
+            oldest = self._notes[first]
+            del oldest[next(iter(oldest))]
+            self._count -= 1
+            if not oldest:
+                del self._notes[first]
+
+    def pop(self, member: str) -> dict[str, _Note]:
+        """Forget what is noted for a member, and return it by Client Identifier."""
+        notes = self._notes.pop(member, {})
+        self._count -= len(notes)
+        return notes
