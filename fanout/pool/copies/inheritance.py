@@ -36,8 +36,12 @@ __all__ = ["CALL_S", "HERE", "STALE_S", "Heirs", "Inheritance", "InheritanceFigu
 HERE: Final = "here"
 """What `Heirs.inherit` says of a session that goes on."""
 _LOOK_S: Final = 0.05
-_AT_ONCE: Final = 250
-"""Sessions that are asked for, and go on, in one turn: some ten milliseconds each."""
+_TURN_S: Final = 0.05
+"""What sessions that go on may take of one turn of the event loop: who is busy for long is taken for silent."""
+_FEW: Final = 25
+"""Sessions that go on in the first turn; it shows how many do so in the next."""
+_AT_ONCE_MAX: Final = 250
+"""Sessions that are asked for, and go on, in one turn at most."""
 _BYTES_AT_ONCE: Final = DOCUMENT_BYTES_MAX // 2
 """Bytes of the request for them beyond which it takes no more: one Client Identifier has up to 390,000 in JSON."""
 CALL_S: Final = 1.0
@@ -142,6 +146,7 @@ class Inheritance:
         """Clients whose newest session could not go on here, oldest first."""
         self._given_task: asyncio.Task[None] | None = None
         self._given_at_s = 0.0
+        self._at_once = _FEW
 
     def answer_take(self, client_id: str) -> Answer | None:
         """Return what the copy of a client's session says to who looks for the session; None for nothing."""
@@ -249,7 +254,7 @@ class Inheritance:
         begun_s, figures = self._clock.monotonic(), self.figures
         before = figures.inherited_total, figures.lost_total
         while True:
-            part = _first(self._held.of(holder, instance))
+            part = self._first(self._held.of(holder, instance))
             if not part:
                 break
             if not await self._inherit(holder, instance, part):
@@ -291,6 +296,7 @@ class Inheritance:
         answers = await asyncio.gather(*(self._ask(name, body, len(copies)) for name in living))
         if any(answer is None for answer in answers) or self._others.is_isolated:
             return False
+        begun_s = self._clock.monotonic()
         rights = [[each[index] for each in answers if each is not None] for index in range(len(copies))]
         alone_s = self._alone.get((holder, instance), float("-inf"))
         chosen: dict[bool, list[HeldCopy]] = {False: [], True: []}
@@ -310,6 +316,7 @@ class Inheritance:
                     self._note_lost(copy, became)
         if here:
             self._claim(here)
+        self._pace(len(copies), self._clock.monotonic() - begun_s)
         return asks_holder or not any(Right.LIVES in each for each in rights)
 
     def _go_on(self, copy: HeldCopy) -> Epoch:
@@ -344,9 +351,25 @@ class Inheritance:
             if its not in self._gone and process in (None, its):
                 process = its
                 found.append(copy)
-                if len(found) == _AT_ONCE:
+                if len(found) == self._at_once:
                     break
-        return _first(found)
+        return self._first(found)
+
+    def _first(self, copies: Iterable[HeldCopy]) -> list[HeldCopy]:
+        """Return the first copies, as many as one request and one turn have room for."""
+        part: list[HeldCopy] = []
+        size = 0
+        for copy in islice(copies, self._at_once):
+            part.append(copy)
+            size += 100 + 6 * len(copy.client_id)
+            if size > _BYTES_AT_ONCE:
+                break
+        return part
+
+    def _pace(self, sessions: int, took_s: float) -> None:
+        """Have as many sessions go on in the next turn as it has time for, after these took so many seconds."""
+        fitting = int(sessions * _TURN_S / took_s) if took_s > 0 else _AT_ONCE_MAX
+        self._at_once = max(1, min(fitting, 2 * self._at_once, _AT_ONCE_MAX))
 
     async def _ask(self, name: str, body: bytes, count: int) -> list[Right] | None:
         try:
@@ -357,15 +380,3 @@ class Inheritance:
         except (AskFailed, ValueError):
             return None
         return rights if len(rights) == count else None
-
-
-def _first(copies: Iterable[HeldCopy]) -> list[HeldCopy]:
-    """Return the first copies, as many as one request has room for."""
-    part: list[HeldCopy] = []
-    size = 0
-    for copy in islice(copies, _AT_ONCE):
-        part.append(copy)
-        size += 100 + 6 * len(copy.client_id)
-        if size > _BYTES_AT_ONCE:
-            break
-    return part

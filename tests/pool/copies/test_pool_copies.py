@@ -87,6 +87,10 @@ class Member:
         self.lacks_history = False
         self.claims: list[tuple[str, Epoch]] = []
         self.is_stale: list[bool] = []
+        self.takes_s = 0.0
+        """Seconds that a session takes to go on."""
+        self.turns: list[int] = []
+        """Number of sessions that have gone on together, each time."""
         others = Others(network, node)
         self.ledger = SessionLedger(node=node, host=self, clock=network.clock)  # type: ignore[arg-type]  # what is used
         self.copies = PoolCopies(
@@ -129,7 +133,9 @@ class Member:
         return not self.lacks_history
 
     def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
-        """Go on with sessions."""
+        """Go on with sessions, each of which takes some time."""
+        self.network.clock.advance(self.takes_s * len(copies))
+        self.turns.append(len(copies))
         self.is_stale.append(is_stale)
         self.inherited += [copy.client_id for copy in copies if copy.client_id not in self.refuses]
         self.sessions |= {*self.inherited}
@@ -296,6 +302,20 @@ async def test_sessions_of_a_dead_member_go_on_at_their_keepers(network: Network
     assert a.sessions == names
     change(network, "a", is_silent=False, is_dead=False)
     await wait_until(lambda: not a.sessions, what="the holder ends its sessions")
+
+
+@pytest.mark.parametrize(("takes_s", "turns"), [(0.0, [25, 50, 100, 200, 25]), (0.005, [25] + [10] * 37 + [5])])
+async def test_as_many_sessions_go_on_in_a_turn_as_it_has_time_for(
+    network: Network, takes_s: float, turns: list[int]
+) -> None:
+    """A member that is busy for long would be taken for silent: a turn of the event loop has 50 ms for them."""
+    a, b = Member(network, "a"), Member(network, "b", bytes_max=1 << 20)
+    a.begin(*(f"c-{number}" for number in range(400)))
+    await settled(a)
+    b.takes_s = takes_s
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+    await wait_until(lambda: len(b.inherited) == 400, what="all sessions")
+    assert b.turns == turns
 
 
 async def test_nobody_goes_on_while_another_member_hears_the_holder(network: Network) -> None:
