@@ -79,9 +79,9 @@ def main() -> None:
     machine = _machine()
     with tempfile.TemporaryDirectory(prefix="fanout-bytecode-") as bytecode:
         # As installed programs do, a node starts from compiled code, whatever this environment says; its first start
-        # compiles.
+        # compiles, unless the environment says where to find such code.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", bytecode)
         report = arguments.run(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(report.table())

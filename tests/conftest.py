@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 import fanout
+from tests.support.examples import begin_long_run
 from tests.support.mosquitto import Mosquitto, find_mosquitto
 
 KINDS = {
@@ -36,10 +37,12 @@ That is half of the time of all. The process with the longer half is the last to
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer to run what is long by nature."""
-    parser.addoption("--long", action="store_true", help="also run what is marked long: before a release")
+    parser.addoption(
+        "--long", action="store_true", help="also run what is marked long, and all examples: before a release"
+    )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end a run as Ctrl-C does, in each process of it, and examples of Hypothesis take their time.
 
     So fixtures are torn down and no server stays behind; and what a property says of values does not fail because the
@@ -48,6 +51,8 @@ def pytest_configure() -> None:
     _check_compiled()
     settings.register_profile("no-deadline", deadline=None)
     settings.load_profile("no-deadline")
+    if config.getoption("--long"):
+        begin_long_run()
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what it starts in the background ignore SIGINT
         signal.signal(number, signal.default_int_handler)
 

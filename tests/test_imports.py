@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -79,13 +80,25 @@ def test_the_architecture_names_every_part() -> None:
     assert [part for part in sorted(parts) if f"\n| `fanout.{part}` | " not in page] == []
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the source of a module; each is read and parsed once."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports_in(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return the import statements of a module, for types and inside functions included."""
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(path: Path) -> set[str]:
     """Return the modules that a module imports, as full names."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in imports_in(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             names.add(node.module or "")
     return names
@@ -96,16 +109,17 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
+@functools.cache
 def import_graph() -> dict[str, set[str]]:
     """Return for each module those that it imports, for types and inside functions included."""
     paths = {name_of(path): path for path in modules()}
     graph: dict[str, set[str]] = {}
     for name, path in paths.items():
         found: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in imports_in(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 whole = {f"{node.module}.{alias.name}" for alias in node.names}
                 found |= {each if each.removeprefix("fanout.") in paths else node.module or "" for each in whole}
         graph[name] = {each.removeprefix("fanout.") for each in found if each.startswith("fanout.")} & paths.keys()
@@ -180,7 +194,7 @@ def test_imports_run_one_way(path: Path) -> None:
 
 def is_core(path: Path) -> bool:
     """Say whether a module belongs to a core part, or says "(core)" in the first paragraph of its docstring."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    docstring = ast.get_docstring(parsed(path)) or ""
     return part_of(path) in CORE or re.search(r"\([^)]*\bcore\b", docstring.partition("\n\n")[0]) is not None
 
 
@@ -195,9 +209,8 @@ def test_core_has_no_input_or_output(path: Path) -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_public_names_are_listed(path: Path) -> None:
     """Every module with definitions has `__all__`, and every name in it exists."""
-    text = path.read_text()
     if path.name == "__main__.py" or not any(
-        isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Assign) for node in ast.parse(text).body
+        isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Assign) for node in parsed(path).body
     ):
         return
     if part_of(path) == "reports":

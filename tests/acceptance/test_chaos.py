@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_whole_runs import run
+from tests.support.benches import run_bench
 from tests.support.nodes import processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(600)]
@@ -19,7 +19,7 @@ def test_a_chaos_run_finds_nothing(tmp_path: Path) -> None:
     """Done when: a run ends with equal replicas, honest readiness, no value twice, bounded memory, and nothing left."""
     document, kept = tmp_path / "chaos.json", tmp_path / "kept"
     arguments = ("--minutes", "0.35", "--seed", "66", "--skip-reports", "--json", document, "--keep", kept)
-    answer = run("-m", "bench", "chaos", *arguments)
+    answer = run_bench("chaos", *arguments, timeout_s=580)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     (outcome,) = json.loads(document.read_text())["seeds"]
     assert outcome["passed"]
@@ -38,7 +38,7 @@ def test_many_seeds_find_nothing(tmp_path: Path) -> None:
     """The same for a minute of faults with each of twenty seeds, and with reports on the logs."""
     document, kept = tmp_path / "chaos.json", tmp_path / "kept"
     arguments = ("--minutes", "1", "--seeds", str(SEEDS), "--json", document, "--keep", kept)
-    answer = run("-m", "bench", "chaos", *arguments, deadline_s=7000)
+    answer = run_bench("chaos", *arguments, timeout_s=7000)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     outcomes = json.loads(document.read_text())["seeds"]
     assert [outcome["findings"] for outcome in outcomes] == [[]] * SEEDS

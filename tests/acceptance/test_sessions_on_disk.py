@@ -13,6 +13,7 @@ import pytest
 
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
+from tests.support.examples import examples
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient, ServerClosed
@@ -113,20 +114,21 @@ async def test_kills_in_a_stream_lose_and_double_nothing(patient: Mosquitto, nod
 async def test_kills_at_any_moment_beside_clients_that_come_and_go(patient: Mosquitto, nodes: Nodes, seed: int) -> None:
     """At QoS 2 each number comes once and in order; at QoS 1 none is lost. Subscriptions change meanwhile."""
     draw = Random(seed)
+    each = examples(900)
     node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
     await node.begin()
     readers = [Reader(node, f"c{number}", qos=1 + number % 2, leaves=Random(draw.random())) for number in range(8)]
     reading = [asyncio.create_task(reader.run()) for reader in readers]
     await wait_until(lambda: all(reader.sessions_begun for reader in readers), what="subscriptions")
     for round_ in range(6):
-        sending = asyncio.create_task(publish(patient, 500 * round_, 500 * round_ + 500))
-        mark = 500 * round_ + draw.randrange(1, 450)
+        sending = asyncio.create_task(publish(patient, each * round_, each * (round_ + 1)))
+        mark = each * round_ + draw.randrange(1, each - 20)
         await wait_until(partial(any_has, readers, mark), what="messages")
         await asyncio.to_thread(node.kill)
         await node.begin()
         await sending
     try:
-        expected = [b"%d" % number for number in range(3000)]
+        expected = [b"%d" % number for number in range(6 * each)]
         wanted = set(expected)
         await wait_until(lambda: all(wanted <= set(reader.received) for reader in readers), 30, what="all messages")
         assert [reader.received == expected for reader in readers[1::2]] == [True] * 4
@@ -158,16 +160,17 @@ async def through_a_stream(patient: Mosquitto, node: LiveNode, ends: Sequence[Ca
     for task in reading[5:]:  # they stay away until the end
         task.cancel()
     await asyncio.gather(*reading[5:], return_exceptions=True)
+    each = examples(1_800)
     for round_, end in enumerate(ends):
-        first = 1000 * round_
-        sending = asyncio.create_task(publish(patient, first, first + 1000))
-        await wait_until(partial(readers[0].has, first + 100), what="messages")
+        first = each * round_
+        sending = asyncio.create_task(publish(patient, first, first + each))
+        await wait_until(partial(readers[0].has, first + 50), what="messages")
         await asyncio.to_thread(end)
         await node.begin()
         await sending
     reading[5:] = [asyncio.create_task(reader.run()) for reader in readers[5:]]
     try:
-        count = 1000 * len(ends)
+        count = each * len(ends)
         expected = [b"%d" % number for number in range(count)]
         await wait_until(lambda: all(reader.has(count) for reader in readers), 30, what="all messages")
         assert [reader.received == expected for reader in readers] == [True] * 10

@@ -13,7 +13,17 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.identity import Credentials
 
-__all__ = ["TOPICS", "ManualClock", "as_logger", "cheap_hash", "credentials", "filters", "obviously_matches", "seen"]
+__all__ = [
+    "TOPICS",
+    "ManualClock",
+    "as_logger",
+    "cheap_hash",
+    "credentials",
+    "filters",
+    "obviously_matched",
+    "obviously_matches",
+    "seen",
+]
 
 _CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
@@ -80,6 +90,12 @@ def obviously_matches(topic_filter: str, topic: str) -> bool:
     if topic.startswith("$") and topic_filter[0] in "+#":
         return False
     return _levels_match(topic_filter.split("/"), topic.split("/"))
+
+
+@functools.cache
+def obviously_matched(topic_filter: str) -> frozenset[str]:
+    """Return those of `TOPICS` that the filter matches; each filter is tried with each topic once."""
+    return frozenset(topic for topic in TOPICS if obviously_matches(topic_filter, topic))
 
 
 def _levels_match(filter_levels: list[str], levels: list[str]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench.processes import find_mosquitto
+from tests.support.benches import run_bench
 
 pytestmark = [
     pytest.mark.mosquitto,
@@ -21,8 +21,7 @@ pytestmark = [
 def measure(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
     """Run one benchmark once on each side and return its results; every delivery must have arrived."""
     path = tmp_path / "results.json"
-    command = [sys.executable, "-m", "bench", *arguments, "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
+    done = run_bench(*arguments, "--runs", "1", "--json", path)
     assert done.returncode == 0, done.stderr
     document = json.loads(path.read_text())
     assert document["bench"] == arguments[0]
@@ -75,22 +74,10 @@ os.execv({mosquitto!r}, ["mosquitto", "-c", config])
 """
 
 
-def test_flashmq_is_a_further_peer_where_its_binary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its place is taken by a Mosquitto that gets the same settings, since no package index has a FlashMQ."""
-    binary = tmp_path / "flashmq"
-    binary.write_text(_STAND_IN.format(python=sys.executable, mosquitto=find_mosquitto()))
-    binary.chmod(0o755)
-    monkeypatch.setenv("FLASHMQ", str(binary))
-    results = measure(tmp_path, "steady", "--subscribers", "2", "--samples", "1", "--rate", "500", "--seconds", "0.2")
-
-    assert servers(results) == ["ours", "bridge", "FlashMQ bridge"]
-
-
 def test_a_flashmq_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes figures without it for figures beside it."""
     monkeypatch.setenv("FLASHMQ", str(tmp_path / "flashmq"))
-    command = [sys.executable, "-m", "bench", "light", "--runs", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = run_bench("light", "--runs", "1", timeout_s=60)
 
     assert done.returncode != 0
     assert f"FLASHMQ names '{tmp_path / 'flashmq'}', which is no program" in done.stderr
@@ -132,12 +119,19 @@ def test_durable_sessions_are_measured_with_and_without_a_disk(tmp_path: Path) -
     assert servers(results) == ["ours, values on disk", "ours, sessions on disk too"]
 
 
-def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:
-    """Every update reaches every subscriber, and latencies are in order."""
+def test_steady_takes_latencies_and_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every update reaches every subscriber, and latencies are in order. FlashMQ is a further peer where it is named.
+
+    Its place is taken by a Mosquitto that gets the same settings, since no package index has a FlashMQ.
+    """
+    binary = tmp_path / "flashmq"
+    binary.write_text(_STAND_IN.format(python=sys.executable, mosquitto=find_mosquitto()))
+    binary.chmod(0o755)
+    monkeypatch.setenv("FLASHMQ", str(binary))
     options = ["--subscribers", "5", "--samples", "2", "--rate", "500", "--seconds", "0.4"]
     results = measure(tmp_path, "steady", *options)
 
-    assert servers(results) == ["ours", "bridge"]
+    assert servers(results) == ["ours", "bridge", "FlashMQ bridge"]
     for result in results:
         assert 0 < result["p50 ms"] <= result["p99 ms"] <= result["max ms"]
         assert result["runs"][0]["delivered"] == 1000
@@ -240,8 +234,7 @@ def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
     """Each figure is of so many things as were asked for, and for one of them."""
     path = tmp_path / "results.json"
     sizes = ["--connections", "20", "--sessions", "10", "--queued", "5", "--idle", "0.1"]
-    command = [sys.executable, "-m", "bench", "capacity", *sizes, "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
+    done = run_bench("capacity", *sizes, "--runs", "1", "--json", path)
     assert done.returncode == 0, done.stderr
     results = json.loads(path.read_text())["results"]
     assert [result["count"] for result in results] == [20, 20, 1, 10, 50, 10, 50]
@@ -266,8 +259,7 @@ def test_workers_share_a_burst(tmp_path: Path) -> None:
 def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:
     """Every topic is in the file, which the bench itself checks; each figure is above nothing."""
     path = tmp_path / "results.json"
-    command = [sys.executable, "-m", "bench", "disc", "--topics", "3000", "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
+    done = run_bench("disc", "--topics", "3000", "--runs", "1", "--json", path)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(path.read_text())["results"]
     assert (result["topics"], result["sync"]) == (3000, "interval")
@@ -280,8 +272,7 @@ def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:
 def test_disc_only_counts_what_it_wrote(tmp_path: Path) -> None:
     """An audit finds every topic, a search and a start too, which the bench itself checks."""
     path = tmp_path / "results.json"
-    command = [sys.executable, "-m", "bench", "disc", "--only", "--topics", "3000", "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    done = run_bench("disc", "--only", "--topics", "3000", "--runs", "1", "--json", path, timeout_s=110)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(path.read_text())["results"]
     assert (result["topics"], result["cache bytes"]) == (3000, 256 * 1024 * 1024)

@@ -13,8 +13,9 @@ from fanout.mqtt.packets import encode
 from tests.fuzz.codec import Target, check_proxy_header, check_stream, targets
 from tests.fuzz.mutation import cuts, spoil
 from tests.mqtt.strategies import packets_from_client, packets_from_server
+from tests.support.examples import examples
 
-INPUTS = 3_000
+INPUTS = examples(3_000)
 SEED = 20_240_607
 
 sides = st.sampled_from([("server", None), ("server", 4), ("server", 5), ("client", 4), ("client", 5)])
@@ -28,7 +29,7 @@ def test_any_bytes(side: tuple[Role, int | None], data: bytes, rng: random.Rando
     check_stream(data, cuts(data, rng), role=role, version=version)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data(), st.sampled_from([4, 5]), st.sampled_from(["server", "client"]), st.randoms(use_true_random=False))
 def test_spoilt_packets(data: st.DataObject, version: int, role: Role, rng: random.Random) -> None:
     """Any valid packets, one of them with faults."""
@@ -42,7 +43,7 @@ def test_spoilt_packets(data: st.DataObject, version: int, role: Role, rng: rand
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.name)
 def test_mutations(target: Target) -> None:
-    """A few thousand mutated streams for every decoder."""
+    """A thousand mutated streams for every decoder."""
     rng = random.Random(SEED)
     for _ in range(INPUTS):
         data = target.input(rng)

@@ -33,6 +33,7 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.mqtt.strategies import connects, packets_from_client, packets_from_server, refused
+from tests.support.examples import examples
 
 C = PacketType
 MALFORMED = ReasonCode.MALFORMED_PACKET
@@ -336,7 +337,7 @@ def test_pieces_of_every_size(size: int) -> None:
 
 
 @given(st.data(), st.sampled_from([4, 5]), st.sampled_from(["client", "server"]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_arbitrary_splits_equal_the_whole(data: st.DataObject, version: int, role: Role) -> None:
     """Any packets, cut anywhere, give the same as all at once, and the same as one at a time."""
     packets = packets_from_client(version) if role == "server" else packets_from_server(version)
@@ -451,7 +452,7 @@ def test_random_bytes_never_crash(data: bytes, version: int | None) -> None:
 
 
 @given(st.data(), st.sampled_from([4, 5]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_damaged_streams_never_crash(data: st.DataObject, version: int) -> None:
     """A legal stream with one byte changed ends in packets, a tail or a fault."""
     packets = data.draw(st.lists(packets_from_client(version), min_size=1, max_size=4))
@@ -704,6 +705,7 @@ def test_run_of_acks_that_is_cut() -> None:
 
 
 @given(packets=st.lists(packets_from_client(5), max_size=60), work_max=st.integers(1, 2000))
+@settings(max_examples=examples(100))
 def test_much_work_comes_in_pieces(packets: list[Packet], work_max: int) -> None:
     """What one `feed` leaves, the next ones give: together what a decoder without the bound gives at once."""
     data = b"".join(encode(packet, version=5) for packet in packets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -41,6 +42,16 @@ def search_all(
         check: Raises `Broken` for a state that must not be.
         states_max: Bound of the number of states.
     """
+    collects = gc.isenabled()
+    gc.disable()  # states have no cycles, and looking for some among hundreds of thousands is half of the time
+    try:
+        return _search_all(start, steps, check, states_max)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _search_all(start: W, steps: Callable[[W], Iterable[W]], check: Callable[[W], None], states_max: int) -> int:
     before: dict[W, W | None] = {start: None}
     queue = deque([start])
     while queue:

@@ -21,6 +21,7 @@ from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.session.registry import SessionRegistry
 from tests.oracle.packets import decode_packets
 from tests.server.node_in_memory import update
+from tests.support.examples import examples
 
 TOPICS = (b"t/a", b"t/b", b"u/a")
 FILTERS = (b"#", b"t/#", b"+/a")
@@ -313,7 +314,7 @@ VALUE_AND_REMOVAL_WAIT: list[tuple[object, ...]] = [
 @example([(WireVariant(5), 1)] * CLIENTS, STALLED_AND_SUBSCRIBING)
 @example([(WireVariant(5), 1)] * CLIENTS, REMOVED_WHILE_STALLED)
 @example([(WireVariant(5), 1)] * CLIENTS, MISSED_BETWEEN)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(
     st.lists(st.tuples(WIRES, st.integers(1, 6)), min_size=CLIENTS, max_size=CLIENTS),
     st.lists(OPERATIONS, max_size=60),

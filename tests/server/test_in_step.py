@@ -18,6 +18,7 @@ from fanout.server.routing.share_groups import SharedSubscriptions
 from fanout.server.session.session import Session
 from tests.server.core_pieces import make_session, options
 from tests.server.node_in_memory import update
+from tests.support.examples import examples
 
 DUP = 0x08
 
@@ -144,7 +145,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0, 0, 3, 65_530])), min_size=3, max_size=3),
     st.lists(OPERATIONS, max_size=40),

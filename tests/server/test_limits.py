@@ -535,7 +535,7 @@ def connections_in_memory(node: NodeInMemory) -> int:
 
 
 async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, start_node: StartNode) -> None:
-    """2 000 connections with rubbish: counted by Reason Code, logged now and then, and nobody else notices."""
+    """1 000 connections with rubbish: counted by Reason Code, logged now and then, and nobody else notices."""
     node = await start_node()
     async with await RawClient.connect(node.port, "other") as other:
         await other.subscribe(b"t")
@@ -547,7 +547,7 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
             writer.write(kinds[number % len(kinds)])
             await closed(reader, writer)
 
-        for start in range(0, 2000, 50):
+        for start in range(0, 1000, 50):
             await asyncio.gather(*map(send_rubbish, range(start, start + 50)))
             node.take([update(b"t", b"%d" % start)])
             assert (await other.expect(Publish)).payload == b"%d" % start
@@ -555,9 +555,9 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
         stats = node.server.stats()
         assert (stats.sessions, stats.subscriptions, stats.queued_messages) == (1, 1, 0)
         for reason in filter(None, RUBBISH):
-            assert stats.ended_total[reason] >= 400
-        assert sum(stats.ended_total.values()) == 2000
-        assert stats.protocol_errors_total == 2000
+            assert stats.ended_total[reason] >= 200
+        assert sum(stats.ended_total.values()) == 1000
+        assert stats.protocol_errors_total == 1000
         await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
         assert connections_in_memory(node) == 1
         assert len(node.server.context.timer._deadlines) == deadlines

@@ -32,6 +32,7 @@ from fanout.server.session.session_format import (
     encode_sessions,
 )
 from fanout.server.session.wills import will_of
+from tests.support.examples import examples
 
 BYTES_MAX = 1 << 20
 
@@ -159,7 +160,7 @@ FULL = ExportedSession(
 
 
 @given(sessions())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_is_written_is_read_again(session: ExportedSession) -> None:
     """Every field comes through, and the same session has the same bytes."""
     data = encode_session(session)
@@ -168,7 +169,7 @@ def test_what_is_written_is_read_again(session: ExportedSession) -> None:
 
 
 @given(sessions(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damaged_bytes_are_refused_or_are_another_whole_session(session: ExportedSession, data: Any) -> None:
     """Cut, extended or changed bytes raise one error; what is read all the same is written as it was read."""
     whole = encode_session(session)
@@ -244,6 +245,7 @@ def test_values_that_no_session_has_are_refused(bad: ExportedSession, problem: s
 
 
 @given(given_sessions=st.lists(sessions(), max_size=4), shared=st.lists(messages(is_queued=True), max_size=3))
+@settings(max_examples=examples(100))
 def test_sessions_that_wait_for_the_same_share_it_again(
     given_sessions: list[ExportedSession], shared: list[ExportedMessage]
 ) -> None:
