@@ -75,6 +75,8 @@ class MemberFacts:
     """Whether it keeps copies of the others' sessions."""
     sessions_copied: int | None = None
     """Its sessions of which another member keeps a copy; None where none are kept."""
+    went_without_copy: int = 0
+    """Times that a session of it went on although no other member kept a copy."""
     copies_held: int | None = None
     """Copies of other members' sessions that it keeps; None where it keeps none."""
     copies_late_s: float | None = None
@@ -135,6 +137,7 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         keeps_copies=said.get("keeps_copies") is True,
         restores_sessions=said.get("restores_sessions") is True,
         sessions_copied=None if said.get("sessions_copied") is None else _count(said, "sessions_copied"),
+        went_without_copy=_count(said, "went_without_copy"),
         copies_held=None if said.get("copies_held") is None else _count(said, "copies_held"),
         copies_late_s=_seconds(said, "copies_late_s"),
         history_s=_seconds(said, "history_s"),

@@ -354,6 +354,7 @@ class PoolWitness:
                     client_address=None if facts is None else facts.client_address,
                     instance="" if facts is None else facts.instance,
                     restores_sessions=facts is not None and facts.restores_sessions,
+                    went_without_copy=0 if facts is None else facts.went_without_copy,
                     keeps_copies=other.reachable and facts is not None and self._keeps_copies(facts),
                     alone_s=max(0.0, self._heard_s(other.peer.name) - (other.peer.heard_s or float("inf"))),
                 )

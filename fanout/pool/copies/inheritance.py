@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -93,6 +93,15 @@ class _Gone:
     task: asyncio.Task[None] | None = None
 
 
+class _Alone(NamedTuple):
+    """A holder that lived without this member."""
+
+    seen_s: float
+    """When that was seen last: copies since then are right."""
+    went_without_copy: int
+    """What it had said of that before (`OtherMemberState`)."""
+
+
 class Inheritance:
     """Lets sessions of members that are gone go on here."""
 
@@ -138,8 +147,8 @@ class Inheritance:
         self._logger = logger
         self._gone: dict[tuple[str, str], _Gone] = {}
         """Holder and process."""
-        self._alone: dict[tuple[str, str], float] = {}
-        """Holder and process to when it was seen last to live without this member: copies since then are right."""
+        self._alone: dict[tuple[str, str], _Alone] = {}
+        """Holder and process to when it lived without this member."""
         self._taken = NotesForAbsent[Epoch]()
         """Sessions of holders that went on here, until the holder is told."""
         self._lost: dict[str, None] = {}
@@ -229,22 +238,22 @@ class Inheritance:
     def _look_who_was_alone(
         self, states: Mapping[str, OtherMemberState], processes: Collection[tuple[str, str]], *, now_s: float
     ) -> None:
-        """Note which processes live without this member, and remember it until their copies are renewed, or used.
+        """Note which processes live without this member.
 
-        A process that is heard again may be killed before it has copied anything anew, and when another one is heard
-        in its place, only this note tells how long it lived.
+        One that is heard again, and says that no session went on without a copy, has not used that. Another one may
+        be killed before it has copied anything anew: that it lived is remembered until its copies are renewed, or used.
         """
         for process in processes:
             state = states.get(process[0])
             if state is not None and state.instance == process[1] and state.alone_s > STALE_S:
-                self._alone[process] = now_s
-        for process in [
-            process
-            for process, seen_s in self._alone.items()
-            if process not in processes
-            or (now_s - seen_s > _RENEWED_S and self._is_back(states.get(process[0]), process[1]))
-        ]:
-            del self._alone[process]
+                self._alone[process] = _Alone(now_s, state.went_without_copy)
+        for process, alone in list(self._alone.items()):
+            state = states.get(process[0])
+            is_heard = state is not None and self._is_back(state, process[1]) and not state.is_silent
+            has_copied_all = state is not None and state.went_without_copy == alone.went_without_copy
+            is_renewed = has_copied_all or now_s - alone.seen_s > _RENEWED_S
+            if process not in processes or (is_heard and is_renewed):
+                del self._alone[process]
 
     def _is_back(self, state: OtherMemberState | None, instance: str) -> bool:
         return state is not None and not state.is_dead and state.instance == instance
@@ -298,14 +307,14 @@ class Inheritance:
             return False
         begun_s = self._clock.monotonic()
         rights = [[each[index] for each in answers if each is not None] for index in range(len(copies))]
-        alone_s = self._alone.get((holder, instance), float("-inf"))
+        alone = self._alone.get((holder, instance))
         chosen: dict[bool, list[HeldCopy]] = {False: [], True: []}
         for copy, each in zip(copies, rights, strict=True):
             if self._held.get(copy.client_id) is not copy or (Right.LIVES in each and not asks_holder):
                 continue
             self._held.remove(copy.client_id)
             if may_inherit(copy.version, newest=self._ledger.newest_of(copy.client_id), answers=each):
-                chosen[copy.came_s <= alone_s].append(copy)
+                chosen[alone is not None and copy.came_s <= alone.seen_s].append(copy)
         here: dict[str, Epoch] = {}
         for is_stale, part in chosen.items():
             found = self._heirs.inherit(part, away_s=self._dead_after_s, is_stale=is_stale) if part else ()

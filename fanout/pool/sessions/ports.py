@@ -131,6 +131,8 @@ class OtherMemberState:
     """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
     restores_sessions: bool = False
     """Whether it has sessions on disk, so that a new process of it has those of the former one."""
+    went_without_copy: int = 0
+    """Times that a session of its process went on although no other member kept a copy, as it said last."""
     alone_s: float = 0.0
     """For how long it was heard at the primary after its last answer here: it may have gone on without this member."""
 
@@ -161,6 +163,11 @@ class CopyFigures:
     """Sessions of dead members that went on here."""
     lost_total: int = 0
     """Sessions of dead members that could not go on."""
+
+    @property
+    def went_without_total(self) -> int:
+        """Times that a session went on although no other member kept a copy."""
+        return self.alone_total + self.refused_total
 
 
 class Copies(Protocol):

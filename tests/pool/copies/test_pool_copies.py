@@ -370,6 +370,22 @@ async def test_a_holder_that_lived_on_alone_leaves_stale_copies(network: Network
     await wait_until(lambda: b.is_stale == [True])
 
 
+@pytest.mark.parametrize("went_without_copy", [0, 1])
+async def test_a_holder_that_is_heard_again_says_whether_it_used_being_alone(
+    network: Network, went_without_copy: int
+) -> None:
+    """When it is killed a moment later, its copies are as good as before, unless a session went on without one."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
+    await looks()
+    change(network, "a", is_silent=False, keeps_copies=True, alone_s=0.0, went_without_copy=went_without_copy)
+    await looks()
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+    await wait_until(lambda: b.is_stale == [went_without_copy > 0])
+
+
 async def test_the_copy_of_a_session_that_ended_goes(network: Network) -> None:
     """At once, or when the keeper is back."""
     a, b = Member(network, "a"), Member(network, "b")
