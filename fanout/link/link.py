@@ -343,9 +343,12 @@ class Link:
         self._driver.write_and_plan()
         return payload.decode()
 
-    def heard_s(self, node: str) -> float | None:
-        """Return when the newest heartbeat of a member, or of this node, came through the primary; None for never."""
-        return self._session.cuts.heard_s(node)
+    def heard_s(self, node: str, *, begun_by_s: float = float("inf")) -> float | None:
+        """Return when the newest heartbeat of a member, or of this node, came through the primary; None for never.
+
+        See `fanout.link.liveness.member_cuts.MemberCuts.heard_s`.
+        """
+        return self._session.cuts.heard_s(node, begun_by_s=begun_by_s)
 
     @property
     def may_have_markers(self) -> bool:

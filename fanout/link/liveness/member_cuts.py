@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +30,19 @@ OWN_CUTS_MAX: Final = 64
 _EXPIRY_SKEW_NS: Final = 2_000_000_000
 """Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
 _MARKER: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20})")
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Heartbeats of one process of a member."""
+
+    process: bytes
+    first_s: float
+    """When its first one came, monotonic seconds."""
+    newest_s: float
+    """When its newest one came, monotonic seconds."""
+    former: _Heard | None
+    """Those of the process before it."""
 
 
 class MemberCuts:
@@ -75,8 +89,8 @@ class MemberCuts:
         """Other member to the cut at its newest heartbeat."""
         self._passed: dict[bytes, tuple[bytes, int]] = {}
         """Control topic to the process that its newest heartbeat is from, and the number of that heartbeat."""
-        self._heard_s: dict[str, float] = {}
-        """Member, this node too, to when its newest heartbeat came, monotonic seconds."""
+        self._heard: dict[str, _Heard] = {}
+        """Member, this node too, to the heartbeats of its newest process."""
         self._connection = 0
         """Number of the Network Connection on which the members' topics were subscribed; 0 for none."""
         self._subscribed: set[bytes] = set()
@@ -130,7 +144,7 @@ class MemberCuts:
         self._node_of = node_of
         self._newest = {node: cut for node, cut in self._newest.items() if node in node_of.values()}
         known_nodes = {self._node_id, *node_of.values()}
-        self._heard_s = {node: heard_s for node, heard_s in self._heard_s.items() if node in known_nodes}
+        self._heard = {node: heard for node, heard in self._heard.items() if node in known_nodes}
         self.topics = frozenset((self._topic_of(self._node_id), *node_of)) if node_of else frozenset()
         self._passed = {topic: newest for topic, newest in self._passed.items() if topic in self.topics}
         return tuple(unfit)
@@ -140,9 +154,21 @@ class MemberCuts:
         topic = self._pending.pop(packet.packet_id, None)
         return None if topic is None or packet.reason_codes[0] < 0x80 else topic.decode()
 
-    def heard_s(self, node: str) -> float | None:
-        """Return when the newest heartbeat of a member came through the primary; None for never."""
-        return self._heard_s.get(node)
+    def heard_s(self, node: str, *, begun_by_s: float = float("inf")) -> float | None:
+        """Return when the newest heartbeat of a member came through the primary.
+
+        Args:
+            node: The member.
+            begun_by_s: Heartbeats of a process count whose first one came until then, in monotonic seconds. Of the
+                processes, the newest two are known.
+
+        Returns:
+            Monotonic seconds; None for never.
+        """
+        heard = self._heard.get(node)
+        while heard is not None and heard.first_s > begun_by_s:
+            heard = heard.former
+        return None if heard is None else heard.newest_s
 
     def hear(self, row: PublishRow, *, now: float) -> None:
         """Note that a row with one of `topics` came: its member lives, and so does the primary.
@@ -152,7 +178,13 @@ class MemberCuts:
         self._is_first(row)
         # A message that is sent again may be old.
         if not row[FLAGS] & DUP:
-            self._heard_s[self._node_of.get(row[TOPIC], self._node_id)] = now
+            node, process = self._node_of.get(row[TOPIC], self._node_id), self._passed.get(row[TOPIC], (b"", 0))[0]
+            heard = self._heard.get(node)
+            if heard is None or heard.process != process:
+                if heard is not None:
+                    heard.former = None
+                heard = self._heard[node] = _Heard(process, now, now, heard)
+            heard.newest_s = now
 
     def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
         """Note what the replica of a live link holds at the place of a row with one of `topics`.

@@ -18,6 +18,7 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.pool.member_facts import MemberFacts
+from fanout.pool.membership import Peer
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.epochs import encode_epoch
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
@@ -356,7 +357,7 @@ class PoolWitness:
                     restores_sessions=facts is not None and facts.restores_sessions,
                     went_without_copy=0 if facts is None else facts.went_without_copy,
                     keeps_copies=other.reachable and facts is not None and self._keeps_copies(facts),
-                    alone_s=max(0.0, self._heard_s(other.peer.name) - (other.peer.heard_s or float("inf"))),
+                    alone_s=self._alone_s(other.peer),
                 )
             )
         return states
@@ -395,9 +396,16 @@ class PoolWitness:
         )
         return self._detector
 
-    def _heard_s(self, node: str) -> float:
+    def _alone_s(self, peer: Peer) -> float:
+        """Return for how long the process of a member that answered last was heard at a primary after that."""
+        if peer.heard_s is None:
+            return 0.0
+        return max(0.0, self._heard_s(peer.name, begun_by_s=peer.heard_s) - peer.heard_s)
+
+    def _heard_s(self, node: str, *, begun_by_s: float = float("inf")) -> float:
         """Return when the newest heartbeat of a member came through a primary; long ago for never."""
-        return max((link.heard_s(node) or float("-inf") for link in self._links), default=float("-inf"))
+        heard = (link.heard_s(node, begun_by_s=begun_by_s) or float("-inf") for link in self._links)
+        return max(heard, default=float("-inf"))
 
 
 class PoolSessionFinder:

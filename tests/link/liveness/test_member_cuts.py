@@ -145,6 +145,25 @@ def test_a_heartbeat_is_told_where_it_passed() -> None:
     assert places(pair) == [MarkerPassed("edge-2", "123 5")]
 
 
+def test_heartbeats_of_a_new_process_do_not_make_the_former_one_live_longer() -> None:
+    """Who asks for the process that was there at some time gets the newest heartbeat of that one."""
+    pair = Pair()
+    pair.go_live()
+    cut(pair, "edge-2")
+    came_s = []
+    for marker in (b"123 4", b"123 5", b"456 1", b"456 2"):
+        pair.wait(1)
+        pair.primary.publish(OTHER, marker, retain=False)
+        pair.pump()
+        came_s.append(pair.now)
+    heard_s = pair.session.cuts.heard_s
+    assert heard_s("edge-2") == came_s[3]
+    assert heard_s("edge-2", begun_by_s=came_s[0]) == came_s[1]
+    assert heard_s("edge-2", begun_by_s=came_s[2]) == came_s[3]
+    assert heard_s("edge-2", begun_by_s=came_s[0] - 1) is None
+    assert heard_s("edge-3") is None
+
+
 @pytest.mark.parametrize("first_dup", [False, True])
 def test_a_heartbeat_has_one_place(first_dup: bool) -> None:
     """Its member, or the primary, may send it twice; where it came as a copy first, nobody knows its place."""
