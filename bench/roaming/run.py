@@ -7,8 +7,9 @@ import contextlib
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.report import percentile
@@ -137,31 +138,12 @@ def _clients(plan: Plan, port: int, draw: random.Random, figures: Figures) -> li
         version = 4 + number % 2
         publishers = {other: draw.choice((1, 2, 2)) for other in draw.sample(names, min(2, len(names)))}
         own = random.Random(f"{plan.seed} {name}")
-        if number < plan.paho:
-            clients.append(
-                PahoClient(
-                    name,
-                    port=port,
-                    version=version,
-                    publishers=publishers,
-                    draw=own,
-                    figures=figures,
-                    kills=plan.kills,
-                )
-            )
-        else:
-            clients.append(
-                RoamingClient(
-                    name,
-                    port=port,
-                    version=version,
-                    publishers=publishers,
-                    draw=own,
-                    figures=figures,
-                    kills=plan.kills,
-                    steps_max=plan.steps_max,
-                )
-            )
+        make: Callable[..., Client] = (
+            PahoClient if number < plan.paho else partial(RoamingClient, steps_max=plan.steps_max)
+        )
+        clients.append(
+            make(name, port=port, version=version, publishers=publishers, draw=own, figures=figures, kills=plan.kills)
+        )
     return clients
 
 

@@ -17,7 +17,7 @@ from fanout.pool.copies.copy_messages import (
 )
 from fanout.pool.copies.copy_rules import CopyVersion
 from fanout.pool.sessions.move_messages import SessionQuestion
-from tests.pool.copies.test_pool_copies import DEAD_AFTER_S, Member, Network, change, settled
+from tests.pool.copies.test_pool_copies import DEAD_AFTER_S, Member, Network, change, looks, settled
 from tests.support.waiting import wait_until
 
 
@@ -36,11 +36,6 @@ async def pair() -> AsyncIterator[tuple[Network, Member, Member]]:
         await asyncio.gather(*(one.task for one in network.members.values()), return_exceptions=True)
 
 
-async def looked(network: Network) -> None:
-    """Let the copies look at the members once or twice more, at the same time of their clock."""
-    await asyncio.sleep(0.12)
-
-
 def version_of(member: Member, client_id: str, *, later: int = 0) -> CopyVersion:
     """Return the version of the copy that a member keeps, or a later one."""
     copy = member.copies._held.get(client_id)
@@ -52,7 +47,7 @@ async def test_a_copy_of_a_former_process_that_lived_alone_is_outdated() -> None
     """The new process, which is heard well, does not hide that."""
     async with pair() as (network, _, b):
         change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looked(network)
+        await looks()
         change(network, "a", is_silent=False, instance="a-2", alone_s=0.0)
         await wait_until(lambda: b.is_stale == [True])
 
@@ -61,9 +56,9 @@ async def test_a_new_process_that_lives_alone_outdates_nothing_of_the_former_one
     """The former one was heard until its end, so that its copies are right."""
     async with pair() as (network, _, b):
         change(network, "a", instance="a-2", restores_sessions=True)
-        await looked(network)
+        await looks()
         change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looked(network)
+        await looks()
         network.clock.advance(DEAD_AFTER_S + 0.1)
         await wait_until(lambda: b.is_stale == [False])
 
@@ -74,9 +69,9 @@ async def test_a_copy_that_was_made_anew_is_right() -> None:
         a.begin("d")
         await settled(a)
         change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looked(network)
+        await looks()
         network.clock.advance(0.1)
-        change(network, "a", is_silent=False, keeps_copies=True, alone_s=0.0)
+        change(network, "a", is_silent=False, keeps_copies=True, alone_s=0.0, went_without_copy=1)
         async with asyncio.timeout(10):
             await a.put(["d"]).wait()
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
@@ -89,10 +84,10 @@ async def test_copies_of_a_holder_that_is_heard_for_long_are_right() -> None:
     """It has copied all again that it changed meanwhile; what it did not change has no newer copy."""
     async with pair() as (network, _, b):
         change(network, "a", is_silent=True, alone_s=1.3)
-        await looked(network)
-        change(network, "a", is_silent=False, alone_s=0.0)
+        await looks()
+        change(network, "a", is_silent=False, alone_s=0.0, went_without_copy=1)
         network.clock.advance(11.0)
-        await looked(network)
+        await looks()
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
         await wait_until(lambda: b.is_stale == [False])
 
@@ -145,7 +140,7 @@ async def test_a_session_that_was_given_away_is_looked_for_after_a_while() -> No
         epoch = a.ledger.next_epoch()
         a.ledger.yield_to(SessionQuestion("g", epoch))
         a.copies.keep_given("g", "b", epoch=epoch, value=b"given")
-        await looked(network)
+        await looks()
         assert a.inherited == []
         network.clock.advance(13.0)
         await wait_until(lambda: a.inherited == ["g"])

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from fanout.pool.copies import inheritance, sent_copies
 from fanout.pool.copies.copy_messages import COPY_PATH, INHERIT_PATH
 from fanout.pool.copies.held_copies import HeldCopy
 from fanout.pool.copies.inheritance import HERE
@@ -179,10 +178,8 @@ class Member:
 
 
 @pytest.fixture
-async def network(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Network]:
-    """Give a network whose members look in every turn of the event loop; they end with it."""
-    for module in (sent_copies, inheritance):
-        monkeypatch.setattr(module, "_LOOK_S", 0.0)
+async def network() -> AsyncIterator[Network]:
+    """Give a network; its members end with it."""
     network = Network()
     yield network
     for member in network.members.values():
