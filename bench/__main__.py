@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.arguments import at_least
 from bench.processes import find_mosquitto
 from bench.readers import allow_connections
 
@@ -65,7 +66,7 @@ def command_line() -> argparse.ArgumentParser:
         bench = benches.add_parser(name, help=str(module.__doc__).partition("\n")[0])
         module.add_arguments(bench)
         if getattr(module, "REPEATED", True):
-            bench.add_argument("--runs", type=int, default=3, help="runs of each side, in turn (3)")
+            bench.add_argument("--runs", type=at_least(1), default=3, help="runs of each side, in turn (3)")
         bench.add_argument("--json", type=Path, help="also write the results to this file")
         bench.set_defaults(run=module.run)
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from bench.arguments import choices
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
 from bench.stage import (
     BARE,
@@ -41,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--subscribers", default="1,10,100,1000", help="numbers of subscribers (1,10,100,1000)")
     parser.add_argument("--qos", default="0,1", help="QoS of publisher, hop and subscribers: 0, 1 or both (0,1)")
-    parser.add_argument("--log", default="on", help="replication log of ours: on, off or on,off (on)")
+    parser.add_argument(
+        "--log", type=choices("on", "off"), default="on", help="replication log of ours: on, off or on,off (on)"
+    )
     parser.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     parser.add_argument("--messages-min", type=int, default=2_000, help="fewest messages of a burst (2000)")
@@ -51,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pool-copies",
-        default="",
+        type=choices("on", "off"),
+        default=(),
         help="durable sessions, at a member of a pool with copies of them: on, off or on,off",
     )
     parser.add_argument(
@@ -61,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Measure ours and the bridges alternately, for each QoS and number of subscribers."""
-    names = [{"on": OURS, "off": BARE}[one] for one in arguments.log.split(",")]
+    names = [{"on": OURS, "off": BARE}[one] for one in arguments.log]
     names += [*bridges(), *([RELAY] if arguments.self_test else []), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ())]
     if arguments.durable:
         names = [VALUES, SESSIONS]
     if arguments.pool_copies:
-        names = [{"on": COPIES, "off": NO_COPIES}[one] for one in arguments.pool_copies.split(",")]
+        names = [{"on": COPIES, "off": NO_COPIES}[one] for one in arguments.pool_copies]
     results: list[Row] = []
     for qos in map(int, arguments.qos.split(",")):
         with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:

@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from bench.arguments import above_0, at_least, choices
 from bench.roaming.faults import FAULTS
 from bench.roaming.run import Outcome, Plan, run_seed
 
@@ -76,16 +77,21 @@ class RoamingReport:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be chosen."""
-    parser.add_argument("--clients", type=int, default=200, help="clients of MQTT 3.1.1 and 5 in turn (200)")
-    parser.add_argument("--paho", type=int, default=10, help="how many of the clients are paho's (10)")
-    parser.add_argument("--messages", type=int, default=10_000, help="numbered messages of all clients (10000)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long they publish, for each seed (60)")
-    parser.add_argument("--members", type=int, default=3, help="members of the pool (3)")
+    parser.add_argument("--clients", type=at_least(2), default=200, help="clients of MQTT 3.1.1 and 5 in turn (200)")
+    parser.add_argument("--paho", type=at_least(0), default=10, help="how many of the clients are paho's (10)")
+    parser.add_argument("--messages", type=at_least(1), default=10_000, help="numbered messages of all clients (10000)")
+    parser.add_argument("--seconds", type=above_0, default=60.0, help="how long they publish, for each seed (60)")
+    parser.add_argument("--members", type=at_least(2), default=3, help="members of the pool (3)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another (1)")
-    parser.add_argument("--steps", type=int, default=80, help="steps of handshakes that a connection lives for (80)")
+    parser.add_argument("--seeds", type=at_least(1), default=1, help="how many seeds, one after another (1)")
     parser.add_argument(
-        "--faults", default="hold,pause,restart", help=f"of {', '.join(FAULTS)}; empty for none (hold,pause,restart)"
+        "--steps", type=at_least(1), default=80, help="steps of handshakes that a connection lives for (80)"
+    )
+    parser.add_argument(
+        "--faults",
+        type=choices(*FAULTS),
+        default="hold,pause,restart",
+        help=f"of {', '.join(FAULTS)}; empty for none (hold,pause,restart)",
     )
     parser.add_argument("--kill", action="store_true", help="kill members too (SIGKILL)")
     parser.add_argument("--disc", action="store_true", help="one member has values and sessions on disk")
@@ -94,9 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> RoamingReport:
     """Run the seeds; a seed that finds something says at once what."""
-    faults = tuple(each for each in arguments.faults.split(",") if each)
-    if unknown := set(faults) - set(FAULTS):
-        raise SystemExit(f"--faults has no {', '.join(sorted(unknown))}; it knows {', '.join(FAULTS)}")
+    faults = arguments.faults
     if arguments.kill and "kill" not in faults:
         faults += ("kill",)
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)

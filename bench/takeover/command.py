@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from bench.arguments import above_0, at_least, choices
 from bench.report import Ask, alternate, medians
 from bench.takeover.crowd import RECEIVERS
 from bench.takeover.run import Plan, Run, run_once
@@ -81,23 +82,26 @@ class TakeoverReport:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--sessions", type=int, default=10_000, help="durable sessions, half of them away (10000)")
     parser.add_argument(
-        "--rate", type=float, default=500.0, help=f"updates/s, each for {RECEIVERS} of the sessions (500)"
+        "--sessions", type=at_least(1), default=10_000, help="durable sessions, half of them away (10000)"
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long; the kill is in the middle (20)")
-    parser.add_argument("--members", type=int, default=3, help="members of the pool (3)")
-    parser.add_argument("--at-once", type=int, default=100, help="clients that connect at a time (100)")
     parser.add_argument(
-        "--copies", default="on,off", help="on and off, by turns; without copies nobody is killed (on,off)"
+        "--rate", type=above_0, default=500.0, help=f"updates/s, each for {RECEIVERS} of the sessions (500)"
+    )
+    parser.add_argument("--seconds", type=above_0, default=20.0, help="how long; the kill is in the middle (20)")
+    parser.add_argument("--members", type=at_least(2), default=3, help="members of the pool (3)")
+    parser.add_argument("--at-once", type=at_least(1), default=100, help="clients that connect at a time (100)")
+    parser.add_argument(
+        "--copies",
+        type=choices(*_COPIES),
+        default="on,off",
+        help="on and off, by turns; without copies nobody is killed (on,off)",
     )
 
 
 def run(arguments: argparse.Namespace) -> TakeoverReport:
     """Run with copies and without, by turns."""
-    sides = arguments.copies.split(",")
-    if unknown := set(sides) - set(_COPIES):
-        raise SystemExit(f"--copies has no {', '.join(sorted(unknown))}; it knows {', '.join(_COPIES)}")
+    sides = arguments.copies
     sessions = max(RECEIVERS, arguments.sessions // RECEIVERS * RECEIVERS)
     plans = {
         name: Plan(

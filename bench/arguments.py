@@ -1,0 +1,39 @@
+"""Types of options: what is no size ends a benchmark before it starts a server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+__all__ = ["above_0", "at_least", "choices"]
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """Return the type of an option that takes a whole number of at least `smallest`."""
+
+    def number(text: str) -> int:
+        if int(text) < smallest:
+            raise argparse.ArgumentTypeError(f"{text} is too small; the smallest number is {smallest}")
+        return int(text)
+
+    return number
+
+
+def above_0(text: str) -> float:
+    """Return a number above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return number
+
+
+def choices(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Return the type of an option that takes several names, with commas between them; none for an empty text."""
+
+    def names(text: str) -> tuple[str, ...]:
+        found = tuple(one for one in text.split(",") if one)
+        if unknown := sorted(set(found) - set(known)):
+            raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; choose from {', '.join(known)}")
+        return found
+
+    return names

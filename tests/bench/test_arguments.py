@@ -1,0 +1,34 @@
+"""Options of the benchmarks that make no sense: an error that names the option, before any server is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.__main__ import command_line
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("takeover --copies maybe", "argument --copies: there is no maybe; choose from on, off"),
+        ("takeover --members 1", "argument --members: 1 is too small; the smallest number is 2"),
+        ("takeover --seconds nan", "argument --seconds: nan is no number above 0"),
+        ("takeover --sessions x", "argument --sessions: invalid"),
+        ("roaming --faults kill,storm", "argument --faults: there is no storm; choose from hold"),
+        ("roaming --seeds 0", "argument --seeds: 0 is too small"),
+        ("fanout --pool-copies sideways", "argument --pool-copies: there is no sideways; choose from on, off"),
+        ("fanout --runs 0", "argument --runs: 0 is too small"),
+    ],
+)
+def test_a_wrong_option_is_named(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what it may be."""
+    with pytest.raises(SystemExit):
+        command_line().parse_args(command.split())
+    assert told in capsys.readouterr().err
+
+
+def test_several_names_come_one_by_one() -> None:
+    """In the order in which they were given, and none for an empty text."""
+    parse = command_line().parse_args
+    assert parse(["takeover"]).copies == ("on", "off")
+    assert parse(["roaming", "--faults", ""]).faults == ()
