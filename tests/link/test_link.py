@@ -599,12 +599,14 @@ async def test_the_log_lines_of_a_life() -> None:
     """Lifecycle at INFO, a lost connection and a tear-down at WARNING, with the link's name on each line."""
     lines: list[dict[str, object]] = []
     primary = FakePrimary(retained=dict(VALUES))
-    async with FakeServer(primary) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
-        await link.wait_state(LinkState.LIVE)
-        primary.has_session = False
-        server.cut()
-        await link.wait(lambda: link.status.epochs_total == 2)
-        await link.wait_state(LinkState.LIVE)
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, snapshot_quiet_s=30.0)  # a machine that stands still cuts no snapshot short
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait_state(LinkState.LIVE)
+            primary.has_session = False
+            server.cut()
+            await link.wait(lambda: link.status.epochs_total == 2)
+            await link.wait_state(LinkState.LIVE)
     assert {line["link"] for line in lines} == {"plant"}
     events = [line["event"] for line in lines]
     assert events.count("snapshot complete") == 2
