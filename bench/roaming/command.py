@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> RoamingReport:
         )
         outcomes.append(asyncio.run(run_seed(plan, keep=arguments.keep)))
         console.print(_verdict(outcomes[-1]))
-        console.print("\n".join(outcomes[-1].verdict.findings))
+        console.print("\n".join((*outcomes[-1].verdict.findings, *outcomes[-1].told)))
     return RoamingReport(outcomes)
 
 

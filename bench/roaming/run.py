@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
+from bench.processes import Node
 from bench.report import percentile
 from bench.roaming.client import Figures, RoamingClient
 from bench.roaming.faults import KILLS, ON_PATHS, Faults
@@ -19,10 +22,12 @@ from bench.roaming.paho_client import PahoClient
 from bench.roaming.records import Verdict, judge
 from bench.roaming.servers import pool_behind_haproxy
 
-__all__ = ["Outcome", "Plan", "run_seed"]
+__all__ = ["TOLD_MAX", "Outcome", "Plan", "run_seed"]
 
 Client = RoamingClient | PahoClient
 
+TOLD_MAX = 50
+"""Lines of logs that are kept with a seed."""
 _SUBSCRIBED_S = 60.0
 _REST_S = 6.0
 """How long nothing may have come when everything is taken to have come."""
@@ -70,6 +75,8 @@ class Outcome:
     move_p99_ms: float
     seconds: float
     """That the run took, without its start."""
+    told: tuple[str, ...]
+    """What the members logged of clients that lost their sessions; the first lines."""
 
 
 async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
@@ -114,6 +121,7 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
         if failures := [client.failure for client in clients if client.failure is not None]:
             raise failures[0]
         moves = [each * 1000 for each in figures.moves_s] or [0.0]
+        lapsed = [client.client_id for client in clients if client.subscriber.lapses]
         return Outcome(
             seed=plan.seed,
             verdict=judge(
@@ -127,7 +135,15 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
             move_p50_ms=percentile(moves, 0.5),
             move_p99_ms=percentile(moves, 0.99),
             seconds=time.monotonic() - began,
+            told=tuple(islice(_lines_of(servers.members, lapsed), TOLD_MAX)),
         )
+
+
+def _lines_of(members: Iterable[Node], client_ids: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the members' logs that name one of these clients."""
+    names = re.compile("|".join(rf"client_id={re.escape(one)}\b" for one in client_ids) or "(?!)")
+    for member in members:
+        yield from (f"{member.name}: {line}" for line in member.log_text().splitlines() if names.search(line))
 
 
 def _clients(plan: Plan, port: int, draw: random.Random, figures: Figures) -> list[Client]:

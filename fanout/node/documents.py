@@ -269,7 +269,6 @@ class NodeDocuments:
             moves=None if self._node.sessions is None else self._node.sessions.figures,
             client_address=None if self._node.config.pool is None else self._node.config.pool.client_address,
             copies=self._copy_figures(),
-            restores_sessions=self._node.config.sessions.storage == "disc",
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:

@@ -85,8 +85,6 @@ class MemberFacts:
     """Age of the oldest recent update that it holds, in seconds; None where it holds none."""
     history_used: float | None = None
     """Part of what it can hold that has come since the oldest message that waits for a session of it."""
-    restores_sessions: bool = False
-    """Whether it has sessions on disk, so that a new process of it has those of the former one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,6 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         moved_out=_count(said, "moved_out"),
         client_address=_address(said, "client_address"),
         keeps_copies=said.get("keeps_copies") is True,
-        restores_sessions=said.get("restores_sessions") is True,
         sessions_copied=None if said.get("sessions_copied") is None else _count(said, "sessions_copied"),
         went_without_copy=_count(said, "went_without_copy"),
         copies_held=None if said.get("copies_held") is None else _count(said, "copies_held"),

@@ -79,7 +79,6 @@ def member_facts(
     moves: SessionFigures | None,
     client_address: str | None,
     copies: PoolCopyFigures | None,
-    restores_sessions: bool,
 ) -> MemberFacts:
     """Return what a node tells the other members.
 
@@ -93,7 +92,6 @@ def member_facts(
         moves: Figures of sessions that moved; None for a node without.
         client_address: Where MQTT clients reach it; None when it does not say.
         copies: Figures of copies; None for a node that keeps none.
-        restores_sessions: Whether it has sessions on disk.
     """
     lags = [link.lag_seconds for link in links]
     known = [seconds for seconds in lags if seconds is not None]
@@ -116,7 +114,6 @@ def member_facts(
         copies_late_s=None if copies is None else copies.figures.oldest_unconfirmed_s,
         history_s=None if copies is None else copies.history_s,
         history_used=None if copies is None else copies.history_used,
-        restores_sessions=restores_sessions,
     )
 
 

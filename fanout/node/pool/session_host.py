@@ -354,7 +354,6 @@ class PoolWitness:
                     is_empty=facts is not None and said == "stopping" and not facts.sessions,
                     client_address=None if facts is None else facts.client_address,
                     instance="" if facts is None else facts.instance,
-                    restores_sessions=facts is not None and facts.restores_sessions,
                     went_without_copy=0 if facts is None else facts.went_without_copy,
                     keeps_copies=other.reachable and facts is not None and self._keeps_copies(facts),
                     alone_s=self._alone_s(other.peer),

@@ -47,7 +47,7 @@ class Right(enum.StrEnum):
     NEWER = "newer"
     """It has a newer copy, or knows of a newer session."""
     LIVES = "lives"
-    """It hears the holder."""
+    """It hears the holder, or has the session without a copy of it yet."""
 
 
 def is_kept(version: CopyVersion, *, kept: CopyVersion | None, newest: Epoch) -> bool:
@@ -85,7 +85,15 @@ def answer_take(kept: CopyVersion | None, *, newest: Epoch, is_gone: bool) -> An
     return Answer(Reply.BUSY if is_gone else Reply.KEPT, kept.epoch)
 
 
-def answer_inherit(version: CopyVersion, *, kept: CopyVersion | None, newest: Epoch, holder_lives: bool) -> Right:
+def answer_inherit(
+    version: CopyVersion,
+    *,
+    kept: CopyVersion | None,
+    newest: Epoch,
+    holder_lives: bool,
+    is_here: bool = False,
+    is_copied: bool = False,
+) -> Right:
     """Return the answer to a member that wants to go on with a session from its copy.
 
     Args:
@@ -93,10 +101,12 @@ def answer_inherit(version: CopyVersion, *, kept: CopyVersion | None, newest: Ep
         kept: The copy that is kept here; with YES it goes.
         newest: The newest epoch that is known here of the client's sessions.
         holder_lives: Whether the holder is heard here.
+        is_here: Whether the session is here, since the epoch of the copy or a later one.
+        is_copied: Whether nothing waits for a copy of it as it is here: an older one is of no use then.
     """
-    if holder_lives:
+    if holder_lives or (is_here and not is_copied):
         return Right.LIVES
-    if newest > version.epoch or (kept is not None and kept > version):
+    if is_here or newest > version.epoch or (kept is not None and kept > version):
         return Right.NEWER
     return Right.YES
 

@@ -209,8 +209,8 @@ class Inheritance:
             state = states.get(holder)
             if (holder, instance) in self._gone or self._is_back(state, instance):
                 continue
-            # Another process of the member may have its sessions from the disk, and copies them anew.
-            is_over = state is not None and (state.is_dead or (not state.is_silent and not state.restores_sessions))
+            # A process that answers has restored the sessions from its disk, and is asked with the others.
+            is_over = state is not None and (state.is_dead or not state.is_silent)
             waits_s = 0.0 if is_over else self._dead_after_s
             self._gone[holder, instance] = _Gone(now_s + waits_s)
         if self._others.is_isolated:
@@ -292,11 +292,16 @@ class Inheritance:
 
         Args:
             holder: Their holder.
-            instance: Its process.
+            instance: Its process. A later one of the same member is asked as all others are: it may have them from
+                its disk.
             copies: Their copies.
             asks_holder: Whether the holder lives, so that it alone says whether it has them.
         """
-        states = [other for other in self._others.states() if (other.name == holder) is asks_holder]
+        states = [
+            other
+            for other in self._others.states()
+            if ((other.name, other.instance) == (holder, instance)) is asks_holder
+        ]
         if any(other.is_silent and not other.is_dead and not other.is_empty for other in states):
             return False  # it may have a newer copy
         request = InheritRequest(holder, instance, tuple((copy.client_id, copy.version) for copy in copies))
@@ -310,7 +315,7 @@ class Inheritance:
         alone = self._alone.get((holder, instance))
         chosen: dict[bool, list[HeldCopy]] = {False: [], True: []}
         for copy, each in zip(copies, rights, strict=True):
-            if self._held.get(copy.client_id) is not copy or (Right.LIVES in each and not asks_holder):
+            if self._held.get(copy.client_id) is not copy or Right.LIVES in each:
                 continue
             self._held.remove(copy.client_id)
             if may_inherit(copy.version, newest=self._ledger.newest_of(copy.client_id), answers=each):
@@ -326,7 +331,7 @@ class Inheritance:
         if here:
             self._claim(here)
         self._pace(len(copies), self._clock.monotonic() - begun_s)
-        return asks_holder or not any(Right.LIVES in each for each in rights)
+        return not any(Right.LIVES in each for each in rights)
 
     def _go_on(self, copy: HeldCopy) -> Epoch:
         """Note that a session goes on here, and return since which epoch."""

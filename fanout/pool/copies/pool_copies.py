@@ -191,7 +191,9 @@ class PoolCopies:
                 version,
                 kept=None if kept is None else kept.version,
                 newest=newest,
-                holder_lives=lives or is_here,
+                holder_lives=lives,
+                is_here=is_here,
+                is_copied=not self.sent.is_pending(client_id),
             )
             if right is Right.YES:
                 self._agreed[request.holder, request.instance] = now_s + self._agreed_s

@@ -247,6 +247,10 @@ class SentCopies:
         self._uncopied.pop(client_id, None)
         self._keep_at(self._sent.setdefault(client_id, _Sent()), member)
 
+    def is_pending(self, client_id: str) -> bool:
+        """Return whether a copy of a session is on its way."""
+        return client_id in self._pending
+
     def oldest_unconfirmed_s(self) -> float:
         """Return how long the oldest copy is on its way, in seconds; 0 when none is."""
         oldest = next(iter(self._pending.values()), None)

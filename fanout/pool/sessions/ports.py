@@ -129,8 +129,6 @@ class OtherMemberState:
     """Its process, as it said last; empty before it said one."""
     keeps_copies: bool = False
     """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
-    restores_sessions: bool = False
-    """Whether it has sessions on disk, so that a new process of it has those of the former one."""
     went_without_copy: int = 0
     """Times that a session of its process went on although no other member kept a copy, as it said last."""
     alone_s: float = 0.0

@@ -446,6 +446,8 @@ def deliver(world: World, call: Call) -> World:
             kept=None if member.kept is None else member.kept.version,
             newest=newest_of(member),
             holder_lives=call.holder not in member.dead,
+            is_here=is_here(member) and newest_of(member) >= call.version.epoch,
+            is_copied=member.pending is None and not member.is_dirty,
         )
         if right is Right.YES:
             member = member._replace(kept=None, agreed=(call.source, call.holder))

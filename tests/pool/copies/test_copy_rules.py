@@ -75,6 +75,16 @@ def test_right_to_go_on(kept: CopyVersion | None, newest: Epoch, *, lives: bool,
     assert answer_inherit(V, kept=kept, newest=newest, holder_lives=lives) is expected
 
 
+def test_who_has_a_session_says_that_a_copy_is_of_no_use_once_its_own_is_kept() -> None:
+    """Until then the older one is as true, and all that there is if this member dies."""
+    for epoch in (E2, E3):
+        rights = [
+            answer_inherit(V, kept=None, newest=epoch, holder_lives=False, is_here=True, is_copied=is_copied)
+            for is_copied in (False, True)
+        ]
+        assert rights == [Right.LIVES, Right.NEWER]
+
+
 @pytest.mark.parametrize(
     ("newest", "answers", "expected"),
     [

@@ -17,7 +17,7 @@ from fanout.pool.copies.copy_messages import (
 )
 from fanout.pool.copies.copy_rules import CopyVersion
 from fanout.pool.sessions.move_messages import SessionQuestion
-from tests.pool.copies.test_pool_copies import DEAD_AFTER_S, Member, Network, change, looks, settled
+from tests.pool.copies.test_pool_copies import Member, Network, change, looks, settled
 from tests.support.waiting import wait_until
 
 
@@ -45,9 +45,10 @@ def version_of(member: Member, client_id: str, *, later: int = 0) -> CopyVersion
 
 async def test_a_copy_of_a_former_process_that_lived_alone_is_outdated() -> None:
     """The new process, which is heard well, does not hide that."""
-    async with pair() as (network, _, b):
+    async with pair() as (network, a, b):
         change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
         await looks()
+        a.sessions.clear()
         change(network, "a", is_silent=False, instance="a-2", alone_s=0.0)
         await wait_until(lambda: b.is_stale == [True])
 
@@ -55,11 +56,10 @@ async def test_a_copy_of_a_former_process_that_lived_alone_is_outdated() -> None
 async def test_a_new_process_that_lives_alone_outdates_nothing_of_the_former_one() -> None:
     """The former one was heard until its end, so that its copies are right."""
     async with pair() as (network, _, b):
-        change(network, "a", instance="a-2", restores_sessions=True)
+        change(network, "a", instance="a-2", is_silent=True, keeps_copies=False, alone_s=1.3)
         await looks()
-        change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looks()
-        network.clock.advance(DEAD_AFTER_S + 0.1)
+        assert b.is_stale == []
+        change(network, "a", is_dead=True)
         await wait_until(lambda: b.is_stale == [False])
 
 
