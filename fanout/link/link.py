@@ -343,12 +343,32 @@ class Link:
         self._driver.write_and_plan()
         return payload.decode()
 
-    def heard_s(self, node: str, *, begun_by_s: float = float("inf")) -> float | None:
-        """Return when the newest heartbeat of a member, or of this node, came through the primary; None for never.
+    def heard_s(self, node: str) -> float | None:
+        """Return when the newest heartbeat of a member, or of this node, came through the primary.
 
-        See `fanout.link.liveness.member_cuts.MemberCuts.heard_s`.
+        In monotonic seconds; None for never.
         """
-        return self._session.cuts.heard_s(node, begun_by_s=begun_by_s)
+        return self._session.cuts.heard_s(node)
+
+    def tell_alone(self, instance: str) -> bool:
+        """Tell the members of a pool, at the primary, that sessions go on without copies here.
+
+        Args:
+            instance: What identifies this process to them.
+
+        Returns:
+            Whether that could be sent; it comes back as the heartbeats do (`said_alone_s`).
+        """
+        is_told = self._session.tell_alone(instance, now=self._clock.monotonic())
+        self._driver.write_and_plan()
+        return is_told
+
+    def said_alone_s(self, instance: str) -> float | None:
+        """Return when a process, or this one, last said through the primary that its sessions go on without copies.
+
+        In monotonic seconds; None for never.
+        """
+        return self._session.cuts.said_alone_s(instance)
 
     @property
     def may_have_markers(self) -> bool:

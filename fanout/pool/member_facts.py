@@ -75,8 +75,6 @@ class MemberFacts:
     """Whether it keeps copies of the others' sessions."""
     sessions_copied: int | None = None
     """Its sessions of which another member keeps a copy; None where none are kept."""
-    went_without_copy: int = 0
-    """Times that a session of it went on although no other member kept a copy."""
     copies_held: int | None = None
     """Copies of other members' sessions that it keeps; None where it keeps none."""
     copies_late_s: float | None = None
@@ -95,12 +93,15 @@ class MemberAnswer:
     """The facts about itself."""
     cuts: Mapping[str, Cut]
     """What it held at the newest heartbeat of the member that asks, by the name of the link."""
+    copies_are_right: bool = False
+    """Whether no copy of its sessions is outdated that the member that asks has."""
 
 
 def encode_answer(answer: MemberAnswer) -> bytes:
     """Return the document for an answer."""
     cuts = {link: cut.document() for link, cut in answer.cuts.items()}
-    return json.dumps({"protocol": PROTOCOL, **asdict(answer.facts), "cuts": cuts}).encode()
+    about_asker = {"cuts": cuts, "copies_are_right": answer.copies_are_right}
+    return json.dumps({"protocol": PROTOCOL, **asdict(answer.facts), **about_asker}).encode()
 
 
 def decode_answer(document: bytes | bytearray) -> MemberAnswer:
@@ -134,13 +135,16 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         client_address=_address(said, "client_address"),
         keeps_copies=said.get("keeps_copies") is True,
         sessions_copied=None if said.get("sessions_copied") is None else _count(said, "sessions_copied"),
-        went_without_copy=_count(said, "went_without_copy"),
         copies_held=None if said.get("copies_held") is None else _count(said, "copies_held"),
         copies_late_s=_seconds(said, "copies_late_s"),
         history_s=_seconds(said, "history_s"),
         history_used=_seconds(said, "history_used"),
     )
-    return MemberAnswer(facts, {link: cut_of_document(cut) for link, cut in cuts.items()})
+    return MemberAnswer(
+        facts,
+        {link: cut_of_document(cut) for link, cut in cuts.items()},
+        copies_are_right=said.get("copies_are_right") is True,
+    )
 
 
 def _text(said: Mapping[str, Any], key: str) -> str:

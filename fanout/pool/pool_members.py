@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
 
+_PROCESSES: Final = 4
+"""Processes of each member of which it is remembered that their copies were right."""
 _OWN_INTERVAL_S: Final = 2.0
 """Pause between two questions to an address that leads to this process, before the kept connection is closed (3 s)."""
 
@@ -119,6 +121,8 @@ class PoolMembers:
         """The application that answers the others."""
         self.config_digest = config_digest
         """Digest of what this node replicates."""
+        self.copies_are_right_at: Callable[[str], bool] = _always
+        """Returns whether no copy of this node's sessions is outdated that a member has."""
         self._token = token
         self._tls = tls
         self._own_facts = own_facts
@@ -134,6 +138,8 @@ class PoolMembers:
         self._client: PeerClient | None = None
         self._begun_s: float | None = None
         self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
+        self._vouched: dict[str, float] = {}
+        """Process to when it was asked last, and said then that its copies here are right; the oldest first."""
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
         self._told_of_dns = ""
 
@@ -176,6 +182,13 @@ class PoolMembers:
         if peer.heard_s is not None:
             return peer.heard_s
         return self._monotonic() if self._begun_s is None else self._begun_s
+
+    def vouched_s(self, instance: str) -> float:
+        """Return when a process was asked last, and said that the copies of its sessions here are right.
+
+        In monotonic seconds; long ago for never.
+        """
+        return self._vouched.get(instance, float("-inf"))
 
     @property
     def are_known(self) -> bool:
@@ -291,9 +304,17 @@ class PoolMembers:
             failure = self.membership.note_answer(
                 address.authority, answer.facts, asked_s=asked_s, now_s=self._monotonic()
             )
+            if answer.copies_are_right:
+                self._note_right(answer.facts.instance, asked_s)
             self._compare(answer)
         if failure is not None:
             self._failures_total[failure] += 1
+
+    def _note_right(self, instance: str, asked_s: float) -> None:
+        self._vouched.pop(instance, None)
+        self._vouched[instance] = asked_s
+        if len(self._vouched) > _PROCESSES * self.config.members_max:
+            del self._vouched[next(iter(self._vouched))]
 
     def _compare(self, answer: MemberAnswer) -> None:
         """Compare this node with a member that replicates the same, at the newest cut that it tells of each link."""
@@ -318,7 +339,8 @@ class PoolMembers:
         if self._facts is None or self._monotonic() >= self._facts_until_s:
             self._facts = self.own_facts()
             self._facts_until_s = self._monotonic() + self.config.ping_interval_s / 2
-        return encode_answer(MemberAnswer(self._facts, self._cuts.at_heartbeats_of(asker)))
+        cuts, are_right = self._cuts.at_heartbeats_of(asker), self.copies_are_right_at(asker)
+        return encode_answer(MemberAnswer(self._facts, cuts, copies_are_right=are_right))
 
     def _tell_changes(self) -> None:
         """Log members that have become reachable or suspect since the last look."""
@@ -337,3 +359,7 @@ class PoolMembers:
             else:
                 reason = str(peer.failure or "silent")
                 self._logger.warning("pool member suspect", member=name, address=peer.address, reason=reason)
+
+
+def _always(member: str) -> bool:
+    return True

@@ -92,7 +92,7 @@ class LinkStandIn:
             self.ended = True
         raise self.fault or AssertionError
 
-    def heard_s(self, node: str, *, begun_by_s: float = 0.0) -> float | None:
+    def heard_s(self, node: str) -> float | None:
         """Hear nobody through the primary."""
         return None
 

@@ -45,7 +45,7 @@ class Pool:
             config_digest=FACTS.config_digest,
         )
         link: Any = SimpleNamespace(
-            heard_s=lambda node, begun_by_s=0.0: self.heartbeat_s if node == FACTS.node else None,
+            heard_s=lambda node: self.heartbeat_s if node == FACTS.node else None,
             marker_sent_s=self.own_s,
             may_have_markers=self.may_publish,
         )

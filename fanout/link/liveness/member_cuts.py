@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -23,26 +22,21 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.replica.store import Replica
 
-__all__ = ["OWN_CUTS_MAX", "MemberCuts"]
+__all__ = ["OWN_CUTS_MAX", "MemberCuts", "alone_payload"]
 
 OWN_CUTS_MAX: Final = 64
 """Cuts at own heartbeats that are kept: a member that is further behind is not compared."""
 _EXPIRY_SKEW_NS: Final = 2_000_000_000
 """Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
 _MARKER: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20})")
+_ALONE: Final = re.compile(rb"alone ([0-9a-f]{16,32})")
+_ALONE_MAX: Final = 256
+"""Processes of which it is remembered that they went on alone."""
 
 
-@dataclass(slots=True)
-class _Heard:
-    """Heartbeats of one process of a member."""
-
-    process: bytes
-    first_s: float
-    """When its first one came, monotonic seconds."""
-    newest_s: float
-    """When its newest one came, monotonic seconds."""
-    former: _Heard | None
-    """Those of the process before it."""
+def alone_payload(instance: str) -> bytes:
+    """Return what a process publishes on its control topic before sessions go on there without copies."""
+    return f"alone {instance}".encode()
 
 
 class MemberCuts:
@@ -89,8 +83,10 @@ class MemberCuts:
         """Other member to the cut at its newest heartbeat."""
         self._passed: dict[bytes, tuple[bytes, int]] = {}
         """Control topic to the process that its newest heartbeat is from, and the number of that heartbeat."""
-        self._heard: dict[str, _Heard] = {}
-        """Member, this node too, to the heartbeats of its newest process."""
+        self._heard: dict[str, float] = {}
+        """Member, this node too, to when its newest heartbeat came, monotonic seconds."""
+        self._alone: dict[str, float] = {}
+        """Process of a member to when it said that it goes on alone, monotonic seconds; oldest first."""
         self._connection = 0
         """Number of the Network Connection on which the members' topics were subscribed; 0 for none."""
         self._subscribed: set[bytes] = set()
@@ -154,21 +150,13 @@ class MemberCuts:
         topic = self._pending.pop(packet.packet_id, None)
         return None if topic is None or packet.reason_codes[0] < 0x80 else topic.decode()
 
-    def heard_s(self, node: str, *, begun_by_s: float = float("inf")) -> float | None:
-        """Return when the newest heartbeat of a member came through the primary.
+    def heard_s(self, node: str) -> float | None:
+        """Return when the newest heartbeat of a member came through the primary, monotonic seconds; None for never."""
+        return self._heard.get(node)
 
-        Args:
-            node: The member.
-            begun_by_s: Heartbeats of a process count whose first one came until then, in monotonic seconds. Of the
-                processes, the newest two are known.
-
-        Returns:
-            Monotonic seconds; None for never.
-        """
-        heard = self._heard.get(node)
-        while heard is not None and heard.first_s > begun_by_s:
-            heard = heard.former
-        return None if heard is None else heard.newest_s
+    def said_alone_s(self, instance: str) -> float | None:
+        """Return when a process of a member said last that it goes on alone, monotonic seconds; None for never."""
+        return self._alone.get(instance)
 
     def hear(self, row: PublishRow, *, now: float) -> None:
         """Note that a row with one of `topics` came: its member lives, and so does the primary.
@@ -178,13 +166,13 @@ class MemberCuts:
         self._is_first(row)
         # A message that is sent again may be old.
         if not row[FLAGS] & DUP:
-            node, process = self._node_of.get(row[TOPIC], self._node_id), self._passed.get(row[TOPIC], (b"", 0))[0]
-            heard = self._heard.get(node)
-            if heard is None or heard.process != process:
-                if heard is not None:
-                    heard.former = None
-                heard = self._heard[node] = _Heard(process, now, now, heard)
-            heard.newest_s = now
+            self._heard[self._node_of.get(row[TOPIC], self._node_id)] = now
+        if found := _ALONE.fullmatch(row[PAYLOAD]) if len(row[PAYLOAD]) <= MARKER_CHARACTERS_MAX else None:
+            instance = found[1].decode()
+            self._alone.pop(instance, None)
+            self._alone[instance] = now
+            if len(self._alone) > _ALONE_MAX:
+                del self._alone[next(iter(self._alone))]
 
     def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
         """Note what the replica of a live link holds at the place of a row with one of `topics`.

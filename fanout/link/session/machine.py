@@ -14,7 +14,7 @@ from fanout.errors import FanoutError, SnapshotUnproved
 from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
-from fanout.link.liveness.member_cuts import MemberCuts
+from fanout.link.liveness.member_cuts import MemberCuts, alone_payload
 from fanout.link.model.events import Event, MemberUnheard
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
@@ -313,6 +313,14 @@ class LinkSession:
         None when the link is not live, its heartbeats do not come back, or the next one that is due needs the room.
         """
         return self._heartbeat.send(now) if self.may_send_heartbeat else None
+
+    def tell_alone(self, instance: str, *, now: float) -> bool:
+        """Publish on the control topic that a process goes on alone; return False when nothing can be published."""
+        control = self.control
+        if self.lifecycle.state is not LinkState.LIVE or not control.is_open or not self._sender.free:
+            return False
+        self._sender.publish(OutgoingMessage(control.topic, alone_payload(instance)), now=now)
+        return True
 
     def cut(self, nodes: Iterable[str], *, now_ns: int, now: float) -> list[Event]:
         """Listen to the heartbeats of the other members of the pool, and send one before it is due, while live.

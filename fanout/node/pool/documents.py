@@ -109,7 +109,6 @@ def member_facts(
         client_address=client_address,
         keeps_copies=copies is not None,
         sessions_copied=None if copies is None else copies.figures.copied,
-        went_without_copy=0 if copies is None else copies.figures.went_without_total,
         copies_held=None if copies is None else copies.figures.held,
         copies_late_s=None if copies is None else copies.figures.oldest_unconfirmed_s,
         history_s=None if copies is None else copies.history_s,

@@ -163,6 +163,7 @@ def keep_copies(
     )
     made = SessionCopies(server.context, kept.sent, recent=recent, registry=server.registry, moves=server.moves)
     kept.sent.copy_again = made.copy_again
+    members.copies_are_right_at = kept.sent.are_right_at
     server.lifecycles.keepers.join(made)
     sessions.keep_copies(kept)
     listener = members.listener

@@ -18,7 +18,6 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.pool.member_facts import MemberFacts
-from fanout.pool.membership import Peer
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.epochs import encode_epoch
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
@@ -38,6 +37,7 @@ from fanout.server.session.session_format import decode_session, encode_session
 
 __all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions"]
 
+_NEVER: Final = float("-inf")
 _PLACES_MAX: Final = 16
 """Markers of one link whose places in a queue are remembered."""
 _FOUND: Final = {
@@ -354,9 +354,7 @@ class PoolWitness:
                     is_empty=facts is not None and said == "stopping" and not facts.sessions,
                     client_address=None if facts is None else facts.client_address,
                     instance="" if facts is None else facts.instance,
-                    went_without_copy=0 if facts is None else facts.went_without_copy,
                     keeps_copies=other.reachable and facts is not None and self._keeps_copies(facts),
-                    alone_s=self._alone_s(other.peer),
                 )
             )
         return states
@@ -374,6 +372,24 @@ class PoolWitness:
     def isolated_after_s(self) -> float:
         """Time after which this node is isolated when it hears nobody."""
         return self._detector.isolated_after_s
+
+    @property
+    def has_witness(self) -> bool:
+        """Whether what this node publishes for the others may come back from a primary."""
+        return any(link.may_have_markers for link in self._links)
+
+    def tell_alone(self) -> bool:
+        """Tell the others, at the primaries, that sessions go on without copies here; return whether one takes it."""
+        told = [link.tell_alone(self.instance) for link in self._links]
+        return any(told)
+
+    def said_alone_s(self, instance: str) -> float:
+        """Return when a process, this one too, was heard last to say so, monotonic seconds; long ago for never."""
+        return max((link.said_alone_s(instance) or _NEVER for link in self._links), default=_NEVER)
+
+    def went_alone(self, instance: str) -> bool:
+        """Return whether a process has said so, and not since that all its copies here are right."""
+        return self.said_alone_s(instance) > self._members.vouched_s(instance)
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Send a request to a member.
@@ -395,16 +411,9 @@ class PoolWitness:
         )
         return self._detector
 
-    def _alone_s(self, peer: Peer) -> float:
-        """Return for how long the process of a member that answered last was heard at a primary after that."""
-        if peer.heard_s is None:
-            return 0.0
-        return max(0.0, self._heard_s(peer.name, begun_by_s=peer.heard_s) - peer.heard_s)
-
-    def _heard_s(self, node: str, *, begun_by_s: float = float("inf")) -> float:
+    def _heard_s(self, node: str) -> float:
         """Return when the newest heartbeat of a member came through a primary; long ago for never."""
-        heard = (link.heard_s(node, begun_by_s=begun_by_s) or float("-inf") for link in self._links)
-        return max(heard, default=float("-inf"))
+        return max((link.heard_s(node) or _NEVER for link in self._links), default=_NEVER)
 
 
 class PoolSessionFinder:

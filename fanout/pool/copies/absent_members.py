@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 __all__ = ["NotesForAbsent"]
@@ -41,6 +42,23 @@ class NotesForAbsent(Generic[_Note]):
             self._count -= 1
             if not oldest:
                 del self._notes[first]
+
+    def of(self, member: str) -> Iterable[str]:
+        """Return the Client Identifiers for which there are notes for a member."""
+        return self._notes.get(member, {})
+
+    def members_of(self, client_id: str) -> list[str]:
+        """Return the members for which there are notes for a client."""
+        return [member for member, notes in self._notes.items() if client_id in notes]
+
+    def remove(self, member: str, client_id: str) -> None:
+        """Forget what is noted of a session for a member, if anything is."""
+        notes = self._notes.get(member, {})
+        if client_id in notes:
+            del notes[client_id]
+            self._count -= 1
+            if not notes:
+                del self._notes[member]
 
     def pop(self, member: str) -> dict[str, _Note]:
         """Forget what is noted for a member, and return it by Client Identifier."""

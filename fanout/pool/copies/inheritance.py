@@ -7,10 +7,10 @@ Owns when a holder is gone, the questions to the other members, and what a holde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -31,7 +31,7 @@ from fanout.pool.sessions.ownership import Answer, begin
 from fanout.pool.sessions.ports import OtherMemberState, Others
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["CALL_S", "HERE", "STALE_S", "Heirs", "Inheritance", "InheritanceFigures"]
+__all__ = ["CALL_S", "HERE", "Heirs", "Inheritance", "InheritanceFigures"]
 
 HERE: Final = "here"
 """What `Heirs.inherit` says of a session that goes on."""
@@ -50,10 +50,6 @@ _GIVEN_S: Final = 12.0
 """Time after which a session that was given away is looked for: its next holder has asked for long enough by then."""
 _LOST_MAX: Final = 100_000
 """Clients of whom it is remembered that their session could not go on."""
-STALE_S: Final = 1.25
-"""Seconds that a holder lived without this member, after which its copies may be outdated; less than `ALONE_S`."""
-_RENEWED_S: Final = 10.0
-"""Seconds after which a holder that is heard again has renewed its copies here, if it had gone on alone at all."""
 
 
 class Heirs(Protocol):
@@ -91,15 +87,6 @@ class _Gone:
 
     since_s: float
     task: asyncio.Task[None] | None = None
-
-
-class _Alone(NamedTuple):
-    """A holder that lived without this member."""
-
-    seen_s: float
-    """When that was seen last: copies since then are right."""
-    went_without_copy: int
-    """What it had said of that before (`OtherMemberState`)."""
 
 
 class Inheritance:
@@ -147,8 +134,6 @@ class Inheritance:
         self._logger = logger
         self._gone: dict[tuple[str, str], _Gone] = {}
         """Holder and process."""
-        self._alone: dict[tuple[str, str], _Alone] = {}
-        """Holder and process to when it lived without this member."""
         self._taken = NotesForAbsent[Epoch]()
         """Sessions of holders that went on here, until the holder is told."""
         self._lost: dict[str, None] = {}
@@ -200,7 +185,6 @@ class Inheritance:
             if name in states and not states[name].is_silent:
                 self._claim_at(name, self._taken.pop(name))
         processes = self._held.processes
-        self._look_who_was_alone(states, processes, now_s=now_s)
         for key in [key for key in self._gone if key not in processes or self._is_back(states.get(key[0]), key[1])]:
             gone = self._gone.pop(key)
             if gone.task is not None:
@@ -234,26 +218,6 @@ class Inheritance:
             is_due = state is not None and state.is_dead
             if gone.task is None and (is_due or now_s >= gone.since_s):
                 gone.task = asyncio.create_task(self._inherit_all(holder, instance), name=f"inherit-{holder}")
-
-    def _look_who_was_alone(
-        self, states: Mapping[str, OtherMemberState], processes: Collection[tuple[str, str]], *, now_s: float
-    ) -> None:
-        """Note which processes live without this member.
-
-        One that is heard again, and says that no session went on without a copy, has not used that. Another one may
-        be killed before it has copied anything anew: that it lived is remembered until its copies are renewed, or used.
-        """
-        for process in processes:
-            state = states.get(process[0])
-            if state is not None and state.instance == process[1] and state.alone_s > STALE_S:
-                self._alone[process] = _Alone(now_s, state.went_without_copy)
-        for process, alone in list(self._alone.items()):
-            state = states.get(process[0])
-            is_heard = state is not None and self._is_back(state, process[1]) and not state.is_silent
-            has_copied_all = state is not None and state.went_without_copy == alone.went_without_copy
-            is_renewed = has_copied_all or now_s - alone.seen_s > _RENEWED_S
-            if process not in processes or (is_heard and is_renewed):
-                del self._alone[process]
 
     def _is_back(self, state: OtherMemberState | None, instance: str) -> bool:
         return state is not None and not state.is_dead and state.instance == instance
@@ -312,22 +276,21 @@ class Inheritance:
             return False
         begun_s = self._clock.monotonic()
         rights = [[each[index] for each in answers if each is not None] for index in range(len(copies))]
-        alone = self._alone.get((holder, instance))
-        chosen: dict[bool, list[HeldCopy]] = {False: [], True: []}
+        chosen: list[HeldCopy] = []
         for copy, each in zip(copies, rights, strict=True):
             if self._held.get(copy.client_id) is not copy or Right.LIVES in each:
                 continue
             self._held.remove(copy.client_id)
             if may_inherit(copy.version, newest=self._ledger.newest_of(copy.client_id), answers=each):
-                chosen[alone is not None and copy.came_s <= alone.seen_s].append(copy)
+                chosen.append(copy)
         here: dict[str, Epoch] = {}
-        for is_stale, part in chosen.items():
-            found = self._heirs.inherit(part, away_s=self._dead_after_s, is_stale=is_stale) if part else ()
-            for copy, became in zip(part, found, strict=True):
-                if became == HERE:
-                    here[copy.client_id] = self._go_on(copy)
-                else:
-                    self._note_lost(copy, became)
+        is_stale = self._others.went_alone(instance)
+        found = self._heirs.inherit(chosen, away_s=self._dead_after_s, is_stale=is_stale) if chosen else ()
+        for copy, became in zip(chosen, found, strict=True):
+            if became == HERE:
+                here[copy.client_id] = self._go_on(copy)
+            else:
+                self._note_lost(copy, became)
         if here:
             self._claim(here)
         self._pace(len(copies), self._clock.monotonic() - begun_s)

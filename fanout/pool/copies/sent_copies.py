@@ -1,7 +1,8 @@
 """Copies of this member's sessions at other members: which member keeps each, and what is on its way.
 
 Rows to one member go in the order in which they were made, one call at a time. A row that brings nothing goes to the
-member that is the next to keep it. While there is no other member, nothing waits for longer than `ALONE_S`.
+member that is the next to keep it. While there is no other member, nothing waits for longer than `ALONE_S`; where an
+older copy is left at one, the others are told before a session goes on without (`AloneNotice`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fanout.pool.copies.absent_members import NotesForAbsent
+from fanout.pool.copies.alone_notice import AloneNotice
 from fanout.pool.copies.copy_messages import (
     COPY_BYTES_MAX,
     COPY_PATH,
@@ -127,6 +129,8 @@ class _Outbox:
     copies: deque[_Copy] = field(default_factory=deque)
     places: dict[str, bytes] = field(default_factory=dict)
     """Client Identifier to the places at which its session goes on."""
+    forgetting: set[str] = field(default_factory=set)
+    """Clients of whose sessions the member is being told to forget a copy."""
 
 
 class SentCopies:
@@ -186,7 +190,8 @@ class SentCopies:
         self._again: dict[str, None] = {}
         """Sessions that are to be copied once more."""
         self._outdated = NotesForAbsent[None]()
-        """Sessions of which a member has a copy still that it is to forget once it can be told."""
+        """Sessions of which a member may have an older copy, until it has said that it has forgotten that."""
+        self._notice = AloneNotice(others=others, clock=clock)
 
     # For the server.
 
@@ -205,11 +210,7 @@ class SentCopies:
             for outbox in self._outboxes.values():
                 outbox.places.pop(client_id, None)
             self._again.pop(client_id, None)
-            if value is not None and len(value) > COPY_BYTES_MAX - _HEAD_BYTES - len(client_id.encode()):
-                self.figures.refused_total += 1
-                self._settle(copy, member=None)
-            else:
-                self._place(copy)
+            self._place(copy)
         self._tell_claims()
 
     def leave(self, client_id: str) -> None:
@@ -251,6 +252,20 @@ class SentCopies:
         """Return whether a copy of a session is on its way."""
         return client_id in self._pending
 
+    def are_right_at(self, member: str) -> bool:
+        """Return whether no copy that a member has is older than what clients were told, but for newer ones elsewhere.
+
+        True is the word that the member relies on (`Others.went_alone`).
+        """
+        if member not in self._members or self._homeless:
+            return False
+        for client_id in self._outdated.of(member):
+            sent = self._sent.get(client_id)
+            if sent is None or sent.member is None:
+                return False
+        self._notice.withdraw()
+        return True
+
     def oldest_unconfirmed_s(self) -> float:
         """Return how long the oldest copy is on its way, in seconds; 0 when none is."""
         oldest = next(iter(self._pending.values()), None)
@@ -276,12 +291,13 @@ class SentCopies:
         self._look_at_members(now_s)
         members = self._members
         for member in members:
-            for client_id in self._outdated.pop(member):
+            for client_id in list(self._outdated.of(member)):
                 kept = self._sent.get(client_id)
-                if client_id in self._pending:
-                    self._outdated.put(member, client_id, None)
-                elif kept is None or kept.member != member:
+                if kept is not None and kept.member == member:
+                    self._outdated.remove(member, client_id)
+                elif client_id not in self._pending:
                     self._forget_at(member, client_id)
+        self._notice.look()
         if not self._uncopied:
             self._retry_s, self._retry_at_s = _RETRY_S, math.inf
         elif members and now_s >= self._retry_at_s:
@@ -351,6 +367,9 @@ class SentCopies:
                     self._outdated.put(member, copy.client_id, None)
                 self._settle(copy, member=None)
                 return
+        elif len(copy.value) > COPY_BYTES_MAX - _HEAD_BYTES - len(copy.client_id.encode()):
+            self._go_on_without(copy)
+            return
         else:
             member = self._keeper_of(copy.client_id, self._sent[copy.client_id])
         if member is None:
@@ -363,7 +382,15 @@ class SentCopies:
         self._outbox(member).copies.append(copy)
 
     def _go_on_without(self, copy: _Copy) -> None:
-        """Let a session go on without a copy, as no member can keep it, or none has for long."""
+        """Let a session go on without a copy, as no member can keep it, or none has for long.
+
+        Where a member may have an older copy, all are told before.
+        """
+        client_id = copy.client_id
+        has_older = self._sent[client_id].member is not None or self._outdated.members_of(client_id)
+        if has_older and not self._notice.is_out():
+            self._homeless[client_id] = copy
+            return
         if self._members:
             self.figures.refused_total += 1
         else:
@@ -432,6 +459,7 @@ class SentCopies:
             answer = decode_copy_answer(data)
         except (AskFailed, ValueError):
             self.figures.failed_total += 1
+            outbox.forgetting.difference_update(copy.client_id for copy in copies)
             self._again |= dict.fromkeys(places)
             for copy in copies:
                 self._outdated.put(member, copy.client_id, None)  # it may have come
@@ -444,6 +472,7 @@ class SentCopies:
                 else:
                     copy.release()
             return
+        outbox.forgetting.difference_update(copy.client_id for copy in copies)
         self._note(member, copies, answer)
 
     def _note(self, member: str, copies: Sequence[_Copy], answer: CopyAnswer) -> None:
@@ -452,11 +481,16 @@ class SentCopies:
         self._again |= dict.fromkeys(client_id for client_id in answer.missing if client_id in self._sent)
         unable = frozenset(answer.full) | frozenset(answer.unable)
         for copy in copies:
+            self._outdated.remove(member, copy.client_id)  # whatever it says, it has no older copy any more
             if not self._is_newest(copy):
+                if copy.value is not None and copy.client_id in self._sent:
+                    self._outdated.put(member, copy.client_id, None)
                 copy.release()
             elif copy.client_id in unable and copy.value is not None:
                 sent = self._sent[copy.client_id]
                 sent.unable = (*sent.unable, member)
+                if sent.member == member:
+                    self._keep_at(sent, None)
                 self._place(copy)
             else:
                 self._settle(copy, member=None if copy.client_id in answer.newer else member)
@@ -482,18 +516,19 @@ class SentCopies:
                 del self._uncopied[copy.client_id]
                 self._retry(after_s=_RETRY_S)
             if former is not None and former != member:
+                self._outdated.put(former, copy.client_id, None)
                 if former in self._members:
                     self._forget_at(former, copy.client_id)
-                else:
-                    self._outdated.put(former, copy.client_id, None)
             if member is not None and self._moves_at_s is None and member != self._keeper_of(copy.client_id, sent):
                 self._again[copy.client_id] = None
         copy.release()
 
     def _forget_at(self, member: str, client_id: str) -> None:
-        """Let a member forget a copy that another one keeps by now; nothing waits for that."""
-        epoch = self._ledger.epoch_of(client_id)
-        self._outbox(member).copies.append(_Copy(client_id, None, None, self._clock.monotonic(), epoch))
+        """Let a member forget an older copy; nothing waits for that."""
+        outbox, epoch = self._outbox(member), self._ledger.epoch_of(client_id)
+        if client_id not in outbox.forgetting:
+            outbox.forgetting.add(client_id)
+            outbox.copies.append(_Copy(client_id, None, None, self._clock.monotonic(), epoch))
 
     def _tell_claims(self) -> None:
         """Tell the others of the sessions whose copies are kept by now, all of them at once."""

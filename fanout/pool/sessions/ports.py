@@ -129,10 +129,6 @@ class OtherMemberState:
     """Its process, as it said last; empty before it said one."""
     keeps_copies: bool = False
     """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
-    went_without_copy: int = 0
-    """Times that a session of its process went on although no other member kept a copy, as it said last."""
-    alone_s: float = 0.0
-    """For how long it was heard at the primary after its last answer here: it may have gone on without this member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +157,6 @@ class CopyFigures:
     """Sessions of dead members that went on here."""
     lost_total: int = 0
     """Sessions of dead members that could not go on."""
-
-    @property
-    def went_without_total(self) -> int:
-        """Times that a session went on although no other member kept a copy."""
-        return self.alone_total + self.refused_total
 
 
 class Copies(Protocol):
@@ -224,6 +215,19 @@ class Others(Protocol):
     @property
     def isolated_after_s(self) -> float:
         """Time after which this node is isolated when it hears nobody."""
+
+    @property
+    def has_witness(self) -> bool:
+        """Whether what this member publishes for the others may come back from a primary."""
+
+    def tell_alone(self) -> bool:
+        """Tell the others, at the primaries, that sessions go on without copies here; return whether one takes it."""
+
+    def said_alone_s(self, instance: str) -> float:
+        """Return when a process, this one too, was heard last to say so, monotonic seconds; long ago for never."""
+
+    def went_alone(self, instance: str) -> bool:
+        """Return whether a process has said so, and not since that all its copies here are right."""
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Send a request to a member.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.chain.cut import Cut, RetainedSet
-from fanout.link.liveness.member_cuts import OWN_CUTS_MAX
+from fanout.link.liveness.member_cuts import OWN_CUTS_MAX, alone_payload
 from fanout.link.model.events import Applied, MarkerPassed, MemberUnheard
 from fanout.link.model.states import LinkState
 from fanout.replica.update import content_digest
@@ -145,23 +145,35 @@ def test_a_heartbeat_is_told_where_it_passed() -> None:
     assert places(pair) == [MarkerPassed("edge-2", "123 5")]
 
 
-def test_heartbeats_of_a_new_process_do_not_make_the_former_one_live_longer() -> None:
-    """Who asks for the process that was there at some time gets the newest heartbeat of that one."""
+def test_a_process_that_goes_on_alone_is_heard() -> None:
+    """By its own word, which is no heartbeat and no place, whoever sends it again; what is none is not taken for it."""
     pair = Pair()
     pair.go_live()
     cut(pair, "edge-2")
-    came_s = []
-    for marker in (b"123 4", b"123 5", b"456 1", b"456 2"):
-        pair.wait(1)
-        pair.primary.publish(OTHER, marker, retain=False)
-        pair.pump()
-        came_s.append(pair.now)
-    heard_s = pair.session.cuts.heard_s
-    assert heard_s("edge-2") == came_s[3]
-    assert heard_s("edge-2", begun_by_s=came_s[0]) == came_s[1]
-    assert heard_s("edge-2", begun_by_s=came_s[2]) == came_s[3]
-    assert heard_s("edge-2", begun_by_s=came_s[0] - 1) is None
-    assert heard_s("edge-3") is None
+    process, said_s = "0123456789abcdef", pair.session.cuts.said_alone_s
+    for payload in (b"alone", b"alone 1", b"alone " + b"g" * 16, b"alone " + b"0" * 33, b"123 4"):
+        pair.primary.publish(OTHER, payload, retain=False)
+    pair.pump()
+    assert said_s(process) is None
+    pair.wait(1)
+    before = list(places(pair))
+    pair.primary.publish(OTHER, alone_payload(process), retain=False)
+    pair.pump()
+    assert said_s(process) == pair.now == pair.session.cuts.heard_s("edge-2")
+    assert places(pair) == before
+
+
+def test_what_this_node_says_of_itself_comes_back() -> None:
+    """So that it knows that all members hear it; only while the link is live."""
+    pair = Pair()
+    process = "0123456789abcdef"
+    assert not pair.session.tell_alone(process, now=pair.now)
+    pair.go_live()
+    cut(pair, "edge-2")
+    assert pair.session.tell_alone(process, now=pair.now)
+    assert pair.session.cuts.said_alone_s(process) is None
+    pair.pump()
+    assert pair.session.cuts.said_alone_s(process) == pair.now
 
 
 @pytest.mark.parametrize("first_dup", [False, True])

@@ -43,51 +43,22 @@ def version_of(member: Member, client_id: str, *, later: int = 0) -> CopyVersion
     return copy.version._replace(number=copy.version.number + later)
 
 
-async def test_a_copy_of_a_former_process_that_lived_alone_is_outdated() -> None:
-    """The new process, which is heard well, does not hide that."""
+@pytest.mark.parametrize("instance", ["a-1", "a-2"])
+async def test_a_copy_is_outdated_if_its_own_process_went_on_alone(instance: str) -> None:
+    """Neither does a new process, which is heard well, hide that, nor what it says of itself."""
     async with pair() as (network, a, b):
-        change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looks()
+        network.notices.tell(instance)
         a.sessions.clear()
-        change(network, "a", is_silent=False, instance="a-2", alone_s=0.0)
-        await wait_until(lambda: b.is_stale == [True])
+        change(network, "a", instance="a-2")
+        await wait_until(lambda: b.is_stale == [instance == "a-1"])
 
 
-async def test_a_new_process_that_lives_alone_outdates_nothing_of_the_former_one() -> None:
-    """The former one was heard until its end, so that its copies are right."""
+async def test_copies_are_right_once_the_holder_has_said_so() -> None:
+    """Though it went on alone before."""
     async with pair() as (network, _, b):
-        change(network, "a", instance="a-2", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looks()
-        assert b.is_stale == []
-        change(network, "a", is_dead=True)
-        await wait_until(lambda: b.is_stale == [False])
-
-
-async def test_a_copy_that_was_made_anew_is_right() -> None:
-    """The holder went on alone, came back, and has copied one of its sessions since; then it was killed."""
-    async with pair() as (network, a, b):
-        a.begin("d")
-        await settled(a)
-        change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
-        await looks()
+        network.notices.tell("a-1")
         network.clock.advance(0.1)
-        change(network, "a", is_silent=False, keeps_copies=True, alone_s=0.0, went_without_copy=1)
-        async with asyncio.timeout(10):
-            await a.put(["d"]).wait()
-        change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
-        await wait_until(lambda: len(b.inherited) == 2)
-        assert b.is_stale == [False, True]
-        assert b.inherited == ["d", "c"]
-
-
-async def test_copies_of_a_holder_that_is_heard_for_long_are_right() -> None:
-    """It has copied all again that it changed meanwhile; what it did not change has no newer copy."""
-    async with pair() as (network, _, b):
-        change(network, "a", is_silent=True, alone_s=1.3)
-        await looks()
-        change(network, "a", is_silent=False, alone_s=0.0, went_without_copy=1)
-        network.clock.advance(11.0)
-        await looks()
+        network.notices.vouch("a-1")
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
         await wait_until(lambda: b.is_stale == [False])
 

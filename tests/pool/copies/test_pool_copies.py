@@ -19,6 +19,7 @@ from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.move_messages import SessionQuestion
 from fanout.pool.sessions.ports import OtherMemberState
+from tests.pool.alone import Notices
 from tests.server.node_in_memory import ManualClock
 from tests.support.waiting import wait_until
 
@@ -35,6 +36,7 @@ class Network:
         self.states: dict[str, OtherMemberState] = {}
         """What every member sees of a member."""
         self.clock = ManualClock()
+        self.notices = Notices(self.clock.monotonic)
         self.calls: list[tuple[str, str]] = []
         """Member and path of every call."""
 
@@ -43,6 +45,7 @@ class Others:
     """The other members, as one of them sees them."""
 
     are_known = True
+    has_witness = True
     is_isolated = False
     isolated_after_s = 2.0
 
@@ -59,6 +62,18 @@ class Others:
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
         return [state for name, state in self._network.states.items() if name != self._node]
+
+    def tell_alone(self) -> bool:
+        """Say so at the primary."""
+        return self._network.notices.tell(self.instance)
+
+    def said_alone_s(self, instance: str) -> float:
+        """Return when a process said so last."""
+        return self._network.notices.said_s(instance)
+
+    def went_alone(self, instance: str) -> bool:
+        """Return whether a process has said so and not vouched since."""
+        return self._network.notices.went_alone(instance)
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Send a request to a member that lives."""
@@ -357,29 +372,95 @@ async def test_a_session_that_cannot_go_on_is_told(network: Network) -> None:
     assert not b.ledger.was_lost("c")
 
 
-async def test_a_holder_that_lived_on_alone_leaves_stale_copies(network: Network) -> None:
-    """It was heard at the primary after it could last copy anything here."""
+async def test_a_holder_that_went_on_alone_leaves_outdated_copies(network: Network) -> None:
+    """It has said so at the primary before anybody was told what the keeper does not know."""
     a, b = Member(network, "a"), Member(network, "b")
     a.begin("c")
     await settled(a)
-    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False, alone_s=1.3)
+    change(network, "b", is_silent=True, keeps_copies=False)  # as A sees it
+    await looks()
+    network.notices.is_slow = True
+    network.clock.advance(ALONE_S)
+    done = a.put(["c"])
+    await wait_until(lambda: network.notices.told == ["a-1"])
+    await looks()
+    assert not done.is_set()
+    network.notices.give_back()
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert not a.copies.sent.are_right_at("b")
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
     await wait_until(lambda: b.is_stale == [True])
 
 
-@pytest.mark.parametrize("went_without_copy", [0, 1])
-async def test_a_holder_that_is_heard_again_says_whether_it_used_being_alone(
-    network: Network, went_without_copy: int
-) -> None:
-    """When it is killed a moment later, its copies are as good as before, unless a session went on without one."""
+async def test_a_session_that_nobody_had_goes_on_alone_without_a_notice(network: Network) -> None:
+    """There is no copy that could be outdated."""
+    a, _ = Member(network, "a"), Member(network, "b")
+    change(network, "b", is_silent=True, keeps_copies=False)
+    await looks()
+    network.clock.advance(ALONE_S)
+    async with asyncio.timeout(10):
+        await a.put(["c"]).wait()
+    assert network.notices.told == []
+
+
+async def test_the_last_member_goes_on_without_a_primary(network: Network) -> None:
+    """The others are dead: who serves goes on, and tells them when the primary is back."""
     a, b = Member(network, "a"), Member(network, "b")
     a.begin("c")
     await settled(a)
-    change(network, "a", is_silent=True, keeps_copies=False, alone_s=1.3)
+    b.task.cancel()
+    change(network, "b", is_silent=True, keeps_copies=False)
+    network.notices.is_there = False
     await looks()
-    change(network, "a", is_silent=False, keeps_copies=True, alone_s=0.0, went_without_copy=went_without_copy)
+    network.clock.advance(ALONE_S)
+    done = a.put(["c"])
     await looks()
-    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
-    await wait_until(lambda: b.is_stale == [went_without_copy > 0])
+    assert not done.is_set()
+    change(network, "b", is_dead=True)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert network.notices.told == []
+    network.notices.is_there = True
+    await wait_until(lambda: network.notices.told == ["a-1"])
+
+
+async def test_a_holder_that_is_back_vouches_for_its_copies(network: Network) -> None:
+    """Once a member has the copies anew, or none any more, those of other sessions are as right as before."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c", "d")
+    await settled(a)
+    assert a.copies.sent.are_right_at("b")
+    change(network, "b", is_silent=True, keeps_copies=False)
+    await looks()
+    network.clock.advance(ALONE_S)
+    async with asyncio.timeout(10):
+        await a.put(["c"]).wait()
+    assert network.notices.told == ["a-1"]
+    assert not a.copies.sent.are_right_at("b")
+    change(network, "b", is_silent=False, keeps_copies=True)
+    await wait_until(lambda: a.copies.sent.are_right_at("b"))
+    assert b.held == 2
+    network.notices.vouch("a-1")
+    network.clock.advance(0.1)
+    change(network, "b", is_silent=True, keeps_copies=False)
+    await looks()
+    network.clock.advance(ALONE_S)
+    async with asyncio.timeout(10):
+        await a.put(["d"]).wait()
+    assert network.notices.told == ["a-1", "a-1"]
+
+
+async def test_a_member_that_cannot_keep_a_copy_has_no_older_one(network: Network) -> None:
+    """The session goes on at once, without a notice: nothing is left of it."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    b.lacks_history = True
+    async with asyncio.timeout(10):
+        await a.put(["c"]).wait()
+    assert (b.held, network.notices.told) == (0, [])
+    assert a.copies.sent.are_right_at("b")
 
 
 async def test_the_copy_of_a_session_that_ended_goes(network: Network) -> None:

@@ -15,6 +15,7 @@ from fanout.pool.copies.sent_copies import SentCopies
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.ports import OtherMemberState, SessionHost
+from tests.pool.alone import WithoutNotices
 from tests.server.node_in_memory import ManualClock
 from tests.support.waiting import wait_until
 
@@ -28,7 +29,7 @@ class _Host:
         return True
 
 
-class Pool:
+class Pool(WithoutNotices):
     """Two other members that keep every copy, and the sessions of this one."""
 
     instance, are_known, is_isolated, isolated_after_s = "a-1", True, False, 2.0
@@ -216,10 +217,17 @@ async def test_where_every_call_fails_sessions_go_on_after_a_while() -> None:
 async def test_a_copy_that_nobody_can_keep_leaves_no_former_one() -> None:
     """A member that went on from the former one would send messages twice."""
     async with running_pool() as pool:
+        former = sorted(pool.kept["b"])[:5]
+        pool.failing.add("b")
         pool.full |= {"b", "c"}
-        pool.put(CLIENTS[:5])
-        await wait_until(lambda: not (pool.kept["b"] | pool.kept["c"]) & set(CLIENTS[:5]), 10)
-        assert pool.copies.oldest_unconfirmed_s() == 0.0
+        pool.put(former)
+        await wait_until(lambda: pool.copies.figures.refused_total == 5, 10)
+        assert pool.kept["b"] >= set(former)
+        assert not pool.copies.are_right_at("b")
+        assert pool.copies.are_right_at("c")
+        pool.failing.clear()
+        await wait_until(lambda: not (pool.kept["b"] | pool.kept["c"]) & set(former), 10)
+        await wait_until(lambda: pool.copies.are_right_at("b"), 10)
 
 
 async def test_a_full_member_is_passed_over() -> None:

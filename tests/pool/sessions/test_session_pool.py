@@ -28,12 +28,13 @@ from fanout.pool.sessions.ownership import Choice, Reply
 from fanout.pool.sessions.ports import OtherMemberState
 from fanout.pool.sessions.session_pool import ANSWER_S, SessionPool
 from fanout.runtime.system_clock import SystemClock
+from tests.pool.alone import WithoutNotices
 from tests.support.waiting import wait_until
 
 DEAD_AFTER_S = 0.5
 
 
-class Member:
+class Member(WithoutNotices):
     """A member whose sessions are texts, and whose links are a list of markers."""
 
     def __init__(self, name: str, network: Network) -> None:
