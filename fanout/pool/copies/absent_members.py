@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
 __all__ = ["NotesForAbsent"]
@@ -43,8 +43,8 @@ class NotesForAbsent(Generic[_Note]):
             if not oldest:
                 del self._notes[first]
 
-    def of(self, member: str) -> Iterable[str]:
-        """Return the Client Identifiers for which there are notes for a member."""
+    def of(self, member: str) -> Mapping[str, _Note]:
+        """Return what is noted for a member, by Client Identifier."""
         return self._notes.get(member, {})
 
     def members_of(self, client_id: str) -> list[str]:

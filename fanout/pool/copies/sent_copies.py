@@ -55,6 +55,8 @@ _HEAD_BYTES: Final = 200
 _LOOK_S: Final = 0.05
 _AWAY_S: Final = 1.0
 """Time after which copies at a member that keeps none now are made elsewhere: a busy one has them still."""
+_STOOD_S: Final = 0.25
+"""Longest time between two looks that counts: beyond that, this process did not run, and could hear nobody."""
 _STEADY_S: Final = 2.0
 """Time without a change of members, after which copies go to the members whose turn it is."""
 _RETRY_S: Final = 1.0
@@ -100,6 +102,9 @@ class _Copy:
     value: bytes | None
     group: _Group | None
     since_s: float
+    """When it was made."""
+    put_s: float
+    """The same, in seconds for which this member has run."""
     epoch: Epoch
     """Since when the session is this member's, or was, when the copy was made."""
 
@@ -178,8 +183,11 @@ class SentCopies:
         """Process of each member that could keep copies, as it was heard last."""
         self._away: dict[str, float] = {}
         """Member that could keep copies until then, to that time."""
-        self._alone_since_s: float | None = clock.monotonic()
-        """Since when no member could keep a copy; None while one can."""
+        self._ran_s = 0.0
+        """For how long this member has run, in seconds: a pause shows nothing of the others."""
+        self._looked_s = clock.monotonic()
+        self._alone_since_s: float | None = 0.0
+        """Since when no member could keep a copy, in seconds for which this one has run; None while one can."""
         self._moves_at_s: float | None = None
         """When copies go to the members whose turn it is; None while they are there."""
         self._uncopied: dict[str, None] = {}
@@ -189,8 +197,11 @@ class SentCopies:
         self._retry_at_s = math.inf
         self._again: dict[str, None] = {}
         """Sessions that are to be copied once more."""
-        self._outdated = NotesForAbsent[None]()
-        """Sessions of which a member may have an older copy, until it has said that it has forgotten that."""
+        self._outdated = NotesForAbsent[Epoch]()
+        """Sessions of which a member may have an older copy, until it has said that it has forgotten that.
+
+        With the epoch of that copy, or a later one: the copy of a session that it gave here since is another one.
+        """
         self._notice = AloneNotice(others=others, clock=clock)
 
     # For the server.
@@ -199,7 +210,7 @@ class SentCopies:
         """Carry copies by Client Identifier, None for a session that has ended; call `done` when they are kept."""
         group, now_s = _Group(len(copies), done), self._clock.monotonic()
         for client_id, value in copies.items():
-            copy = _Copy(client_id, value, group, now_s, self._ledger.epoch_of(client_id))
+            copy = _Copy(client_id, value, group, now_s, self._ran_s, self._ledger.epoch_of(client_id))
             sent = self._sent.setdefault(client_id, _Sent())
             sent.unable = ()
             self._pending.pop(client_id, None)
@@ -285,18 +296,20 @@ class SentCopies:
 
     def _look(self) -> None:
         now_s = self._clock.monotonic()
+        self._ran_s += min(now_s - self._looked_s, _STOOD_S)
+        self._looked_s = now_s
         for outbox in self._outboxes.values():
             if outbox.task.done():
                 outbox.task.result()  # it has ended with an error: without this, all that waits would wait in silence
         self._look_at_members(now_s)
         members = self._members
         for member in members:
-            for client_id in list(self._outdated.of(member)):
+            for client_id, epoch in list(self._outdated.of(member).items()):
                 kept = self._sent.get(client_id)
                 if kept is not None and kept.member == member:
                     self._outdated.remove(member, client_id)
                 elif client_id not in self._pending:
-                    self._forget_at(member, client_id)
+                    self._forget_at(member, client_id, epoch)
         self._notice.look()
         if not self._uncopied:
             self._retry_s, self._retry_at_s = _RETRY_S, math.inf
@@ -308,7 +321,7 @@ class SentCopies:
         for copy in homeless.values():
             if not self._is_newest(copy):  # what was released meanwhile has ended or replaced it
                 copy.release()
-            elif copy.value is not None and now_s - copy.since_s >= ALONE_S:
+            elif copy.value is not None and self._ran_s - copy.put_s >= ALONE_S:
                 self._go_on_without(copy)
             else:
                 self._place(copy)
@@ -339,7 +352,7 @@ class SentCopies:
             for member in self._members:
                 self._away.setdefault(member, now_s)
             self._members, self._moves_at_s = members, now_s + _STEADY_S
-            self._alone_since_s = None if members else now_s
+            self._alone_since_s = None if members else self._ran_s
             for member in members:
                 self._away.pop(member, None)
         for member in [member for member, since_s in self._away.items() if now_s - since_s >= _AWAY_S]:
@@ -364,7 +377,7 @@ class SentCopies:
             member = self._sent[copy.client_id].member
             if member is None or member not in self._members:
                 if member is not None:
-                    self._outdated.put(member, copy.client_id, None)
+                    self._outdated.put(member, copy.client_id, copy.epoch)
                 self._settle(copy, member=None)
                 return
         elif len(copy.value) > COPY_BYTES_MAX - _HEAD_BYTES - len(copy.client_id.encode()):
@@ -373,7 +386,7 @@ class SentCopies:
         else:
             member = self._keeper_of(copy.client_id, self._sent[copy.client_id])
         if member is None:
-            is_alone = self._alone_since_s is not None and self._clock.monotonic() - self._alone_since_s >= ALONE_S
+            is_alone = self._alone_since_s is not None and self._ran_s - self._alone_since_s >= ALONE_S
             if self._members or is_alone:
                 self._go_on_without(copy)
             else:
@@ -462,7 +475,7 @@ class SentCopies:
             outbox.forgetting.difference_update(copy.client_id for copy in copies)
             self._again |= dict.fromkeys(places)
             for copy in copies:
-                self._outdated.put(member, copy.client_id, None)  # it may have come
+                self._outdated.put(member, copy.client_id, copy.epoch)  # it may have come
                 if self._is_newest(copy):
                     sent = self._sent[copy.client_id]
                     unable = (*sent.unable, member)
@@ -484,7 +497,7 @@ class SentCopies:
             self._outdated.remove(member, copy.client_id)  # whatever it says, it has no older copy any more
             if not self._is_newest(copy):
                 if copy.value is not None and copy.client_id in self._sent:
-                    self._outdated.put(member, copy.client_id, None)
+                    self._outdated.put(member, copy.client_id, copy.epoch)
                 copy.release()
             elif copy.client_id in unable and copy.value is not None:
                 sent = self._sent[copy.client_id]
@@ -516,19 +529,19 @@ class SentCopies:
                 del self._uncopied[copy.client_id]
                 self._retry(after_s=_RETRY_S)
             if former is not None and former != member:
-                self._outdated.put(former, copy.client_id, None)
+                self._outdated.put(former, copy.client_id, copy.epoch)
                 if former in self._members:
-                    self._forget_at(former, copy.client_id)
+                    self._forget_at(former, copy.client_id, copy.epoch)
             if member is not None and self._moves_at_s is None and member != self._keeper_of(copy.client_id, sent):
                 self._again[copy.client_id] = None
         copy.release()
 
-    def _forget_at(self, member: str, client_id: str) -> None:
-        """Let a member forget an older copy; nothing waits for that."""
-        outbox, epoch = self._outbox(member), self._ledger.epoch_of(client_id)
+    def _forget_at(self, member: str, client_id: str, epoch: Epoch) -> None:
+        """Let a member forget the copy that it has of a session up to an epoch; nothing waits for that."""
+        outbox = self._outbox(member)
         if client_id not in outbox.forgetting:
             outbox.forgetting.add(client_id)
-            outbox.copies.append(_Copy(client_id, None, None, self._clock.monotonic(), epoch))
+            outbox.copies.append(_Copy(client_id, None, None, self._looked_s, self._ran_s, epoch))
 
     def _tell_claims(self) -> None:
         """Tell the others of the sessions whose copies are kept by now, all of them at once."""

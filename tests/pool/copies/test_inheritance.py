@@ -15,7 +15,7 @@ from fanout.pool.copies.copy_messages import (
     decode_copy_answer,
     encode_copy_request,
 )
-from fanout.pool.copies.copy_rules import CopyVersion
+from fanout.pool.copies.copy_rules import GIVEN, CopyVersion
 from fanout.pool.sessions.move_messages import SessionQuestion
 from tests.pool.copies.test_pool_copies import Member, Network, change, looks, settled
 from tests.support.waiting import wait_until
@@ -116,3 +116,19 @@ async def test_a_session_that_was_given_away_is_looked_for_after_a_while() -> No
         network.clock.advance(13.0)
         await wait_until(lambda: a.inherited == ["g"])
         assert b.inherited == []
+
+
+async def test_a_session_that_was_given_to_a_former_holder_is_kept() -> None:
+    """That one has to have its former copies forgotten, from before it gave the session away."""
+    async with pair() as (network, a, b):
+        change(network, "b", is_silent=True, keeps_copies=False)
+        await looks()
+        a.sessions.discard("c")
+        a.copies.sent.put({"c": None}, done=lambda: None)  # B has a copy still
+        epoch = b.ledger.next_epoch()
+        b.copies.keep_given("c", "a", epoch=epoch, value=b"given")
+        a.ledger.begin("c", epoch)
+        a.sessions.add("c")
+        change(network, "b", is_silent=False, keeps_copies=True)
+        await wait_until(lambda: a.copies.sent.are_right_at("b"))
+        assert version_of(b, "c") == CopyVersion(epoch, GIVEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -213,6 +214,13 @@ async def looks() -> None:
         await asyncio.sleep(0)
 
 
+async def pass_time(network: Network, seconds: float) -> None:
+    """Let time pass in which every member runs."""
+    for _ in range(math.ceil(seconds / 0.2)):
+        network.clock.advance(0.2)
+        await looks()
+
+
 async def settled(*members: Member) -> None:
     """Wait until every session of these members has a copy."""
 
@@ -261,7 +269,7 @@ async def test_a_session_goes_on_alone_after_a_while(network: Network) -> None:
     done = a.put(["c"])
     await looks()
     assert not done.is_set()
-    network.clock.advance(ALONE_S)
+    await pass_time(network, ALONE_S)
     async with asyncio.timeout(10):
         await done.wait()
     assert a.copies.figures().alone_total == 1
@@ -380,7 +388,7 @@ async def test_a_holder_that_went_on_alone_leaves_outdated_copies(network: Netwo
     change(network, "b", is_silent=True, keeps_copies=False)  # as A sees it
     await looks()
     network.notices.is_slow = True
-    network.clock.advance(ALONE_S)
+    await pass_time(network, ALONE_S)
     done = a.put(["c"])
     await wait_until(lambda: network.notices.told == ["a-1"])
     await looks()
@@ -393,12 +401,29 @@ async def test_a_holder_that_went_on_alone_leaves_outdated_copies(network: Netwo
     await wait_until(lambda: b.is_stale == [True])
 
 
+async def test_a_member_that_stood_still_is_not_alone(network: Network) -> None:
+    """It could hear nobody; the copies that waited meanwhile go to the others when it runs again."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    change(network, "b", is_silent=True, keeps_copies=False)
+    await looks()
+    done = a.put(["c"])
+    network.clock.advance(10.0)
+    await looks()
+    assert not done.is_set()
+    change(network, "b", is_silent=False, keeps_copies=True)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert (b.held, network.notices.told) == (1, [])
+
+
 async def test_a_session_that_nobody_had_goes_on_alone_without_a_notice(network: Network) -> None:
     """There is no copy that could be outdated."""
     a, _ = Member(network, "a"), Member(network, "b")
     change(network, "b", is_silent=True, keeps_copies=False)
     await looks()
-    network.clock.advance(ALONE_S)
+    await pass_time(network, ALONE_S)
     async with asyncio.timeout(10):
         await a.put(["c"]).wait()
     assert network.notices.told == []
@@ -413,7 +438,7 @@ async def test_the_last_member_goes_on_without_a_primary(network: Network) -> No
     change(network, "b", is_silent=True, keeps_copies=False)
     network.notices.is_there = False
     await looks()
-    network.clock.advance(ALONE_S)
+    await pass_time(network, ALONE_S)
     done = a.put(["c"])
     await looks()
     assert not done.is_set()
@@ -433,7 +458,7 @@ async def test_a_holder_that_is_back_vouches_for_its_copies(network: Network) ->
     assert a.copies.sent.are_right_at("b")
     change(network, "b", is_silent=True, keeps_copies=False)
     await looks()
-    network.clock.advance(ALONE_S)
+    await pass_time(network, ALONE_S)
     async with asyncio.timeout(10):
         await a.put(["c"]).wait()
     assert network.notices.told == ["a-1"]
@@ -445,7 +470,7 @@ async def test_a_holder_that_is_back_vouches_for_its_copies(network: Network) ->
     network.clock.advance(0.1)
     change(network, "b", is_silent=True, keeps_copies=False)
     await looks()
-    network.clock.advance(ALONE_S)
+    await pass_time(network, ALONE_S)
     async with asyncio.timeout(10):
         await a.put(["d"]).wait()
     assert network.notices.told == ["a-1", "a-1"]
