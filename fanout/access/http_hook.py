@@ -122,6 +122,8 @@ class HttpHook:
         if task is not None:
             self.remembered_total += 1
             return task
+        if self._client.is_closed:
+            return self._failed("unreachable")
         if len(self._unfinished) >= self.config.requests_max + self.config.queue_max:
             return self._failed("busy")
         task = asyncio.create_task(self._answer(question, key, password), name=f"access-hook-{question.action}")

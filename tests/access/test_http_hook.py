@@ -315,6 +315,7 @@ async def test_closing_drops_questions_or_lets_them_finish(service: Service) -> 
         assert isinstance(dropped, asyncio.Task)
         await wait_until(lambda: len(service.asked) == 1)
     assert dropped.cancelled()
+    assert hook.ask(CONNECT) == Answer(allow=False, failure="unreachable")
     async with open_hook(service.url) as hook:
         finished = hook.ask(CONNECT)
         assert isinstance(finished, asyncio.Task)

@@ -381,7 +381,8 @@ async def test_rules_that_were_replaced_meanwhile_count(
 async def test_messages_wait_for_the_hook_in_order(start_guarded: StartGuarded, service: Service) -> None:
     """More topics than are asked about at a time, allowed ones before and behind; verdicts come in order."""
     node = await start_guarded(
-        http={"url": service.url, "actions": ["publish"], "queue_max": 1}, rule=[{"allow": "all", "filter": "t/#"}]
+        http={"url": service.url, "actions": ["publish"], "queue_max": 1, "timeout_s": 30},
+        rule=[{"allow": "all", "filter": "t/#"}],
     )
     service.open.clear()
     async with await RawClient.connect(node.port, "c") as client:
