@@ -30,6 +30,10 @@ class Pool:
     """When its newest heartbeat came through the primary."""
     own_s: float | None = 99.0
     """When the newest heartbeat of this node was sent that came back; None for none."""
+    alone_s: float | None = None
+    """When its process said last that sessions go on there without copies; None for never."""
+    vouched_s: float = float("-inf")
+    """When it was asked, and said that its copies here are right."""
     may_publish: bool = True
     """Whether the link may publish heartbeats."""
 
@@ -43,11 +47,13 @@ class Pool:
             silent_since=lambda peer: peer.heard_s,
             config=SimpleNamespace(dead_after_s=3.0),
             config_digest=FACTS.config_digest,
+            vouched_s=lambda instance: self.vouched_s,
         )
         link: Any = SimpleNamespace(
             heard_s=lambda node: self.heartbeat_s if node == FACTS.node else None,
             marker_sent_s=self.own_s,
             may_have_markers=self.may_publish,
+            said_alone_s=lambda instance: self.alone_s if instance == FACTS.instance else None,
         )
         now_s = 90.0
         clock: Any = SimpleNamespace(monotonic=lambda: now_s)
@@ -98,3 +104,29 @@ def test_a_member_is_found_dead_by_a_node_that_the_primary_hears(
     assert pool.seen().is_dead is is_dead
     assert pool.witness().is_isolated is is_isolated
     assert pool.witness().isolated_after_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "vouched_s", "went_alone"),
+    [(None, 90.0, False), (95.0, float("-inf"), True), (95.0, 94.0, True), (95.0, 96.0, False)],
+)
+def test_a_process_went_on_alone_until_it_is_asked_and_vouches(
+    alone_s: float | None, vouched_s: float, went_alone: bool
+) -> None:
+    """By its word at the primary, and by its answer to a question that came after that."""
+    witness = Pool(alone_s=alone_s, vouched_s=vouched_s).witness()
+    assert witness.went_alone(FACTS.instance) is went_alone
+    assert not witness.went_alone("0" * 16)
+
+
+@pytest.mark.parametrize(
+    ("own_s", "may_publish", "is_current"),
+    [(99.0, True, True), (97.0, True, False), (None, True, False), (None, False, True)],
+)
+def test_a_node_is_current_once_a_later_heartbeat_of_its_own_is_back(
+    own_s: float | None, may_publish: bool, is_current: bool
+) -> None:
+    """All that the primary sent before is in front of it; without heartbeats nothing shows that."""
+    witness = Pool(own_s=own_s, may_publish=may_publish).witness()
+    assert witness.is_current(98.0) is is_current
+    assert witness.has_witness is may_publish

@@ -373,6 +373,10 @@ class PoolWitness:
         """Time after which this node is isolated when it hears nobody."""
         return self._detector.isolated_after_s
 
+    def is_current(self, since_s: float) -> bool:
+        """Return whether all has come here that the primaries had at a time: heartbeats sent since have come back."""
+        return all(sent_s is not None and sent_s >= since_s for sent_s in self._own_sent_s())
+
     @property
     def has_witness(self) -> bool:
         """Whether what this node publishes for the others may come back from a primary."""
@@ -406,10 +410,14 @@ class PoolWitness:
                 LifeSigns(peer.name, max(self._members.silent_since(peer), self._heard_s(peer.name)), peer.asked_s)
                 for peer in self._members.membership.others()
             ],
-            own_sent_s=[link.marker_sent_s for link in self._links if link.may_have_markers],
+            own_sent_s=self._own_sent_s(),
             now_s=self._clock.monotonic(),
         )
         return self._detector
+
+    def _own_sent_s(self) -> list[float | None]:
+        """Return for each link whose heartbeats may come back when the newest one was sent that did."""
+        return [link.marker_sent_s for link in self._links if link.may_have_markers]
 
     def _heard_s(self, node: str) -> float:
         """Return when the newest heartbeat of a member came through a primary; long ago for never."""

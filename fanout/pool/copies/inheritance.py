@@ -85,7 +85,8 @@ class InheritanceFigures:
 class _Gone:
     """A holder that is gone, or may be."""
 
-    since_s: float
+    noted_s: float
+    """When it was not there any more."""
     task: asyncio.Task[None] | None = None
 
 
@@ -193,10 +194,7 @@ class Inheritance:
             state = states.get(holder)
             if (holder, instance) in self._gone or self._is_back(state, instance):
                 continue
-            # A process that answers has restored the sessions from its disk, and is asked with the others.
-            is_over = state is not None and (state.is_dead or not state.is_silent)
-            waits_s = 0.0 if is_over else self._dead_after_s
-            self._gone[holder, instance] = _Gone(now_s + waits_s)
+            self._gone[holder, instance] = _Gone(now_s)
         if self._others.is_isolated:
             return
         if self._given_task is not None and self._given_task.done():
@@ -215,9 +213,18 @@ class Inheritance:
             if gone.task is not None and gone.task.done():
                 gone.task.result()
                 gone.task = None  # there are copies again
-            is_due = state is not None and state.is_dead
-            if gone.task is None and (is_due or now_s >= gone.since_s):
+            if gone.task is None and self._is_over(gone, state, now_s=now_s):
                 gone.task = asyncio.create_task(self._inherit_all(holder, instance), name=f"inherit-{holder}")
+
+    def _is_over(self, gone: _Gone, state: OtherMemberState | None, *, now_s: float) -> bool:
+        """Return whether sessions may go on now: this node has all that their holder had, and knows that it is gone.
+
+        A process in its place has restored sessions from its disk before it answers, and is asked with the others.
+        """
+        if state is not None and state.is_dead:  # found by a heartbeat of this node that came behind its last one
+            return True
+        is_replaced = state is not None and not state.is_silent and self._others.is_current(gone.noted_s)
+        return is_replaced or now_s >= gone.noted_s + self._dead_after_s
 
     def _is_back(self, state: OtherMemberState | None, instance: str) -> bool:
         return state is not None and not state.is_dead and state.instance == instance

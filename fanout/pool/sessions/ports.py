@@ -216,6 +216,9 @@ class Others(Protocol):
     def isolated_after_s(self) -> float:
         """Time after which this node is isolated when it hears nobody."""
 
+    def is_current(self, since_s: float) -> bool:
+        """Return whether all has come here that the primaries had at a time, in seconds of the node's clock."""
+
     @property
     def has_witness(self) -> bool:
         """Whether what this member publishes for the others may come back from a primary."""

@@ -38,6 +38,8 @@ class Network:
         """What every member sees of a member."""
         self.clock = ManualClock()
         self.notices = Notices(self.clock.monotonic)
+        self.current_s = math.inf
+        """Time up to which all has come from the primary."""
         self.calls: list[tuple[str, str]] = []
         """Member and path of every call."""
 
@@ -63,6 +65,10 @@ class Others:
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
         return [state for name, state in self._network.states.items() if name != self._node]
+
+    def is_current(self, since_s: float) -> bool:
+        """Return whether all has come that the primary had at a time."""
+        return self._network.current_s >= since_s
 
     def tell_alone(self) -> bool:
         """Say so at the primary."""
@@ -365,6 +371,20 @@ async def test_a_new_process_of_a_member_is_the_end_of_the_former_one(network: N
     await wait_until(lambda: b.inherited == ["c-2"], what="the session that the new process has not")
     await wait_until(lambda: b.held == 0)
     assert b.inherited == ["c-2"]
+
+
+async def test_an_heir_waits_for_what_the_primary_has_sent_already(network: Network) -> None:
+    """A new process is heard in a moment, in which updates that the former one had may be on their way here still."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    a.sessions.clear()
+    network.current_s = network.clock.monotonic() - 1.0
+    change(network, "a", instance="a-2")
+    await looks()
+    assert b.inherited == []
+    network.current_s = math.inf
+    await wait_until(lambda: b.inherited == ["c"])
 
 
 async def test_a_session_that_cannot_go_on_is_told(network: Network) -> None:
