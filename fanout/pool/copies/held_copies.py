@@ -63,11 +63,11 @@ class HeldCopies:
         return self._copies.get(client_id)
 
     def put(self, copy: HeldCopy) -> bool:
-        """Keep a copy in place of an earlier one; return False, and keep neither, when there is no room."""
-        self.remove(copy.client_id)
-        size = _size(copy)
-        if self.bytes + size > self._bytes_max:
+        """Keep a copy in place of an earlier one; return False, and keep that one, when there is no room."""
+        size, former = _size(copy), self._copies.get(copy.client_id)
+        if self.bytes + size - (0 if former is None else _size(former)) > self._bytes_max:
             return False
+        self.remove(copy.client_id)
         self.bytes += size
         self._copies[copy.client_id] = copy
         self._of.setdefault((copy.holder, copy.instance), {})[copy.client_id] = None

@@ -168,9 +168,10 @@ class PoolCopies:
             if isinstance(row, PlacesRow):
                 missing += [client_id for client_id in row.client_ids if not self._move(asker, client_id, row)]
             elif row.value is None:
-                self._forget_older(asker, row)
+                copy = self._held.get(row.client_id)
+                if copy is not None and copy.holder == asker and copy.version < row.version:
+                    self._held.remove(row.client_id)
             elif not self._heirs.could_inherit(row.client_id, row.value):
-                self._forget_older(asker, row)  # it needs what is older still
                 unable.append(row.client_id)
             elif not self._keep(asker, instance, row, row.value, newer):
                 full.append(row.client_id)
@@ -216,11 +217,6 @@ class PoolCopies:
         if not is_kept(version, kept=None if kept is None else kept.version, newest=newest):
             return True
         return self._held.put(HeldCopy(client_id, holder, instance, version, value, self._clock.monotonic()))
-
-    def _forget_older(self, holder: str, row: CopyRow) -> None:
-        copy = self._held.get(row.client_id)
-        if copy is not None and copy.holder == holder and copy.version < row.version:
-            self._held.remove(row.client_id)
 
     def _move(self, holder: str, client_id: str, row: PlacesRow) -> bool:
         """Let a session go on at other places, unless later ones are known; return False without a copy of it."""

@@ -494,16 +494,16 @@ class SentCopies:
         self._again |= dict.fromkeys(client_id for client_id in answer.missing if client_id in self._sent)
         unable = frozenset(answer.full) | frozenset(answer.unable)
         for copy in copies:
-            self._outdated.remove(member, copy.client_id)  # whatever it says, it has no older copy any more
+            is_refused = copy.client_id in unable and copy.value is not None
+            if not is_refused:
+                self._outdated.remove(member, copy.client_id)
             if not self._is_newest(copy):
                 if copy.value is not None and copy.client_id in self._sent:
                     self._outdated.put(member, copy.client_id, copy.epoch)
                 copy.release()
-            elif copy.client_id in unable and copy.value is not None:
+            elif is_refused:  # it has what it had before: all that there is if this member dies now
                 sent = self._sent[copy.client_id]
                 sent.unable = (*sent.unable, member)
-                if sent.member == member:
-                    self._keep_at(sent, None)
                 self._place(copy)
             else:
                 self._settle(copy, member=None if copy.client_id in answer.newer else member)

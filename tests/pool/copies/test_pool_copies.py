@@ -496,16 +496,23 @@ async def test_a_holder_that_is_back_vouches_for_its_copies(network: Network) ->
     assert network.notices.told == ["a-1", "a-1"]
 
 
-async def test_a_member_that_cannot_keep_a_copy_has_no_older_one(network: Network) -> None:
-    """The session goes on at once, without a notice: nothing is left of it."""
-    a, b = Member(network, "a"), Member(network, "b")
+@pytest.mark.parametrize("reason", ["history", "room"])
+async def test_a_member_that_cannot_keep_a_copy_has_the_older_one(network: Network, reason: str) -> None:
+    """Until the session goes on without, of which all are told before: nobody has been told of anything newer."""
+    a, b = Member(network, "a"), Member(network, "b", bytes_max=1_000)
     a.begin("c")
     await settled(a)
-    b.lacks_history = True
+    b.lacks_history = reason == "history"
+    network.notices.is_slow = True
+    done = a.put(["c"], bytes(600))
+    await wait_until(lambda: network.notices.told == ["a-1"])
+    await looks()
+    assert (b.held, done.is_set()) == (1, False)
+    network.notices.give_back()
     async with asyncio.timeout(10):
-        await a.put(["c"]).wait()
-    assert (b.held, network.notices.told) == (0, [])
-    assert a.copies.sent.are_right_at("b")
+        await done.wait()
+    await wait_until(lambda: b.held == 0)
+    await wait_until(lambda: a.copies.sent.are_right_at("b"))
 
 
 async def test_the_copy_of_a_session_that_ended_goes(network: Network) -> None:
