@@ -182,9 +182,9 @@ class ServerSessions:
         going = self._going.pop(client_id, None)
         self._moves.release(client_id, keep=None if going is None else going.keep)
 
-    async def written(self) -> None:
+    async def on_disk(self) -> None:
         """Wait until it is on disk which sessions are here, where they are kept there."""
-        await self._moves.written()
+        await self._moves.on_disk()
 
     def end(self, client_id: str) -> None:
         """End a session that is older than one elsewhere, and its connection."""

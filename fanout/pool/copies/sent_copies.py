@@ -108,6 +108,10 @@ class _Copy:
     epoch: Epoch
     """Since when the session is this member's, or was, when the copy was made."""
 
+    def forgets(self, client_id: str) -> bool:
+        """Return whether it only lets a member forget a copy of a client's session."""
+        return self.client_id == client_id and self.value is None and self.group is None
+
     def release(self) -> None:
         """Let go what waits for it, once."""
         group, self.group = self.group, None
@@ -225,13 +229,20 @@ class SentCopies:
         self._tell_claims()
 
     def leave(self, client_id: str) -> None:
-        """Leave the copy of a session where it is, and forget of it: the session is another member's."""
+        """Leave the copies of a session where they are, and forget of it: the session is another member's.
+
+        Until that one says that it has the session, they are what it goes on from if both are killed.
+        """
         self._forget(client_id)
+        for member in self._outdated.members_of(client_id):
+            self._outdated.remove(member, client_id)
         self._homeless.pop(client_id, None)
         self._again.pop(client_id, None)
         self._unclaimed.pop(client_id, None)
         for outbox in self._outboxes.values():
             outbox.places.pop(client_id, None)
+            if client_id in outbox.forgetting:
+                outbox.copies = deque(one for one in outbox.copies if not one.forgets(client_id))
         pending = self._pending.pop(client_id, None)
         if pending is not None:
             pending.release()
@@ -475,7 +486,8 @@ class SentCopies:
             outbox.forgetting.difference_update(copy.client_id for copy in copies)
             self._again |= dict.fromkeys(places)
             for copy in copies:
-                self._outdated.put(member, copy.client_id, copy.epoch)  # it may have come
+                if copy.client_id in self._sent:
+                    self._outdated.put(member, copy.client_id, copy.epoch)  # it may have come
                 if self._is_newest(copy):
                     sent = self._sent[copy.client_id]
                     unable = (*sent.unable, member)

@@ -47,7 +47,7 @@ class SessionHost(Protocol):
     def release(self, client_id: str) -> None:
         """Remove an exported session, which another member has now."""
 
-    async def written(self) -> None:
+    async def on_disk(self) -> None:
         """Wait until it is on disk which sessions are here, where they are kept there."""
 
     def end(self, client_id: str) -> None:

@@ -271,7 +271,7 @@ class SessionPool:
     async def answer_commit(self, asker: str, body: bytes) -> bytes:
         """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
         committed = [self.ledger.commit(question) for question in decode_request(body)]
-        await self._host.written()  # or a restart here would bring back what the other member has
+        await self._host.on_disk()  # or a restart here would bring back what the other member has
         return encode_commit_answers(committed)
 
     async def answer_offer(self, asker: str, body: bytes) -> bytes:

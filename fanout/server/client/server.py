@@ -254,7 +254,7 @@ class Server:
     def keep_journal(self, store: SessionStore) -> SessionJournal:
         """Write durable sessions to disk from now on, and return what does it."""
         journal = SessionJournal(self.context, store, registry=self.registry, moves=self.moves)
-        self.lifecycles.keepers.join(journal)
+        self.lifecycles.keepers.join(journal, is_disk=True)
         return journal
 
     def correct(self, values: Sequence[Update]) -> None:

@@ -199,9 +199,9 @@ class SessionMoves:
         finder = self._lifecycles.finder
         return b"" if finder is None else finder.epoch_of(client_id)
 
-    async def written(self) -> None:
-        """Wait until sessions are kept as they are now; at once where none are kept."""
-        await self._lifecycles.keepers.written()
+    async def on_disk(self) -> None:
+        """Wait until sessions are on disk as they are now; at once where none are."""
+        await self._lifecycles.keepers.on_disk()
 
     def take_back(self, exported: ExportedSession) -> None:
         """Let a session go on that was exported, if it is still here and its client has not come back."""

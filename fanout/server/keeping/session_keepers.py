@@ -50,6 +50,7 @@ class SessionKeepers:
         """
         self._bytes_max = bytes_max
         self._keepers: list[SessionKeeper] = []
+        self._disk: SessionKeeper | None = None
         self._progress: list[_Progress] = []
         self._kept: list[int] = []
         """For each keeper, up to which number all of its marks are kept."""
@@ -59,8 +60,15 @@ class SessionKeepers:
         """Marks that are not kept everywhere: the number, and that of each keeper's own mark."""
         self._waiting: dict[Waiter, None] = {}
 
-    def join(self, keeper: SessionKeeper) -> None:
-        """Keep sessions at a further place from now on; before any client is served."""
+    def join(self, keeper: SessionKeeper, *, is_disk: bool = False) -> None:
+        """Keep sessions at a further place from now on; before any client is served.
+
+        Args:
+            keeper: The place.
+            is_disk: Whether it is the disk of this node.
+        """
+        if is_disk:
+            self._disk = keeper
         self._progress.append(_Progress(self._note, len(self._keepers)))
         self._keepers.append(keeper)
         self._kept.append(0)
@@ -120,10 +128,10 @@ class SessionKeepers:
         """Call `written` of a waiter whenever marks are kept everywhere, until it says that nothing waits."""
         self._waiting[waiter] = None
 
-    async def written(self) -> None:
-        """Wait until everything is kept that is marked now."""
-        for keeper in self._keepers:
-            await keeper.marks.written()
+    async def on_disk(self) -> None:
+        """Wait until everything is on disk that is marked now; at once without a disk."""
+        if self._disk is not None:
+            await self._disk.marks.written()
 
     def _join(self, numbers: tuple[int, ...]) -> int:
         """Return one number for marks of all keepers."""

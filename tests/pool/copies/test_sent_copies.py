@@ -294,3 +294,19 @@ async def test_places_have_ascending_numbers() -> None:
         await wait_until(lambda: len(pool.places) == 2, 10)
         assert [row.places for row in pool.places] == [b"first", b"second"]
         assert pool.places[0].number < pool.places[1].number
+
+
+async def test_copies_of_a_session_that_moved_stay_where_they_are() -> None:
+    """Also an older one that a member was to forget, until the next holder says that it has the session."""
+    async with running_pool() as pool:
+        moved = sorted(pool.kept["b"])[0]
+        pool.failing.add("b")
+        pool.put([moved])
+        await wait_until(lambda: moved in pool.kept["c"], 10)
+        await wait_until(lambda: not pool.copies.oldest_unconfirmed_s() and pool.copies.copied == len(CLIENTS), 10)
+        pool.copies.leave(moved)
+        pool.failing.clear()
+        pool.put([one for one in CLIENTS if one != moved])
+        await wait_until(lambda: pool.copies.are_right_at("b"), 10)
+        await pool.look()
+        assert moved in pool.kept["b"] & pool.kept["c"]

@@ -96,7 +96,7 @@ class Member(WithoutNotices):
         """Remove a session."""
         del self.sessions[client_id]
 
-    async def written(self) -> None:
+    async def on_disk(self) -> None:
         """Do nothing: there is no disk."""
 
     def end(self, client_id: str) -> None:

@@ -98,7 +98,7 @@ class Member(NodeInMemory):
         """Have all sessions looked at, and all marks written."""
         await asyncio.sleep(0)
         await self.pass_time(LOOK_S + 0.05)
-        await self.server.lifecycles.keepers.written()
+        await self.copies.marks.written()
 
     def inherit_from(self, other: Member, *client_ids: str, away_ms: int = 0) -> list[Inherited]:
         """Go on with the sessions of a member that is gone."""
@@ -353,6 +353,18 @@ async def test_what_a_client_relies_on_waits_for_the_copy(pool: Pool) -> None:
                 await client.receive()
         pool.second.carrier.tell()
         assert await numbers(client, 1) == [1]
+
+
+async def test_what_waits_for_the_disk_does_not_wait_for_copies(pool: Pool) -> None:
+    """A session is given away at once, though a member that keeps copies of others is slow to answer."""
+    async with connected(pool.first) as client:
+        pool.first.carrier.is_held = True
+        client.send(Subscribe(1, (Subscription(b"t", qos=1),)))
+        await wait_until(lambda: pool.first.carrier.untold)
+        async with asyncio.timeout(5):
+            await pool.first.server.moves.on_disk()
+        pool.first.carrier.tell()
+        await client.expect(Suback)
 
 
 async def test_sessions_in_step_move_on_with_few_bytes(pool: Pool) -> None:
