@@ -15,6 +15,9 @@ WAITING: Final = (Stage.ASKING, Stage.ARRIVING)
 """Stages of a session that is to come to a member."""
 
 
+_OTHERS: Final = {name: tuple(other for other in MEMBERS if other != name) for name in MEMBERS}
+
+
 def others(name: str) -> tuple[str, ...]:
     """Return the other members."""
-    return tuple(other for other in MEMBERS if other != name)
+    return _OTHERS[name]

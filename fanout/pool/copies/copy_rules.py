@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fanout.pool.sessions.epochs import INHERITED, Epoch
+from fanout.pool.sessions.epochs import INHERITED, NO_EPOCH, Epoch
 from fanout.pool.sessions.ownership import Answer, Reply
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "are_newer_places",
     "inherited_epoch",
     "is_kept",
+    "is_outdated",
     "may_inherit",
 ]
 
@@ -61,6 +62,17 @@ def is_kept(version: CopyVersion, *, kept: CopyVersion | None, newest: Epoch) ->
     return version.epoch >= newest and (kept is None or version > kept)
 
 
+def is_outdated(version: CopyVersion, *, epoch: Epoch, is_of_heir: bool) -> bool:
+    """Return whether a copy that is kept is of no use, because a member says that it has a session since an epoch.
+
+    Args:
+        version: The copy that is kept.
+        epoch: Since when the other member has a session.
+        is_of_heir: Whether it went on with that session after it was given away from here.
+    """
+    return version.epoch < epoch or (version.number == GIVEN and is_of_heir)
+
+
 def are_newer_places(number: int, *, version: CopyVersion, places_number: int) -> bool:
     """Return whether places that came are those of a session now, in place of what its copy says.
 
@@ -93,6 +105,7 @@ def answer_inherit(
     holder_lives: bool,
     is_here: bool = False,
     is_copied: bool = False,
+    is_holder: bool = False,
 ) -> Right:
     """Return the answer to a member that wants to go on with a session from its copy.
 
@@ -103,10 +116,13 @@ def answer_inherit(
         holder_lives: Whether the holder is heard here.
         is_here: Whether the session is here, since the epoch of the copy or a later one.
         is_copied: Whether nothing waits for a copy of it as it is here: an older one is of no use then.
+        is_holder: Whether this member is the holder itself, to which the other one has given the session away. It has
+            never come here if nothing since then is known.
     """
     if holder_lives or (is_here and not is_copied):
         return Right.LIVES
-    if is_here or newest > version.epoch or (kept is not None and kept > version):
+    has_come = is_holder and newest == version.epoch
+    if is_here or has_come or newest > version.epoch or (kept is not None and kept > version):
         return Right.NEWER
     return Right.YES
 
@@ -116,9 +132,18 @@ def may_inherit(version: CopyVersion, *, newest: Epoch, answers: Iterable[Right]
     return newest <= version.epoch and all(answer is Right.YES for answer in answers)
 
 
-def inherited_epoch(version: CopyVersion, member: str) -> Epoch:
+def inherited_epoch(version: CopyVersion, member: str, *, given_since: Epoch = NO_EPOCH) -> Epoch:
     """Return since when a session is a member's that goes on with it.
 
-    It is later than everything that the dead holder did, and earlier than a session that a client has begun anew.
+    It is later than everything that the dead holder did, and earlier than a session that a client has begun anew. A
+    session that was given away, and has never come to its next holder, is the member's since it was before.
+
+    Args:
+        version: The copy that it goes on from.
+        member: The member.
+        given_since: Since when it was the member's before, if the holder has said that it has never come; `NO_EPOCH`
+            otherwise.
     """
+    if given_since != NO_EPOCH:
+        return given_since
     return Epoch(version.epoch.counter + 1, f"{INHERITED}{member}")

@@ -25,7 +25,7 @@ from fanout.pool.copies.copy_messages import (
 from fanout.pool.copies.copy_rules import Right, answer_take, inherited_epoch, may_inherit
 from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
 from fanout.pool.membership import AskFailed
-from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.ownership import Answer, begin
 from fanout.pool.sessions.ports import OtherMemberState, Others
@@ -295,7 +295,7 @@ class Inheritance:
         found = self._heirs.inherit(chosen, away_s=self._dead_after_s, is_stale=is_stale) if chosen else ()
         for copy, became in zip(chosen, found, strict=True):
             if became == HERE:
-                here[copy.client_id] = self._go_on(copy)
+                here[copy.client_id] = self._go_on(copy, is_given_back=asks_holder)
             else:
                 self._note_lost(copy, became)
         if here:
@@ -303,9 +303,10 @@ class Inheritance:
         self._pace(len(copies), self._clock.monotonic() - begun_s)
         return not any(Right.LIVES in each for each in rights)
 
-    def _go_on(self, copy: HeldCopy) -> Epoch:
+    def _go_on(self, copy: HeldCopy, *, is_given_back: bool) -> Epoch:
         """Note that a session goes on here, and return since which epoch."""
-        epoch = inherited_epoch(copy.version, self._node)
+        given_since = self._ledger.given_since(copy.client_id) if is_given_back else NO_EPOCH
+        epoch = inherited_epoch(copy.version, self._node, given_since=given_since)
         self._ledger.see(epoch)
         self._ledger.put(copy.client_id, begin(epoch))
         self._taken.put(copy.holder, copy.client_id, epoch)

@@ -23,6 +23,7 @@ from fanout.pool.copies.copy_rules import (
     answer_inherit,
     are_newer_places,
     is_kept,
+    is_outdated,
 )
 from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
 from fanout.pool.copies.inheritance import CALL_S, Heirs, Inheritance
@@ -142,9 +143,11 @@ class PoolCopies:
     def claimed(self, client_id: str, epoch: Epoch) -> None:
         """Note that a member has a session since an epoch: an older copy is of no use."""
         self.inheritance.claimed(client_id)
-        copy = self._held.get(client_id)
-        if copy is not None and copy.version.epoch < epoch:
-            self._held.remove(client_id)
+        self._forget_outdated(client_id, epoch)
+
+    def has_agreed(self, member: str) -> bool:
+        """Return whether another member may go on with the sessions of this one, as far as this member is concerned."""
+        return self._agreed.get((member, self._instance_of(member)), 0.0) > self._clock.monotonic()
 
     # For the other members: the handlers of their requests.
 
@@ -181,12 +184,13 @@ class PoolCopies:
         """Answer INHERIT: say whether another member may go on with sessions; older copies here go then."""
         request, now_s = decode_inherit_request(body), self._clock.monotonic()
         self._agreed = {process: until_s for process, until_s in self._agreed.items() if until_s > now_s}
+        is_holder = (request.holder, request.instance) == (self._node, self._others.instance)
         lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
         rights: list[Right] = []
         for client_id, version in request.copies:
             kept, newest = self._held.get(client_id), self._ledger.newest_of(client_id)
             # An older session here has missed a claim of the holder, which nobody repeats: it is no reason to wait.
-            is_here = self._ledger.is_here(client_id) and newest >= version.epoch
+            is_here = self._ledger.is_here(client_id) and (is_holder or newest >= version.epoch)
             right = answer_inherit(
                 version,
                 kept=None if kept is None else kept.version,
@@ -194,26 +198,34 @@ class PoolCopies:
                 holder_lives=lives,
                 is_here=is_here,
                 is_copied=not self.sent.is_pending(client_id),
+                is_holder=is_holder,
             )
             if right is Right.YES:
+                self._ledger.stop_arriving(client_id)
                 self._agreed[request.holder, request.instance] = now_s + self._agreed_s
                 if kept is not None:
                     self._held.remove(client_id)
             rights.append(right)
         return encode_inherit_answer(rights)
 
+    def _forget_outdated(self, client_id: str, epoch: Epoch) -> None:
+        """Forget a copy that is of no use, as a member has a session since an epoch; before the ledger is told."""
+        copy, is_of_heir = self._held.get(client_id), self._ledger.is_of_heir(client_id, epoch)
+        if copy is not None and is_outdated(copy.version, epoch=epoch, is_of_heir=is_of_heir):
+            self._held.remove(client_id)
+
     def _instance_of(self, member: str) -> str:
         return next((other.instance for other in self._others.states() if other.name == member), "")
 
     def _keep(self, holder: str, instance: str, row: CopyRow, value: bytes, newer: dict[str, Epoch]) -> bool:
         """Keep a copy unless a later one, or a later session, is known; return False when there is no room."""
-        client_id, version, newest = row.client_id, row.version, self._ledger.newest_of(row.client_id)
-        kept = self._held.get(client_id)
-        self._ledger.see(version.epoch)
+        client_id, version = row.client_id, row.version
+        self._forget_outdated(client_id, version.epoch)
+        self._ledger.yield_to(SessionQuestion(client_id, version.epoch))
+        kept, newest = self._held.get(client_id), self._ledger.newest_of(client_id)
         if newest > version.epoch:
             newer[client_id] = newest
             return True
-        self._ledger.yield_to(SessionQuestion(client_id, version.epoch))
         if not is_kept(version, kept=None if kept is None else kept.version, newest=newest):
             return True
         return self._held.put(HeldCopy(client_id, holder, instance, version, value, self._clock.monotonic()))

@@ -267,6 +267,11 @@ class Arrivals:
                 future.cancel()
             if not other.is_empty and not self._begins_when_unknown:
                 answers.append((other.name, None))
+        known = {other.name for other in living}
+        for other in self._others.states():
+            if other.name not in known and not other.is_dead:  # it is heard again, and was not asked
+                silent.add(other.name)
+                answers.append((other.name, None))
         kept = self._ledger.answer_from_copy(question.client_id)
         if kept is not None:
             answers.append((self._node, kept))
@@ -281,6 +286,8 @@ class Arrivals:
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
             exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_EXACT_S)
             came = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
+            if ledger.copies is not None and ledger.copies.has_agreed(found.holder):
+                came = False  # an heir may have it: the client comes again, and it is fetched from there
             own, arrives = arrive(ledger.get(client_id), epoch, found=came, since=found.epoch)
             if not arrives or own is None:
                 return False

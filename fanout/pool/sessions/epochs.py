@@ -29,6 +29,11 @@ class Epoch(NamedTuple):
         """The member that gave it."""
         return self.node.removeprefix(INHERITED)
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the member went on with the session of a dead one."""
+        return self.node.startswith(INHERITED)
+
 
 NO_EPOCH = Epoch(0, "")
 """Before every other epoch."""

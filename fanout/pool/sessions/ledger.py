@@ -20,6 +20,7 @@ from fanout.pool.sessions.ownership import (
     Ownership,
     Reply,
     Stage,
+    abandon,
     begin,
     claim,
     commit,
@@ -119,9 +120,24 @@ class SessionLedger:
     def newest_of(self, client_id: str) -> Epoch:
         """Return since when the newest session of a client is somebody's, as far as is known; `NO_EPOCH` for none."""
         own = self.get(client_id)
-        if own is None:
-            return NO_EPOCH
-        return own.before if own.stage in (Stage.ASKING, Stage.ARRIVING) else own.epoch
+        return NO_EPOCH if own is None else own.settled
+
+    def given_since(self, client_id: str) -> Epoch:
+        """Return since when a session was here that was given away, and may never have come; `NO_EPOCH` for none."""
+        own = self.get(client_id)
+        return NO_EPOCH if own is None else own.given_since
+
+    def is_of_heir(self, client_id: str, epoch: Epoch) -> bool:
+        """Return whether an epoch is of a member that went on with a session after it was given away from here."""
+        own = self.get(client_id)
+        return own is not None and own.is_of_heir(epoch)
+
+    def stop_arriving(self, client_id: str) -> None:
+        """Throw a session away that has arrived here, and is not this member's yet: another one may go on with it."""
+        own = self.get(client_id)
+        if own is not None and own.stage is Stage.ARRIVING:
+            self.figures.lost_total += 1
+            self.forget(client_id, abandon(own))
 
     def is_here(self, client_id: str) -> bool:
         """Return whether a session is this member's."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 
@@ -67,6 +67,11 @@ class Ownership:
     """Epoch of the newest request for it, for which it is PROMISED or FROZEN; it is late once the session is OWNED."""
     before: Epoch = NO_EPOCH
     """Newest epoch that was known when this member began to ask, while it is ASKING or ARRIVING."""
+    given_since: Epoch = NO_EPOCH
+    """Since when it was here before it was given away; `NO_EPOCH` once its next holder has said that it has it.
+
+    While it is CEDED or ASKING: the next holder may never have learnt of it, and another member gone on from a copy.
+    """
 
     @property
     def is_here(self) -> bool:
@@ -77,6 +82,15 @@ class Ownership:
     def newest(self) -> Epoch:
         """The newest epoch that this member knows of."""
         return max(self.epoch, self.promised)
+
+    @property
+    def settled(self) -> Epoch:
+        """The newest epoch at which a session is, or was, a member's."""
+        return self.before if self.stage in (Stage.ASKING, Stage.ARRIVING) else self.epoch
+
+    def is_of_heir(self, epoch: Epoch) -> bool:
+        """Return whether an epoch is of a member that went on with a session after it was given away from here."""
+        return epoch.is_inherited and NO_EPOCH != self.given_since < epoch
 
 
 class Reply(enum.StrEnum):
@@ -174,7 +188,7 @@ def commit(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, bool]
     if own is None:
         return None, False
     if own.stage is Stage.FROZEN and own.promised == epoch:
-        return Ownership(Stage.CEDED, epoch), True
+        return Ownership(Stage.CEDED, epoch, given_since=own.epoch), True
     ceded = own.epoch if own.stage is Stage.CEDED else own.before
     return own, ceded == epoch
 
@@ -186,6 +200,9 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
         What is known then; and the epoch of the session here when it is the newer one, so that the other's ends.
     """
     if own is None or own.epoch < epoch:
+        return Ownership(Stage.CEDED, epoch), None
+    has_come = own.stage is Stage.CEDED and own.given_since != NO_EPOCH and own.epoch == epoch
+    if has_come or own.is_of_heir(epoch):
         return Ownership(Stage.CEDED, epoch), None
     if own.stage in (Stage.ASKING, Stage.ARRIVING) and own.before < epoch:
         # A member has a newer one than is on its way here, or than the answers say: the client comes again.
@@ -222,8 +239,10 @@ def ask(own: Ownership | None, epoch: Epoch) -> Ownership | None:
         What is known then; None when the session is here, or has all but arrived.
     """
     if own is None or own.stage is Stage.CEDED:
-        return Ownership(Stage.ASKING, epoch, before=NO_EPOCH if own is None else own.epoch)
-    return Ownership(Stage.ASKING, epoch, before=own.before) if own.stage is Stage.ASKING else None
+        if own is None:
+            return Ownership(Stage.ASKING, epoch)
+        return Ownership(Stage.ASKING, epoch, before=own.epoch, given_since=own.given_since)
+    return replace(own, epoch=epoch) if own.stage is Stage.ASKING else None
 
 
 def choose(own: Ownership | None, answers: Iterable[tuple[str, Answer | None]]) -> Decision:
@@ -295,4 +314,4 @@ def abandon(own: Ownership | None) -> Ownership | None:
     """Forget a request, whatever it is at."""
     if own is None or own.stage not in (Stage.ASKING, Stage.ARRIVING):
         return own
-    return Ownership(Stage.CEDED, own.before) if own.before != NO_EPOCH else None
+    return Ownership(Stage.CEDED, own.before, given_since=own.given_since) if own.before != NO_EPOCH else None

@@ -3,16 +3,23 @@
 One Client Identifier has a session at member A, of which B keeps the copy. The client connects a few more times at
 any member. Members move sessions, copy them, find each other dead, and go on with the sessions of the dead. Calls
 between members are delivered at any time and in any order, and may be lost. A member may crash for good, or pause for
-so long that others may find it dead, and then go on with its old state.
+so long that others may find it dead, and then go on with its old state. It is heard again sooner than another one
+could be found dead.
 
 The rules are those of the product (`fanout.pool.sessions.ownership`, `fanout.pool.copies.copy_rules` and
 `fanout.pool.copies.placement`). The model does with them what the ledger, the arrivals, the sent copies, the held
 copies and the inheritance do. A value of the session has a branch, which grows when another member goes on with it from
 a copy: so a former holder that goes on as well can be told from its heir.
 
-Not in the model: a member that dies while it takes a session over, or before the first copy of one that it has just
-taken, loses it (the client is told); a CONNECT at a member which the claim of a later session has not reached, or never
-will because it was dead for the claimant, as in the model of ownership.
+Not in the model:
+
+- a member that dies before the first copy of a session with which it went on: that is lost (the client is told);
+- a CONNECT at a member which the claim of a later session has not reached, or never will because it was dead for the
+  claimant, as in the model of ownership;
+- one at a member that takes another one for dead which has the session, and has just gone on after a pause: the first
+  answer of that one, within a fraction of a second, ends this;
+- a session that is moved inexactly, of which the former holder keeps nothing;
+- a copy that replaces one that is still on its way.
 """
 
 from __future__ import annotations
@@ -22,12 +29,14 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from fanout.pool.copies.copy_rules import (
+    GIVEN,
     CopyVersion,
     Right,
     answer_inherit,
     answer_take,
     inherited_epoch,
     is_kept,
+    is_outdated,
     may_inherit,
 )
 from fanout.pool.copies.placement import keeper_of
@@ -38,6 +47,7 @@ from fanout.pool.sessions.ownership import (
     Ownership,
     Reply,
     Stage,
+    abandon,
     arrive,
     ask,
     begin,
@@ -56,6 +66,7 @@ from tests.pool.three_members import HELD, MEMBERS, WAITING, others
 CLIENT: Final = next(name for name in map(str, range(100)) if keeper_of(name, ("b", "c")) == "b")
 """A Client Identifier whose copy B keeps for A."""
 NONE: Final[frozenset[str]] = frozenset()
+_PLACES: Final = {name: place for place, name in enumerate(MEMBERS)}
 
 
 class Value(NamedTuple):
@@ -97,6 +108,8 @@ class Asking(NamedTuple):
     copy: Kept
     asked: frozenset[str]
     rights: tuple[Right, ...] = ()
+    asks_holder: bool = False
+    """Whether the holder is asked, to which the session was given away and may never have come."""
 
 
 class Member(NamedTuple):
@@ -120,7 +133,7 @@ class Member(NamedTuple):
     is_present: bool = False
     """Session Present in that answer."""
     is_new: bool = False
-    """Whether the session came here, and was not copied since."""
+    """Whether the session goes on here from a copy, and was not copied since."""
     is_dirty: bool = False
     """Whether the session has changed, or ended, since the copy that is under way was made."""
     pending: Pending | None = None
@@ -181,6 +194,8 @@ class World(NamedTuple):
     deaf: frozenset[str] = NONE
     """Members that a claim never reached, because the member that sent it crashed, or found them dead."""
     connects_left: int = 0
+    cleans_left: int = 0
+    """How many of them may have Clean Start 1; below 0 for all."""
     losses_left: int = 0
     crashes_left: int = 0
     pauses_left: int = 0
@@ -189,11 +204,11 @@ class World(NamedTuple):
     ends_left: int = 0
 
     def at(self, name: str) -> Member:
-        return self.members[MEMBERS.index(name)]
+        return self.members[_PLACES[name]]
 
     def put(self, name: str, member: Member) -> World:
         members = list(self.members)
-        members[MEMBERS.index(name)] = member
+        members[_PLACES[name]] = member
         first, second, third = members
         return self._replace(members=(first, second, third))
 
@@ -214,6 +229,7 @@ class Outside(Exception):
 def start(
     *,
     connects: int = 0,
+    cleans: int = -1,
     losses: int = 0,
     crashes: int = 0,
     pauses: int = 0,
@@ -221,7 +237,7 @@ def start(
     partings: int = 0,
     ends: int = 0,
 ) -> World:
-    """Return a session at A, which its client uses, and whose copy B keeps."""
+    """Return a session at A, which its client uses, and whose copy B keeps; the bounds are as in `World`."""
     value, epoch = Value(0, 0, 1), Epoch(1, "a")
     # Numbers of different members do not compare: those of the first holder are the highest.
     first = Member(begin(epoch), value, keeper="b", number=200)
@@ -236,6 +252,7 @@ def start(
         served=0,
         branches=((0, 0),) * (connects + 1),
         connects_left=connects,
+        cleans_left=cleans,
         losses_left=losses,
         crashes_left=crashes,
         pauses_left=pauses,
@@ -255,10 +272,7 @@ def is_here(member: Member) -> bool:
 
 def newest_of(member: Member) -> Epoch:
     """Return the newest epoch of a session that a member knows of (`SessionLedger.newest_of`)."""
-    own = member.own
-    if own is None:
-        return NO_EPOCH
-    return own.before if own.stage in WAITING else own.epoch
+    return NO_EPOCH if member.own is None else member.own.settled
 
 
 def answer_from_copy(member: Member) -> Answer | None:
@@ -287,6 +301,17 @@ def without(member: Member, own: Ownership | None) -> Member:
     )
 
 
+def given(member: Member, own: Ownership | None, call: Call) -> Member:
+    """Return a member that has given its session away, and keeps it until the next holder has a copy of its own.
+
+    The copy that another member has of it stays (`SentCopies.leave`, `PoolCopies.keep_given`).
+    """
+    assert member.value is not None
+    kept = Kept(call.source, CopyVersion(call.epoch, GIVEN), member.value)
+    member = without(member, own)
+    return member._replace(kept=kept, is_dirty=False, pending=None, keeper="", unclaimed=NO_EPOCH)
+
+
 def yielded(member: Member, epoch: Epoch) -> tuple[Member, Epoch | None]:
     """Return a member that has taken a claim, and the newer epoch that it has (`SessionLedger.yield_to`)."""
     own, newer = claim(member.own, epoch)
@@ -304,7 +329,7 @@ def claims(world: World, name: str, epoch: Epoch) -> World:
 
 def began(world: World, name: str, epoch: Epoch, value: Value, *, number: int, is_present: bool) -> World:
     """A session begins or goes on at a member for a CONNECT, which is answered when it is copied."""
-    member = without(world.at(name), None)
+    member = without(claimed(world.at(name), epoch), None)
     member = member._replace(
         own=begin(epoch), value=value, connect=number, is_present=is_present, is_dirty=True, unclaimed=epoch
     )
@@ -317,7 +342,7 @@ def connect(world: World, name: str, *, is_clean: bool) -> World:
     world = world._replace(connects=number, connects_left=world.connects_left - 1)
     member, epoch = world.at(name), Epoch(10 * number, name)
     if is_clean:  # the client gives its session up
-        world = world._replace(is_alive=False)
+        world = world._replace(is_alive=False, cleans_left=world.cleans_left - (world.cleans_left > 0))
         return began(world, name, epoch, Value(number, 0, 1), number=number, is_present=False)
     if is_here(member):
         assert member.value is not None
@@ -337,8 +362,14 @@ def connect(world: World, name: str, *, is_clean: bool) -> World:
 def chosen(world: World, name: str, epoch: Epoch) -> World:
     """Decide what follows from all answers to TAKE (`Arrivals._move`)."""
     member = world.at(name)
+    answers = dict(member.answers)
+    for other in others(name):
+        if other not in answers and other not in member.dead:  # it was dead when the others were asked
+            answers[other] = None
     kept = answer_from_copy(member)
-    decision = choose(member.own, member.answers if kept is None else (*member.answers, (name, kept)))
+    if kept is not None:
+        answers[name] = kept
+    decision = choose(member.own, answers.items())
     if decision.choice is Choice.FETCH:
         member = member._replace(asked=NONE, answers=(), holder=decision.holder, since=decision.epoch)
         return world.put(name, member).send(Call("fetch", name, decision.holder, epoch))
@@ -347,6 +378,8 @@ def chosen(world: World, name: str, epoch: Epoch) -> World:
     if member.waits != world.connects:  # the client has left
         return world.put(name, without(member, Ownership(Stage.CEDED, epoch)))
     if world.is_alive:
+        if any(other in member.dead and not world.at(other).down for other in others(name)):
+            raise Outside
         raise Broken(f"{name} begins a session, and the client has one")
     return began(world, name, epoch, Value(member.waits, 0, 1), number=member.waits, is_present=False)
 
@@ -358,7 +391,9 @@ def finished(world: World, name: str, own: Ownership | None) -> World:
     assert member.value is not None
     number = member.waits if member.waits == world.connects else 0
     value = member.value._replace(version=member.value.version + 1)
-    member = member._replace(own=own, value=value, holder="", since=NO_EPOCH, waits=0, is_new=True, is_dirty=True)
+    keeper = member.holder  # it keeps the session as it gave it away (`PoolCopies.came_from`)
+    member = member._replace(own=own, value=value, keeper=keeper, is_dirty=True)
+    member = member._replace(holder="", since=NO_EPOCH, waits=0)
     return world.put(name, member._replace(connect=number, is_present=True, unclaimed=own.epoch))
 
 
@@ -378,6 +413,11 @@ def inherited(world: World, name: str) -> World:
         if world.is_alive:
             raise Broken("there is a session already")
         return world.put(name, member)
+    given_since = NO_EPOCH if member.own is None or not asking.asks_holder else member.own.given_since
+    epoch = inherited_epoch(copy.version, name, given_since=given_since)
+    if epoch < copy.version.epoch:  # it is here as it was before, like that of a holder that has paused
+        member = without(member, begin(epoch))._replace(value=copy.value, is_dirty=True)
+        return claims(world.put(name, member), name, epoch)
     branch, _ = world.branch(copy.value.lineage)
     for other in others(name):
         its = world.at(other).value
@@ -385,16 +425,17 @@ def inherited(world: World, name: str) -> World:
         if is_heir and is_here(world.at(other)):
             raise Broken(f"two members go on with one session: {name} and {other}")
     if world.is_alive and copy.value.lineage != world.truth.lineage:
-        raise Broken("an old session goes on in place of the client's")
-    if world.is_alive and copy.value < world.truth:
+        values = [world.at(other).value for other in others(name) if is_here(world.at(other))]
+        if not any(value is not None and value.lineage == world.truth.lineage for value in values):
+            raise Broken("an old session goes on in place of the client's")
+    elif world.is_alive and copy.value < world.truth:
         raise Broken("an old copy goes on")
-    epoch = inherited_epoch(copy.version, name)
     value = copy.value._replace(branch=branch + 1)
     branches = list(world.branches)
     branches[value.lineage] = (value.branch, value.version)
     member = without(member, begin(epoch))
     taken = (*(one for one in member.taken if one[0] != copy.holder), (copy.holder, epoch))
-    member = member._replace(value=value, taken=taken, is_dirty=True)
+    member = member._replace(value=value, taken=taken, is_new=True, is_dirty=True)
     return claims(world.put(name, member)._replace(branches=tuple(branches)), name, epoch)
 
 
@@ -424,11 +465,10 @@ def deliver(world: World, call: Call) -> World:
     elif call.kind == "commit":
         own, is_committed = commit(member.own, call.epoch)
         if own is not member.own:
-            member = without(member, own)
+            member = given(member, own, call)
         call = call._replace(answer=is_committed)
     elif call.kind == "claim":
-        if member.kept is not None and member.kept.version.epoch < call.epoch:  # `PoolCopies.claimed`
-            member = member._replace(kept=None)
+        member = claimed(member, call.epoch)
         member, newer = yielded(member, call.epoch)
         world = world._replace(deaf=world.deaf - {target})
         if call.kind == "claim" and newer is None:
@@ -445,14 +485,27 @@ def deliver(world: World, call: Call) -> World:
             call.version,
             kept=None if member.kept is None else member.kept.version,
             newest=newest_of(member),
-            holder_lives=call.holder not in member.dead,
-            is_here=is_here(member) and newest_of(member) >= call.version.epoch,
+            holder_lives=call.holder != target and call.holder not in member.dead,
+            is_here=is_here(member) and (call.holder == target or newest_of(member) >= call.version.epoch),
             is_copied=member.pending is None and not member.is_dirty,
+            is_holder=call.holder == target,
         )
         if right is Right.YES:
-            member = member._replace(kept=None, agreed=(call.source, call.holder))
+            if member.own is not None and member.own.stage is Stage.ARRIVING:  # `SessionLedger.stop_arriving`
+                member = without(member, abandon(member.own))
+            agreed = member.agreed if call.holder == target else (call.source, call.holder)
+            member = member._replace(kept=None, agreed=agreed)
         call = call._replace(answer=right)
     return world.put(target, member).send(call)
+
+
+def claimed(member: Member, epoch: Epoch) -> Member:
+    """Return a member without a copy that is of no use, as a session is somewhere since then (`PoolCopies.claimed`)."""
+    kept = member.kept
+    is_of_heir = member.own is not None and member.own.is_of_heir(epoch)
+    if kept is None or not is_outdated(kept.version, epoch=epoch, is_of_heir=is_of_heir):
+        return member
+    return member._replace(kept=None)
 
 
 def copied(member: Member, call: Call) -> tuple[Member, Epoch | None]:
@@ -462,10 +515,11 @@ def copied(member: Member, call: Call) -> tuple[Member, Epoch | None]:
     if call.value is None:
         is_older = kept is not None and kept.holder == call.source and kept.version < version
         return (member._replace(kept=None) if is_older else member), None
-    newest = newest_of(member)
+    member = claimed(member, version.epoch)
+    member, _ = yielded(member, version.epoch)
+    kept, newest = member.kept, newest_of(member)
     if newest > version.epoch:
         return member, newest
-    member, _ = yielded(member, version.epoch)
     if not is_kept(version, kept=None if kept is None else kept.version, newest=newest):
         return member, None
     return member._replace(kept=Kept(call.source, version, call.value)), None
@@ -484,7 +538,8 @@ def answered(world: World, call: Call, answer: object) -> World:
         world = world.put(name, member._replace(asked=asked, answers=tuple(sorted(answers, key=str))))
         return world if asked else chosen(world, name, epoch)
     if call.kind == "fetch":
-        own, is_arriving = arrive(own, epoch, found=call.value is not None and answer is True, since=member.since)
+        is_found = call.value is not None and answer is True and call.target != member.agreed[1]
+        own, is_arriving = arrive(own, epoch, found=is_found, since=member.since)
         if is_arriving:
             member = member._replace(own=own, value=call.value)
             return world.put(name, member).send(Call("commit", name, call.target, epoch))
@@ -503,7 +558,8 @@ def answered(world: World, call: Call, answer: object) -> World:
         if answer is None:  # it asks again
             return world.put(name, member._replace(asking=None))
         assert isinstance(answer, Right)
-        asking = Asking(asking.copy, asking.asked - {call.target}, (*asking.rights, answer))
+        rights = tuple(sorted((*asking.rights, answer)))
+        asking = asking._replace(asked=asking.asked - {call.target}, rights=rights)
         world = world.put(name, member._replace(asking=asking))
         return world if asking.asked else inherited(world, name)
     assert isinstance(answer, Epoch)  # a later session is elsewhere, or none
@@ -593,16 +649,20 @@ def forgetting(member: Member, name: str, keeper: str) -> tuple[Member, Call]:
 
 def reached(world: World, name: str) -> tuple[str, ...]:
     """Return the members that can keep copies for one."""
-    away = world.at(name).away
-    return tuple(other for other in others(name) if other not in away and not world.at(other).down)
+    member = world.at(name)
+    return tuple(
+        other
+        for other in others(name)
+        if other not in member.away and other not in member.dead and not world.at(other).down
+    )
 
 
-def kept_house(world: World) -> World:
-    """Every member makes the copies that it has to, and sends them where they are to be (`SentCopies`)."""
-    for name in MEMBERS:
+def kept_house(world: World, names: tuple[str, ...] = MEMBERS) -> World:
+    """Members make the copies that they have to, and send them where they are to be (`SentCopies`)."""
+    for name in names:
         while not world.at(name).down:
             after = _housed(world, name)
-            if after == world:
+            if after is world:
                 break
             world = after
     return world
@@ -654,29 +714,48 @@ def steps(world: World) -> Iterator[World]:
     """Yield every state that may follow."""
     for step in _steps(world):
         try:
-            yield kept_house(step())
+            yield tidied(kept_house(step()))
         except Outside:
             continue
 
 
 def _steps(world: World) -> Iterator[Step]:
     for name in MEMBERS:
-        if not world.at(name).down:
-            if world.connects_left:
-                for is_clean in (False, True):
-                    yield partial(connect, world, name, is_clean=is_clean)
-            yield from _steps_of(world, name)
-        elif world.at(name).down == "paused":
-            yield partial(resumed, world, name)
+        yield from steps_of_member(world, name)
+        yield from steps_of_process(world, name)
+        yield from steps_of_crash(world, name)
     for call in world.calls:
         yield from _steps_of_call(world, call)
-    for name in MEMBERS:
-        if not world.at(name).down:
-            if world.crashes_left:
-                yield partial(crashed, world, name, keeps_calls=False)
-                yield partial(crashed, world, name, keeps_calls=True)
-            if world.pauses_left:
-                yield partial(paused, world, name)
+
+
+def steps_of_process(world: World, name: str) -> Iterator[Step]:
+    """Yield what stops a member, or lets it go on; the others are of no interest."""
+    if world.at(name).down:
+        if world.at(name).down == "paused":
+            yield partial(resumed, world, name)
+        return
+    if world.pauses_left:
+        yield partial(paused, world, name)
+
+
+def steps_of_crash(world: World, name: str) -> Iterator[Step]:
+    """Yield how a member may end."""
+    if world.crashes_left and not world.at(name).down:
+        yield partial(crashed, world, name, keeps_calls=False)
+        yield partial(crashed, world, name, keeps_calls=True)
+
+
+def steps_of_member(world: World, name: str) -> Iterator[Step]:
+    """Yield what a member does by itself, or its client.
+
+    Of calls it is of interest only whether a claim is on its way to the member; of other members, what `seen` says.
+    """
+    if not world.at(name).down:
+        if world.connects_left:
+            yield partial(connect, world, name, is_clean=False)
+            if world.cleans_left:
+                yield partial(connect, world, name, is_clean=True)
+        yield from _steps_of(world, name)
 
 
 def _steps_of(world: World, name: str) -> Iterator[Step]:
@@ -694,7 +773,8 @@ def _steps_of(world: World, name: str) -> Iterator[Step]:
             yield lambda: ended._replace(ends_left=world.ends_left - 1, is_alive=False)
     for other in others(name):
         its = world.at(other)
-        if its.down and other not in member.dead:
+        hears_all = not any(one in member.dead and not world.at(one).down for one in others(name))
+        if its.down and other not in member.dead and hears_all:
             found = member._replace(dead=member.dead | {other})
             yield partial(world.put, name, found)
         elif not its.down and other in member.dead:
@@ -704,55 +784,148 @@ def _steps_of(world: World, name: str) -> Iterator[Step]:
             yield partial(parted._replace, partings_left=world.partings_left - 1)
         elif other in member.away:
             yield partial(world.put, name, member._replace(away=member.away - {other}))
-    heir = member.agreed[0]
-    if heir and is_decided(world, name, heir):
-        yield lambda: world.put(name, member._replace(agreed=("", "")))
     kept = member.kept
-    if kept is not None and kept.holder in member.dead and member.asking is None:
-        asked = frozenset(others(name)) - member.dead
-        asks = world.put(name, member._replace(asking=Asking(kept, asked)))
+    if kept is not None and member.asking is None and (kept.holder in member.dead or is_sought(world, kept)):
+        asks_holder = kept.holder not in member.dead
+        asked = frozenset((kept.holder,)) if asks_holder else frozenset(others(name)) - member.dead
+        asks = world.put(name, member._replace(asking=Asking(kept, asked, asks_holder=asks_holder)))
         calls = [Call("inherit", name, other, version=kept.version, holder=kept.holder) for other in asked]
         yield lambda: asks.send(*calls) if calls else inherited(asks, name)
 
 
+def is_sought(world: World, kept: Kept) -> bool:
+    """Return whether a session is looked for at its holder, to which it was given away (`Inheritance._given`).
+
+    That is done late: the holder does not wait for the answer to its COMMIT any more.
+    """
+    holder = world.at(kept.holder)
+    waits = holder.own is not None and holder.own.stage is Stage.ARRIVING and holder.own.epoch == kept.version.epoch
+    return kept.version.number == GIVEN and not holder.down and not waits
+
+
 def _steps_of_call(world: World, call: Call) -> Iterator[Step]:
-    fewer = world._replace(losses_left=world.losses_left - 1)
-    if call.answer is None:
-        target = world.at(call.target)
-        if call.kind == "copy" and call.source == target.agreed[1]:
-            return
-        if not target.down:
-            yield lambda: deliver(world, call)
-            if world.losses_left and call.kind in ("take", "fetch", "commit"):
-                yield lambda: deliver(fewer, call).send(call)  # twice
-        is_gone = target.down == "crashed"
-        # A COMMIT that was given up comes too late: the holder has taken the session back (`SessionLedger.commit`).
-        is_void = is_gone or call.kind == "commit"
-        gone = world._replace(calls=world.calls - {call}) if is_void else world
-        if not world.at(call.source).down:
-            if target.down and (call.kind != "commit" or call.target in world.at(call.source).dead):
-                if call.kind in ("take", "fetch", "commit", "copy", "inherit"):
-                    yield lambda: answered(gone, call, None)
-                elif is_gone:
-                    yield lambda: gone
-            elif not target.down and world.losses_left and call.kind in ("take", "fetch", "copy", "inherit"):
-                yield lambda: answered(fewer, call, None)  # it took too long, and is still on the way
-        elif is_gone:
-            yield lambda: gone
-        if world.at(call.source).down == "crashed":
-            deaf = world.deaf | ({call.target} if call.kind == "claim" else NONE)
-            yield lambda: world._replace(calls=world.calls - {call}, deaf=deaf)
+    yield from steps_at_target(world, call)
+    yield from steps_at_source(world, call)
+
+
+def waits_for_heir(world: World, call: Call) -> bool:
+    """Return whether a copy waits because its target has agreed that another member goes on with the session."""
+    return call.kind == "copy" and call.answer is None and call.source == world.at(call.target).agreed[1]
+
+
+def steps_at_target(world: World, call: Call) -> Iterator[Step]:
+    """Yield what a call does at its target; of the others, `seen` says what is of interest."""
+    if call.answer is not None or world.at(call.target).down or waits_for_heir(world, call):
         return
-    if world.at(call.source).down:
+    yield lambda: deliver(world, call)
+    if world.losses_left and call.kind in ("take", "fetch", "commit"):
+        fewer = world._replace(losses_left=world.losses_left - 1)
+        yield lambda: deliver(fewer, call).send(call)  # twice
+
+
+def steps_at_source(world: World, call: Call) -> Iterator[Step]:
+    """Yield how a call ends at its source; of the others, `seen` says what is of interest."""
+    source, target = world.at(call.source), world.at(call.target)
+    if source.down == "paused" or waits_for_heir(world, call):
         return
     rest = world._replace(calls=world.calls - {call})
-    yield lambda: answered(rest, call, call.answer)
-    if world.losses_left and call.kind in ("take", "fetch", "commit", "copy", "inherit"):
-        lost = rest._replace(losses_left=world.losses_left - 1)
-        if call.kind == "commit":  # it is asked again
-            yield lambda: lost.send(call._replace(answer=None))
-        else:
-            yield lambda: answered(lost, call, None)
+    fewer = world._replace(losses_left=world.losses_left - 1)
+    if source.down:
+        yield lambda: rest._replace(deaf=rest.deaf | {call.target}) if call.kind == "claim" else rest
+    elif call.answer is not None:
+        yield lambda: answered(rest, call, call.answer)
+        if world.losses_left and call.kind in ("take", "fetch", "commit", "copy", "inherit"):
+            lost = rest._replace(losses_left=world.losses_left - 1)
+            if call.kind == "commit":  # it is asked again
+                yield lambda: lost.send(call._replace(answer=None))
+            else:
+                yield lambda: answered(lost, call, None)
+    elif target.down:
+        # A COMMIT that was given up comes too late: the holder has taken the session back (`SessionLedger.commit`).
+        gone = rest if target.down == "crashed" or call.kind == "commit" else world
+        if call.kind in ("take", "fetch", "copy", "inherit") or (call.kind == "commit" and call.target in source.dead):
+            yield lambda: answered(gone, call, None)
+    elif world.losses_left and call.kind in ("take", "fetch", "copy", "inherit"):
+        yield lambda: answered(fewer, call, None)  # it took too long, and is still on the way
+
+
+# States that are the same.
+
+
+def seen(member: Member) -> Member:
+    """Return what others know of a member when they take a step, in the form of a member."""
+    own = None
+    if member.own is not None and is_here(member):
+        own = Ownership(Stage.OWNED if member.own.is_here else Stage.FROZEN, NO_EPOCH)
+    elif member.own is not None and member.own.stage is Stage.ARRIVING:
+        own = Ownership(Stage.ARRIVING, member.own.epoch)
+    return Member(
+        own=own,
+        value=member.value if is_here(member) else None,
+        agreed=("", member.agreed[1]),
+        down=member.down,
+    )
+
+
+def tidied(world: World) -> World:
+    """Return the one of several states that stands for them all, since nothing but an effectless step divides them.
+
+    - A call goes that is over (`is_over`): its step is always possible, has no effect whenever it comes, and the
+      states without it are checked for more.
+    - What a member would tell one that has crashed goes, as that never hears it.
+    - A member that has agreed to an heir takes copies of the holder again as soon as the heir has decided: it may do
+      so then, and can only do more afterwards.
+    """
+    world = forgotten_crashed(world)
+    over = [call for call in world.calls if is_over(call, world.at(call.source), world.at(call.target).down)]
+    if over:
+        world = world._replace(calls=world.calls.difference(over))
+    for name in MEMBERS:
+        heir = world.at(name).agreed[0]
+        if heir and is_decided(world, name, heir):
+            world = world.put(name, world.at(name)._replace(agreed=("", "")))
+    return world
+
+
+def forgotten_crashed(world: World, names: tuple[str, ...] = MEMBERS) -> World:
+    """Return a state in which members have forgotten what they would tell those that have crashed."""
+    gone = frozenset(name for name in MEMBERS if world.at(name).down == "crashed")
+    if not gone:
+        return world
+    for name in names:
+        member = world.at(name)
+        if member.outdated & gone or any(one in gone for one, _ in member.taken):
+            taken = tuple(one for one in member.taken if one[0] not in gone)
+            world = world.put(name, member._replace(outdated=member.outdated - gone, taken=taken))
+    return world._replace(deaf=world.deaf - gone)
+
+
+def is_over(call: Call, source: Member, target_down: str) -> bool:
+    """Return whether a call has no effect any more, whatever happens.
+
+    Its request has been taken, or never will be; and its source does not wait for the answer, and never will again: the
+    epoch of a request and the version of a copy are used once, and the newest epoch that a member knows of only grows.
+    """
+    own, pending = source.own, source.pending
+    if call.kind == "copy" and pending is not None and (pending.version, pending.target) == (call.version, call.target):
+        return False
+    if call.answer is None:
+        return target_down == "crashed" and call.kind in ("claim", "copy")
+    if call.kind == "take":
+        asks = own is not None and own.stage is Stage.ASKING and own.epoch == call.epoch
+        return not asks or call.target not in source.asked
+    if call.kind == "fetch":
+        return own is None or own.stage is not Stage.ASKING or own.epoch != call.epoch
+    if call.kind == "commit":
+        return own is None or own.stage is not Stage.ARRIVING or own.epoch != call.epoch
+    if call.kind == "inherit":
+        versions = [
+            None if source.kept is None else source.kept.version,
+            None if source.asking is None else source.asking.copy.version,
+        ]
+        return call.version not in versions
+    assert isinstance(call.answer, Epoch)
+    return call.answer <= newest_of(source)
 
 
 def is_decided(world: World, name: str, heir: str) -> bool:
@@ -784,8 +957,7 @@ def resumed(world: World, name: str) -> World:
 def crashed(world: World, name: str, *, keeps_calls: bool) -> World:
     """A member is gone for good; what it has sent may arrive, or not."""
     member = world.at(name)
-    is_moving = any(call.kind == "commit" and name in (call.source, call.target) for call in world.calls)
-    is_lost = is_moving or (is_here(member) and member.is_new)
+    is_lost = is_here(member) and member.is_new
     calls = {call for call in world.calls if call.source != name}
     deaf = world.deaf
     for call in world.calls - calls:
@@ -801,18 +973,32 @@ def crashed(world: World, name: str, *, keeps_calls: bool) -> World:
     )
 
 
-def check(world: World) -> None:
-    """Check what holds in every state."""
-    serving = [
+def serving_in(world: World) -> list[tuple[str, Value]]:
+    """Return the members that serve a session, each with its value."""
+    return [
         (name, member.value)
         for name, member in zip(MEMBERS, world.members, strict=True)
         if not member.down and member.own is not None and member.own.is_here and member.value is not None
     ]
-    branches = [value[:2] for _, value in serving]
+
+
+def check(world: World) -> None:
+    """Check what holds in every state."""
+    check_serving(world)
+    if not world.calls and is_quiet(world):
+        check_quiet(world)
+
+
+def check_serving(world: World) -> None:
+    """Check who serves sessions; of the members, what is `seen` is of interest."""
+    branches = [value[:2] for _, value in serving_in(world)]
     if len(branches) != len(set(branches)):
         raise Broken("two members serve one session")
-    if world.calls or not is_quiet(world):
-        return
+
+
+def check_quiet(world: World) -> None:
+    """Check what is left when nothing is going to happen by itself."""
+    serving = serving_in(world)
     waiting = [member.own for member in world.members if member.own is not None and member.own.stage in WAITING]
     if waiting:
         raise Broken(f"a client waits for ever: {waiting}")
@@ -843,7 +1029,8 @@ def is_quiet(world: World) -> bool:
             return False
         if member.down:
             continue
-        if member.kept is not None and world.at(member.kept.holder).down:
+        kept = member.kept
+        if kept is not None and (world.at(kept.holder).down or kept.version.number == GIVEN):
             return False
         if member.agreed[0]:
             return False

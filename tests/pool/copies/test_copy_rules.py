@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fanout.pool.copies.copy_rules import (
+    GIVEN,
     CopyVersion,
     Right,
     answer_inherit,
     answer_take,
     inherited_epoch,
     is_kept,
+    is_outdated,
     may_inherit,
 )
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
@@ -85,6 +87,28 @@ def test_who_has_a_session_says_that_a_copy_is_of_no_use_once_its_own_is_kept() 
         assert rights == [Right.LIVES, Right.NEWER]
 
 
+@pytest.mark.parametrize(("newest", "expected"), [(E1, Right.YES), (E2, Right.NEWER), (E3, Right.NEWER)])
+def test_a_holder_that_is_asked_itself_knows_whether_a_session_has_come(newest: Epoch, expected: Right) -> None:
+    """It has given away or ended what it had since the epoch of the copy."""
+    assert answer_inherit(V, kept=None, newest=newest, holder_lives=False, is_holder=True) is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "epoch", "is_of_heir", "expected"),
+    [
+        (V, E1, False, False),
+        (V, E2, False, False),
+        (V, E3, False, True),
+        (V, E1, True, False),
+        (CopyVersion(E3, GIVEN), E2, False, False),
+        (CopyVersion(E3, GIVEN), E2, True, True),
+    ],
+)
+def test_what_a_claim_outdates(version: CopyVersion, epoch: Epoch, *, is_of_heir: bool, expected: bool) -> None:
+    """All that is older; and what was given away, if another member went on with the session meanwhile."""
+    assert is_outdated(version, epoch=epoch, is_of_heir=is_of_heir) is expected
+
+
 @pytest.mark.parametrize(
     ("newest", "answers", "expected"),
     [
@@ -106,3 +130,8 @@ def test_inherited_epoch_is_between_the_holder_and_a_later_client() -> None:
     assert V.epoch < epoch < Epoch(V.epoch.counter + 1, "a")
     assert epoch.member == "b"
     assert inherited_epoch(V, "c") != epoch
+
+
+def test_a_session_that_never_came_to_its_next_holder_is_here_since_before() -> None:
+    """An heir that went on with it meanwhile is later."""
+    assert inherited_epoch(V, "b", given_since=E1) == E1

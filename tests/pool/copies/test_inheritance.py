@@ -15,8 +15,10 @@ from fanout.pool.copies.copy_messages import (
     decode_copy_answer,
     encode_copy_request,
 )
-from fanout.pool.copies.copy_rules import GIVEN, CopyVersion
+from fanout.pool.copies.copy_rules import GIVEN, CopyVersion, inherited_epoch
+from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.ownership import Ownership, Stage
 from tests.pool.copies.test_pool_copies import Member, Network, change, looks, settled
 from tests.support.waiting import wait_until
 
@@ -132,3 +134,68 @@ async def test_a_session_that_was_given_to_a_former_holder_is_kept() -> None:
         change(network, "b", is_silent=False, keeps_copies=True)
         await wait_until(lambda: a.copies.sent.are_right_at("b"))
         assert version_of(b, "c") == CopyVersion(epoch, GIVEN)
+
+
+async def give(network: Network, a: Member, b: Member) -> tuple[Epoch, Epoch]:
+    """Let A give its session `c` to B, which never says so; return since when it was A's, and is B's then."""
+    before, epoch = a.ledger.epoch_of("c"), b.ledger.next_epoch()
+    a.ledger.put("c", Ownership(Stage.CEDED, epoch, given_since=before))
+    a.sessions.clear()
+    a.copies.sent.leave("c")
+    a.copies.keep_given("c", "b", epoch=epoch, value=b"given")
+    return before, epoch
+
+
+async def test_a_session_that_was_given_away_in_vain_is_here_as_before() -> None:
+    """An heir of this member that nobody has told of yet is later than that."""
+    async with pair() as (network, a, b):
+        before, _ = await give(network, a, b)
+        network.clock.advance(13.0)
+        await wait_until(lambda: a.inherited == ["c"])
+        assert a.ledger.epoch_of("c") == before
+        assert b.inherited == []
+
+
+async def test_a_session_that_was_given_away_goes_on_at_an_heir() -> None:
+    """The claim of the heir counts although it is earlier than the epoch at which the session was given away."""
+    async with pair() as (network, a, b):
+        _, epoch = await give(network, a, b)
+        change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+        await wait_until(lambda: b.inherited == ["c"])
+        assert b.ledger.epoch_of("c") < epoch
+        assert a.held == 1
+        change(network, "a", is_silent=False, is_dead=False, keeps_copies=True)
+        async with asyncio.timeout(10):
+            await b.put(["c"]).wait()
+        await wait_until(lambda: a.held == 1)
+        assert a.ledger.newest_of("c") == b.ledger.epoch_of("c")
+        network.clock.advance(13.0)
+        await looks()
+        assert (a.inherited, b.sessions) == ([], {"c"})
+
+
+async def test_an_heir_that_was_given_the_session_says_that_it_has_it() -> None:
+    """The former holder asks it before it hears its claim."""
+    async with pair() as (network, a, b):
+        before, epoch = await give(network, a, b)
+        b.sessions.add("c")
+        b.ledger.begin("c", inherited_epoch(CopyVersion(before, 1), "b"))
+        assert b.ledger.epoch_of("c") < epoch
+        network.clock.advance(13.0)
+        await wait_until(lambda: a.held == 0)
+        assert a.inherited == []
+
+
+async def test_a_member_that_agrees_to_an_heir_takes_nothing_from_the_holder() -> None:
+    """What has arrived from it is thrown away, and nothing is fetched from it until the heir has decided."""
+    async with pair() as (network, _, b):
+        c = Member(network, "c")
+        change(network, "c", keeps_copies=False)
+        c.ledger.put("c", Ownership(Stage.ARRIVING, c.ledger.next_epoch(), before=b.ledger.newest_of("c")))
+        assert not c.copies.has_agreed("a")
+        change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+        await wait_until(lambda: b.inherited == ["c"])
+        assert c.ledger.figures.lost_total == 1
+        assert c.copies.has_agreed("a")
+        network.clock.advance(5.0)
+        assert not c.copies.has_agreed("a")

@@ -191,6 +191,7 @@ class Member:
 
     def _claim_at(self, name: str, epochs: Mapping[str, Epoch]) -> None:
         for client_id, epoch in epochs.items():
+            self.network.members[name].copies.claimed(client_id, epoch)
             self.network.members[name].ledger.yield_to(SessionQuestion(client_id, epoch))
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fanout.pool.sessions.ownership import Stage
+import pytest
+
+from fanout.pool.sessions.ownership import Ownership, Stage
 from tests.pool.copies import copy_model as model
 from tests.pool.copies.copy_model import Call, Member, Value, World
 from tests.pool.three_members import MEMBERS, others
@@ -64,11 +66,11 @@ class Story:
         for finder in finders:
             self.set(finder, dead=frozenset({name}))
 
-    def inherit(self, name: str) -> None:
-        """A member asks the others whether it may go on with the session of which it keeps the copy."""
-        kept, asked = self.at(name).kept, frozenset(others(name)) - self.at(name).dead
+    def inherit(self, name: str, *, holder: str = "") -> None:
+        """A member asks whether it may go on with the session of which it keeps the copy: the others, or the holder."""
+        kept, asked = self.at(name).kept, frozenset(holder or others(name)) - self.at(name).dead
         assert kept is not None
-        self.set(name, asking=model.Asking(kept, asked))
+        self.set(name, asking=model.Asking(kept, asked, asks_holder=bool(holder)))
         calls = [Call("inherit", name, other, version=kept.version, holder=kept.holder) for other in asked]
         self.go(self.world.send(*calls))
 
@@ -86,6 +88,15 @@ class Story:
         """Return the members that serve the session."""
         running = [name for name in MEMBERS if not self.at(name).down and self.at(name).value is not None]
         return [name for name in running if (own := self.at(name).own) is not None and own.is_here]
+
+
+def bring(it: Story, name: str) -> None:
+    """The client comes to a member, to which A gives the session; the answer to its COMMIT does not come."""
+    it.connect(name)
+    for other in others(name):
+        it.ask("take", name, other)
+    it.ask("fetch", name, "a")
+    it.deliver("commit", name, "a")
 
 
 def story(**bounds: int) -> Story:
@@ -110,21 +121,82 @@ def test_the_client_returns_to_the_holder_while_its_session_is_frozen_for_anothe
 
 
 def test_the_taker_is_killed_between_commit_and_answer() -> None:
-    """The holder never thaws what it gave away: the client is told that its session is gone, and begins anew."""
+    """The holder has kept what it gave away, and goes on with that."""
     it = story(crashes=1)
-    it.connect("c")
-    it.ask("take", "c", "a")
-    it.ask("take", "c", "b")
-    it.ask("fetch", "c", "a")
-    it.deliver("commit", "c", "a")
+    bring(it, "c")
     it.crash("c")
     it.find_dead("c", "a", "b")
-    it.finish()
-    assert it.owners() == []
-    it.connect("a")
+    it.inherit("a")
+    it.ask("inherit", "a", "b")
     it.finish()
     assert it.owners() == ["a"]
-    assert it.world.truth.lineage == 2
+    it.connect("b")
+    it.finish()
+    assert it.owners() == ["b"]
+    assert it.world.truth.lineage == 0
+
+
+@pytest.mark.parametrize("taker", ["b", "c"])
+def test_the_holder_pauses_between_commit_and_answer(taker: str) -> None:
+    """The keeper goes on from its copy; once the holder is back, its heir outdates what it gave away."""
+    it = story(pauses=1)
+    bring(it, taker)
+    it.pause("a")
+    it.find_dead("a", "b", "c")
+    it.inherit("b")
+    it.ask("inherit", "b", "c")
+    assert it.owners() == ["b"]
+    it.ask("copy", "b", "c")
+    it.go(model.resumed(it.world, "a"))
+    if taker == "c":
+        assert it.at("c").own == Ownership(Stage.CEDED, it.at("b").own.epoch)  # type: ignore[union-attr]  # it owns it
+    it.inherit("a", holder=taker)
+    it.deliver("inherit", "a", taker)
+    for name in "bc":
+        it.go(model.heard(it.world, name, "a"))
+    it.deliver("claim", "b", "a")
+    assert it.at("a").kept is None
+    it.finish()
+    assert it.owners() == ["b"]
+    it.set("b", value=Value(0, 1, 5), is_dirty=True)
+    it.finish()
+    assert it.owners() == ["b"]
+
+
+def test_what_never_came_to_its_next_holder_is_taken_back() -> None:
+    """Here the holder asks before it hears the claim of the heir, and then ends what it has, as after any pause."""
+    it = story(pauses=1)
+    bring(it, "c")
+    it.pause("a")
+    it.find_dead("a", "b", "c")
+    it.inherit("b")
+    it.ask("inherit", "b", "c")
+    it.go(model.resumed(it.world, "a"))
+    it.inherit("a", holder="c")
+    it.ask("inherit", "a", "c")
+    assert it.owners() == ["a", "b"]
+    for name in "bc":
+        it.go(model.heard(it.world, name, "a"))
+    it.finish()
+    assert it.owners() == ["b"]
+
+
+def test_a_holder_that_is_heard_again_is_asked_before_a_session_begins() -> None:
+    """It was dead when the others were asked, and they say that it had a newer session than theirs."""
+    it = story(pauses=1)
+    it.connect("a")
+    it.pause("a")
+    it.find_dead("a", "b", "c")
+    it.inherit("b")
+    it.connect("c")
+    it.ask("inherit", "b", "c")
+    it.go(model.resumed(it.world, "a"))
+    it.go(model.heard(it.world, "b", "a"))
+    it.ask("claim", "b", "a")
+    it.go(model.heard(it.world, "c", "a"))
+    it.ask("take", "c", "b")
+    assert it.owners() == ["a"]
+    assert it.at("c").value is None
 
 
 def test_a_paused_holder_is_taken_over_and_goes_on() -> None:

@@ -258,6 +258,21 @@ async def members(*names: str) -> AsyncIterator[tuple[Network, list[Member]]]:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+class _Agreed:
+    """Copies of a member that has agreed to heirs of all others."""
+
+    def answer_take(self, client_id: str) -> None:
+        """Keep none."""
+
+    def was_lost(self, client_id: str) -> bool:
+        """Know of none that was lost."""
+        return False
+
+    def has_agreed(self, member: str) -> bool:
+        """Say so of each member."""
+        return True
+
+
 async def come_until_served(member: Member, client_id: str) -> None:
     """Let a client connect, some seconds after each refusal, until it gets its session."""
     while client_id not in member.sessions and await member.find(client_id) is not Choice.FETCH:
@@ -365,6 +380,27 @@ async def test_a_client_waits_for_a_silent_member() -> None:
         network.dead.add("b")
         assert [await one for one in waiting] == [Choice.BEGIN, Choice.BEGIN]
         assert a.pool.figures.later_total == 0
+
+
+async def test_a_member_that_is_heard_again_while_the_others_answer_is_asked_too() -> None:
+    """It was dead when they were asked, and may have the session."""
+    async with members("a", "b", "c") as (network, (a, b, _)):
+        b.sessions["x"] = b"1"
+        network.dead.add("b")
+        finding = a.find("x")
+        await asyncio.sleep(0)
+        network.dead.clear()
+        assert await finding is Choice.FETCH
+        assert a.sessions == {"x": b"1"}
+
+
+async def test_nothing_is_fetched_from_a_member_whose_sessions_may_go_on_elsewhere() -> None:
+    """The client comes again, and gets its session from the heir, or from the holder once there is none."""
+    async with members("a", "b") as (_, (a, b)):
+        b.sessions["x"] = b"1"
+        a.pool.keep_copies(_Agreed())  # type: ignore[arg-type]  # what is used
+        assert await a.find("x") is Choice.LATER
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
 
 
 async def test_a_client_waits_for_a_silent_member_no_longer_than_a_verdict_takes() -> None:
