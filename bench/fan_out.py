@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from bench.arguments import choices
+from bench.arguments import at_least, choices
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
 from bench.stage import (
     BARE,
@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log", type=choices("on", "off"), default="on", help="replication log of ours: on, off or on,off (on)"
     )
-    parser.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)")
+    parser.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a burst (2000000)")
+    parser.add_argument("--bursts", type=at_least(1), default=1, help="bursts of a run, without a pause (1)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     parser.add_argument("--messages-min", type=int, default=2_000, help="fewest messages of a burst (2000)")
     parser.add_argument("--tls", action="store_true", help="also measure both with TLS to the primary")
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> Report:
         with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:
             for subscribers in map(int, arguments.subscribers.split(",")):
                 results += _compare(sides, subscribers, qos, arguments)
-    title = f"one burst, until every subscriber has all of it; medians of {arguments.runs} alternating runs"
+    bursts = "one burst," if arguments.bursts == 1 else f"{arguments.bursts} bursts in a row, each"
+    title = f"{bursts} until every subscriber has all of it; medians of {arguments.runs} alternating runs"
     return Report("fanout", title, tuple(results))
 
 
@@ -91,6 +93,7 @@ def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argp
             messages=messages,
             payload_bytes=arguments.payload_bytes,
             durable=arguments.durable or bool(arguments.pool_copies),
+            bursts=arguments.bursts,
         )
 
     runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
@@ -113,5 +116,5 @@ def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argp
         asked[OURS] = (*asked.get(OURS, ()), with_log)
     if limit is not None:
         asked[RELAY] = (Ask("times the fastest", ratio(limit, max(speeds.values())), at_least=1.0),)
-    case = {"QoS": qos, "subscribers": subscribers, "messages": messages}
+    case = {"QoS": qos, "subscribers": subscribers, "messages": messages * arguments.bursts}
     return rows(case, runs, labels=LABELS, asked=asked)

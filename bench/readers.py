@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -28,6 +29,8 @@ _PAUSE_S = 0.001
 _SILENCE_S = 60
 _TRIES = 20
 _LATER_S = 0.5
+_AT_ONCE = 50
+"""Subscribers that connect at a time: each waits for the other members of a pool twice, which they answer together."""
 _SLOW_BUFFER_BYTES = 65_536
 _SUBACK_BYTES = {4: 5, 5: 6}
 """By version."""
@@ -198,10 +201,13 @@ class _Clients:
         self._buffer = bytearray(_READ_BYTES + self._size)
         self._view = memoryview(self._buffer)
         slow = audience.stalled + audience.half_speed
-        everyone = [
-            _Client(_connect(audience, f"{audience.name}-{number}", _SLOW_BUFFER_BYTES if number < slow else 0))
-            for number in range(slow + audience.count)
-        ]
+
+        def join(number: int) -> _Client:
+            buffer_bytes = _SLOW_BUFFER_BYTES if number < slow else 0
+            return _Client(_connect(audience, f"{audience.name}-{number}", buffer_bytes))
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            everyone = list(threads.map(join, range(slow + audience.count)))
         self._half_speed, self._fast = everyone[audience.stalled : slow], everyone[slow:]
         self._everyone = everyone
         self._subscribed = audience.subscribed

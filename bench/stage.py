@@ -348,8 +348,9 @@ def burst(
     stalled: int = 0,
     half_speed: int = 0,
     durable: bool = False,
+    bursts: int = 1,
 ) -> Run:
-    """Publish `messages` at once and wait until each of the fast subscribers has all of them.
+    """Publish `messages` at once and wait until each of the fast subscribers has all of them; so often as asked.
 
     Args:
         side: The server under test.
@@ -362,6 +363,7 @@ def burst(
         stalled: How many subscribers more that never read.
         half_speed: How many subscribers more that read half as fast as the others.
         durable: Whether their sessions outlive their connections.
+        bursts: How often, without a pause: a run of seconds, with never more in flight than a window.
     """
     packets = publishes(messages, root=side.name, topics=topics, payload_bytes=payload_bytes, qos=qos)
     audience = Audience(
@@ -383,19 +385,22 @@ def burst(
                 readers.wait()
             time.sleep(_SETTLE_S)  # the subscribers of the run before are still being forgotten
             before = side.server.usage()
-            readers.expect(messages)
             started = time.monotonic()
-            publish(publisher, packets, messages=messages, qos=qos)
-            arrivals = readers.wait()
+            arrivals = []
+            for _ in range(bursts):
+                readers.expect(messages)
+                publish(publisher, packets, messages=messages, qos=qos)
+                arrivals.append(readers.wait())
             after = side.server.usage()
         finally:
             publisher.close()
-    cpu_s, expected = after.cpu_s - before.cpu_s, messages * subscribers
+    cpu_s, expected = after.cpu_s - before.cpu_s, messages * bursts * subscribers
+    delivered = sum(one.delivered for one in arrivals)
     return Run(
-        delivered_per_s=arrivals.delivered / (arrivals.finished - started),
+        delivered_per_s=delivered / (arrivals[-1].finished - started),
         cpu_s_per_million=cpu_s / expected * 1e6,
-        cpu_us_per_update=cpu_s / messages * 1e6,
+        cpu_us_per_update=cpu_s / (messages * bursts) * 1e6,
         resident_mib_max=after.resident_bytes_max / 2**20,
-        delivered=arrivals.delivered,
+        delivered=delivered,
         expected=expected,
     )

@@ -177,6 +177,8 @@ class RecentUpdates:
         """About how many bytes were ever held: a place is held until `bytes_max` more have come."""
         self.bytes_max = bytes_max
         """About how many bytes are held at most."""
+        self.stray_number = 0
+        """Number of the newest batch when an update without a place was dispatched last: all in later ones have one."""
         self._streams = {link: _Stream() for link in links}
         self._batches: list[RecentBatch] = []
         """Oldest first, from `_gone` on."""
@@ -184,6 +186,7 @@ class RecentUpdates:
         """The newest time of receipt up to each batch."""
         self._gone = 0
         self._number = 0
+        self._noted: list[Update] | None = None
         self._epochs: dict[str, int] = {}
 
     # What happens, in order.
@@ -196,6 +199,7 @@ class RecentUpdates:
             updates: The updates, which do not change afterwards.
             now_ns: Unix time in nanoseconds.
         """
+        self._noted = updates
         levels = list(map(_qos, updates))
         if not all(levels):
             updates = list(compress(updates, levels))
@@ -216,6 +220,17 @@ class RecentUpdates:
         received_ns = updates[0][RECEIVED_NS]
         self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
         self._grow(size)
+        if segment.key is None or segment.count > segment.exact_until:
+            self.stray_number = self._number
+
+    def note_dispatched(self, updates: list[Update]) -> None:
+        """Note that updates are dispatched; those at QoS 1 and 2 that `note` was not given just before have no place.
+
+        Args:
+            updates: The updates.
+        """
+        if updates is not self._noted and any(map(_qos, updates)):
+            self.stray_number = self._number
 
     def mark(self, link: str, node: str, marker: str) -> None:
         """Note that a member's heartbeat came behind everything that was noted of a link."""

@@ -103,10 +103,11 @@ def test_sessions_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> Non
 
 
 def test_durable_sessions_are_measured_with_and_without_copies(tmp_path: Path) -> None:
-    """At a member of a pool of two."""
-    options = ["--pool-copies", "on,off", "--subscribers", "2", "--qos", "1", "--deliveries", "2000"]
+    """At a member of a pool of two, in bursts one after another."""
+    options = ["--pool-copies", "on,off", "--subscribers", "2", "--qos", "1", "--deliveries", "2000", "--bursts", "2"]
     with_copies, without = measure(tmp_path, "fanout", *options)
     assert servers([with_copies, without]) == ["pool, copies of sessions", "pool, no copies"]
+    assert [result["messages"] for result in (with_copies, without)] == [4_000, 4_000]
     (ask,) = with_copies["asked"]
     assert ask["reached"] == pytest.approx(with_copies["delivered/s"] / without["delivered/s"])
     assert ask["at_least"] == 0.9

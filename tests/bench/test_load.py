@@ -93,6 +93,36 @@ def test_a_closed_connection_is_an_error() -> None:
             readers.wait(deadline_s=30)
 
 
+def test_subscribers_do_not_connect_one_after_another() -> None:
+    """A member of a pool asks the others about each CONNECT: a thousand in a row would take most of a minute."""
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+
+        def accept_all_before_an_answer() -> None:
+            for _ in range(3):
+                client, _ = listener.accept()
+                client.settimeout(30)
+                connections.append(client)
+                client.recv(4096)
+            for client in connections:
+                client.sendall(b"\x20\x02\x00\x00")
+            for client in connections:
+                client.recv(4096)
+                client.sendall(b"\x90\x03\x00\x01\x01")
+
+        thread = threading.Thread(target=accept_all_before_an_answer)
+        thread.start()
+        try:
+            with Readers(Audience(listener.getsockname()[1], "ours", 3, SIZE, qos=1)):
+                pass
+        finally:
+            thread.join()
+            for client in connections:
+                client.close()
+    assert len(connections) == 3
+
+
 def test_percentiles_are_values_that_occurred() -> None:
     """The smallest value that the share does not exceed."""
     values = [float(number) for number in range(100, 0, -1)]

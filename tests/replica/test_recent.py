@@ -58,6 +58,45 @@ def test_a_place_of_one_member_is_found_at_another() -> None:
     assert behind(b, end) == [10, 11]
 
 
+def test_updates_without_a_place_are_told_of() -> None:
+    """All that is dispatched in later batches has one."""
+    recent = history()
+    recent.mark("plant", "edge-1", "7 1")
+
+    def bring(first: int, last: int, *, qos: int = 1) -> None:
+        batch = [update(number, qos=qos) for number in range(first, last)]
+        recent.note("plant", batch, now_ns=1)
+        recent.note_dispatched(batch)
+
+    bring(0, 2)
+    bring(2, 3)
+    bring(3, 4, qos=0)
+    assert recent.stray_number == 0
+    recent.note_dispatched([update(4, qos=0)])
+    assert recent.stray_number == 0
+    recent.note_dispatched([update(5, qos=0), update(6)])  # of no link, or found by an audit
+    assert recent.stray_number == 2
+    bring(7, 8)
+    assert recent.stray_number == 2
+    recent.note_connection("plant", epoch=1)
+    bring(8, 9)
+    bring(9, 10)
+    assert recent.stray_number == 5
+    recent.mark("plant", "edge-1", "7 2")
+    bring(10, 12)
+    assert recent.stray_number == 5
+    later = [one for batch in recent.batches_from(6) for one in batch.updates]
+    assert len(later) == 2
+    assert all(recent.find(one) for one in later)
+
+
+def test_before_the_first_heartbeat_updates_have_no_place() -> None:
+    """No other member has a name for it."""
+    recent = history()
+    recent.note("plant", updates(0, 2), now_ns=1)
+    assert recent.stray_number == 1
+
+
 def test_updates_at_qos_0_have_no_place() -> None:
     """A primary may drop them at one member and not at another."""
     a, b = history(), history()

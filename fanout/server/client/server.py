@@ -240,6 +240,7 @@ class Server:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
         self.pauses.check()
+        self.lifecycles.keepers.note_dispatched(updates)
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
         if self.registry.overflowed:
@@ -248,6 +249,7 @@ class Server:
 
     def dispatch_again(self, batch: HistoryBatch) -> None:
         """Deliver a batch that an earlier process has dispatched to the sessions that are restored so far."""
+        self.lifecycles.keepers.note_dispatched(batch.updates)
         session = None if batch.origin is None else self.registry.get(batch.origin)
         self._dispatcher.dispatch(batch.updates, now_ns=batch.dispatched_ns, origin=session, position=batch.position)
 

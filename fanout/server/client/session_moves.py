@@ -23,7 +23,7 @@ from fanout.server.base.deadlines import Deadline
 from fanout.server.client.authorization_flow import Claim, SessionUser, claim_of
 from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.messages.encoding import Message
-from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
+from fanout.server.session.exported_session import ExportedInFlight, ExportedSession, ExportedSubscription, MoveRefusal
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import (
@@ -177,7 +177,12 @@ class SessionMoves:
                 yield self.value_of(session, messages, waiting=[message for message, _ in queued(session)])[0]
 
     def value_of(
-        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
+        self,
+        session: Session,
+        messages: ExportedMessages,
+        *,
+        waiting: Sequence[Message],
+        in_flight: Sequence[ExportedInFlight] | None = None,
     ) -> tuple[ExportedSession, int]:
         """Return the value of a session, and how many of its messages were left out because they have expired.
 
@@ -185,6 +190,7 @@ class SessionMoves:
             session: The session, which is not changed.
             messages: Values of messages, with the time.
             waiting: The queued messages that go along.
+            in_flight: The messages in flight that go along; None for all.
         """
         return export_state(
             session,
@@ -192,6 +198,7 @@ class SessionMoves:
             will_left_ms=self._will_left_ms(session),
             messages=messages,
             waiting=waiting,
+            in_flight=in_flight,
         )
 
     def epoch_of(self, client_id: str) -> bytes:

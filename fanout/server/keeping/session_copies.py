@@ -9,7 +9,6 @@ look sends few bytes for many of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
 from fanout.mqtt.delivery import SendState
@@ -30,6 +29,8 @@ __all__ = ["LOOK_S", "CopyCarrier", "SessionCopies"]
 
 LOOK_S: Final = 0.1
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
+_TURN_S: Final = 0.02
+"""Time after which a look leaves the other sessions to the next one: of some it has to go through all that waits."""
 _REFRESH: Final = 4
 """A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
 
@@ -147,6 +148,10 @@ class SessionCopies:
         if self._entries.pop(client_id, None) is not None:
             self._carrier.leave(client_id)
 
+    def note_dispatched(self, updates: list[Update]) -> None:
+        """Note that updates are about to be dispatched to all sessions."""
+        self._recent.note_dispatched(updates)
+
     # For the node.
 
     @property
@@ -237,13 +242,13 @@ class SessionCopies:
         for message in (*waiting, *_queued(session, entry, places)):
             found = places.of(message[0])
             if found is None:  # one that is held without a name comes behind the first place, where its link has one
-                if self._recent.link_of(message[0]) not in named:
+                if places.link_of(message[0]) not in named:
                     inline.append(message)
             elif first is None:
                 first, named = found, places.at(found, exactly=is_exact)
-        value, _ = self._moves.value_of(session, messages, waiting=inline)
+        value, _ = self._moves.value_of(session, messages, waiting=inline, in_flight=whole)
         return SessionCopy(
-            session=replace(value, in_flight=tuple(whole)),
+            session=value,
             is_connected=session.is_connected,
             is_exact=is_exact,
             places=places.at(first, exactly=is_exact),
@@ -257,11 +262,15 @@ class SessionCopies:
             self._left_to_look_at = list(self._entries)
             self._history_used = self._oldest / self._recent.bytes_max
             self._oldest = 0
-        part, self._left_to_look_at = self._left_to_look_at[:LOOKED_AT], self._left_to_look_at[LOOKED_AT:]
+        left = self._left_to_look_at
+        looked_at = 0
         places, grown = _Places(self._recent), self._recent.grown
         old = grown - self._recent.bytes_max // _REFRESH
         moved: dict[tuple[tuple[str, Place], ...], list[str]] = {}
-        for client_id in part:
+        for client_id in left[:LOOKED_AT]:
+            if self._clock.monotonic() - began_s > _TURN_S:
+                break
+            looked_at += 1
             session, entry = self._registry.get(client_id), self._entries.get(client_id)
             if session is None or entry is None:
                 continue
@@ -280,7 +289,8 @@ class SessionCopies:
             moved.setdefault(found, []).append(client_id)
         for found, client_ids in moved.items():
             self._carrier.put_places(encode_places(dict(found)), client_ids)
-        share = len(part) / max(1, len(self._entries))
+        self._left_to_look_at = left[looked_at:]
+        share = looked_at / max(1, len(self._entries))
         spent_s = self._clock.monotonic() - began_s
         self._timer.after(max(LOOK_S * min(1.0, share or 1.0), spent_s * SHARE), self._look)
 
@@ -303,6 +313,7 @@ class _Places:
         """The links."""
         self._recent = recent
         self._found: dict[int, tuple[Update, Found | None]] = {}
+        self._links: dict[int, str | None] = {}
         self._steps: dict[_Step, tuple[tuple[str, Place], ...] | None] = {}
         self._at: dict[tuple[Found | None, bool], tuple[tuple[str, Place], ...]] = {}
         self._grown: dict[tuple[str, Place], int] = {}
@@ -314,9 +325,25 @@ class _Places:
             known = self._found[id(update)] = update, self._recent.find(update)
         return known[1]
 
+    def link_of(self, update: Update) -> str | None:
+        """Return the link of an update that `of` was asked for before; None for one that is not held."""
+        if id(update) not in self._links:
+            self._links[id(update)] = self._recent.link_of(update)
+        return self._links[id(update)]
+
     def at(self, first: Found | None, *, exactly: bool) -> dict[str, Place]:
         """Return the place in each stream in front of an update; of None behind everything."""
         return dict(self._all(first, exactly=exactly))
+
+    def strays(self, messages: Iterable[tuple[int, Message]]) -> Iterator[tuple[int, Message]]:
+        """Yield the messages of a queue at QoS 1 and 2, each with its position, that have no place."""
+        for at, message in messages:
+            if message[1]:
+                found = self.of(message[0])
+                if found is None:
+                    yield at, message
+                elif found.number > self._recent.stray_number:
+                    return  # what was dispatched later has a place
 
     def of_step(self, step: _Step) -> tuple[tuple[str, Place], ...] | None:
         """Return where sessions at QoS 1 go on that have acknowledged a log up to a position."""
@@ -334,6 +361,8 @@ class _Places:
             if found is None:
                 return None
             first = first or found
+            if first.number > self._recent.stray_number:
+                break  # what was dispatched later has a place
         return self._whole(first, exactly=False)
 
     def ends(self, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
@@ -379,13 +408,13 @@ def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Messag
     """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order.
 
     These are the ones up to the first that has a place, and those behind it that have none: the others follow from
-    that place. Each message is looked for once, so that a long queue costs no more than a short one.
+    that place. Each message is looked for once at most, so that a long queue costs no more than a short one.
     """
     queue = session.sender.queue
     new = queue.newest(queue.appended_total - entry.strays_until)
-    strays = [*entry.strays, *enumerate(new, queue.appended_total - len(new))]
     position = queue.appended_total - queue.messages
-    entry.strays = [(at, one) for at, one in strays if at >= position and one[1] and places.of(one[0]) is None]
+    entry.strays = [(at, one) for at, one in entry.strays if at >= position]
+    entry.strays += places.strays(enumerate(new, queue.appended_total - len(new)))
     entry.strays_until = queue.appended_total
     for message in queue.waiting():
         position += 1

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
 from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
@@ -141,6 +142,9 @@ class SessionJournal:
     def note_moved(self, client_id: str) -> None:
         """Note that a session is another member's of the pool from now on."""
         self.note(client_id)
+
+    def note_dispatched(self, updates: list[Update]) -> None:
+        """Do nothing: the history on disk has what sessions wait for."""
 
     # For the node.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from fanout.server.messages.encoding import Message
-from fanout.server.session.exported_session import ExportedSession
+from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
 
@@ -22,9 +22,17 @@ class SessionValues(Protocol):
     """Makes values of sessions; `SessionMoves` is one."""
 
     def value_of(
-        self, session: Session, messages: ExportedMessages, *, waiting: Sequence[Message]
+        self,
+        session: Session,
+        messages: ExportedMessages,
+        *,
+        waiting: Sequence[Message],
+        in_flight: Sequence[ExportedInFlight] | None = None,
     ) -> tuple[ExportedSession, int]:
-        """Return the value of a session with these queued messages, and how many of them have expired."""
+        """Return the value of a session with these queued messages, and how many of them have expired.
+
+        Of the messages in flight it has those that are given, or all.
+        """
 
     def epoch_of(self, client_id: str) -> bytes:
         """Return since when a session is this node's, as a pool writes it; empty without a pool."""

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from fanout.mqtt.decoder import AckRun
@@ -36,6 +39,8 @@ _PUBRECS: Final = encode_acks(PacketType.PUBREC, _CYCLE_NUMBERS) * 2
 _PUBRELS: Final = encode_acks(PacketType.PUBREL, _CYCLE_NUMBERS) * 2
 _PUBCOMPS: Final = encode_acks(PacketType.PUBCOMP, _CYCLE_NUMBERS) * 2
 _ACK_BYTES: Final = 4
+
+_start = itemgetter(0)
 
 
 def packet_ids(position: int, count: int) -> tuple[bytes, ...]:
@@ -116,14 +121,10 @@ class SharedInflight:
 
     def messages_from(self, position: int) -> Iterator[tuple[int, Message]]:
         """Return position and message from `position` on; a follower must have them in flight."""
-        found: list[tuple[int, list[Message]]] = []
-        for start, messages, _ in reversed(self._entries):  # entries of long ago may be there still
-            if start <= position:
-                found.append((position, messages[position - start :]))
-                break
-            found.append((start, messages))
-        for first, messages in reversed(found):
-            yield from enumerate(messages, first)
+        at = max(0, bisect_right(self._entries, position, key=_start) - 1)  # entries of long ago may be there still
+        for start, messages, _ in islice(self._entries, at, None):
+            first = max(start, position)
+            yield from enumerate(messages[first - start :], first)
 
     def catch_up(self) -> None:
         """Record that one follower that was behind has completed everything."""

@@ -106,6 +106,7 @@ def export_state(
     will_left_ms: int | None,
     messages: ExportedMessages,
     waiting: Sequence[Message],
+    in_flight: Sequence[ExportedInFlight] | None = None,
 ) -> tuple[ExportedSession, int]:
     """Return the value of a session, which is not changed.
 
@@ -115,15 +116,17 @@ def export_state(
         will_left_ms: Time until its Will Message is published; None when that is at its end.
         messages: Values of messages, with the time.
         waiting: The queued messages that go along.
+        in_flight: The messages in flight that go along; None for all.
 
     Returns:
         The value, and the number of queued messages that were left out because they have expired.
     """
     sender, now_ns = session.sender, messages.now_ns
-    in_flight = [
-        ExportedInFlight(packet_id, state, None if state is SendState.AWAIT_PUBCOMP else messages.of(message))
-        for packet_id, message, state in sender.inflight.in_flight()
-    ]
+    if in_flight is None:
+        in_flight = [
+            ExportedInFlight(packet_id, state, None if state is SendState.AWAIT_PUBCOMP else messages.of(message))
+            for packet_id, message, state in sender.inflight.in_flight()
+        ]
     left = [
         replace(messages.of(message), replaces_retained=True)
         if sender.replaces_retained(message)

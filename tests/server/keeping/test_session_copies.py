@@ -625,6 +625,94 @@ async def test_a_long_queue_costs_a_copy_no_more_than_a_short_one(
         assert sorted(await numbers(client, 581)) == [*range(20, 600), 1000]
 
 
+async def test_much_in_flight_costs_a_look_no_more_than_little(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions at different places, too: of each the oldest message is looked for, and none behind it."""
+    recent, found = pool.first.recent, [0]
+    find = recent.find
+
+    def counted(one: Update) -> Found | None:
+        found[0] += 1
+        return find(one)
+
+    monkeypatch.setattr(recent, "find", counted)
+    async with contextlib.AsyncExitStack() as stack:
+        names = [f"c-{number}" for number in range(10)]
+        clients = [await stack.enter_async_context(connected(pool.first, name)) for name in names]
+        for client in clients:
+            await client.subscribe(b"t", qos=1)
+        await pool.first.settle()
+        pool.publish(0, 300, qos=1)
+        for number, client in enumerate(clients):
+            assert await numbers(client, number) == list(range(number))
+            assert len(await numbers(client, 300 - number, acknowledge=False)) == 300 - number
+        followers = [session.follower for session in pool.first.server.registry]
+        await wait_until(lambda: sorted(one.completed for one in followers) == list(range(10)))
+        await pool.first.settle()
+        found[0] = 0
+        pool.publish(300, 301, qos=1)
+        assert len(pool.first.carrier.places) == 10
+        for client in clients:
+            client.send(Ack(PacketType.PUBACK, 11))  # out of order: it has in-flight state of its own from now on
+        await wait_until(lambda: all(one.log is None for one in followers))
+        await pool.first.settle()
+        assert 0 < found[0] <= 10
+        assert pool.second.inherit_from(pool.first, *names) == [Inherited.HERE] * 10
+    for number, name in enumerate(names):
+        async with connected(pool.second, name) as client:
+            assert await numbers(client, 301 - number) == list(range(number, 301))
+
+
+@pytest.mark.parametrize("is_in_flight", [True, False])
+async def test_a_look_finds_what_one_member_alone_has_behind_other_messages(pool: Pool, is_in_flight: bool) -> None:
+    """It is in no stream, so the session is copied whole with it."""
+    limit = Properties(session_expiry_interval=600, receive_maximum=10 if is_in_flight else 2)
+    async with connected(pool.first, properties=limit) as client:
+        await client.subscribe(b"t", qos=1)
+        pool.publish(0, 2, qos=1)
+        assert await numbers(client, 2, acknowledge=False) == [0, 1]
+        await pool.first.settle()
+        copied = pool.first.carrier.copies["c"]
+        super(Member, pool.first).take([update(b"t", b"7", qos=1, retain=False)])
+        pool.publish(8, 9, qos=1)
+        client.send(Ack(PacketType.PUBACK, 1))
+        sent = [7, 8] if is_in_flight else [7]
+        assert await numbers(client, len(sent), acknowledge=False) == sent
+        await pool.first.settle()
+        assert pool.first.carrier.copies["c"] != copied
+        assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+    async with connected(pool.second) as client:
+        assert sorted(await numbers(client, 3)) == [1, 7, 8]
+
+
+async def test_a_look_that_takes_long_leaves_sessions_to_the_next_one(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are served in between, and none of the sessions is forgotten."""
+    find = pool.first.recent.find
+
+    def slow(one: Update) -> Found | None:
+        pool.first.clock.advance(0.015)
+        return find(one)
+
+    async with contextlib.AsyncExitStack() as stack:
+        names = [f"c-{number}" for number in range(5)]
+        clients = [await stack.enter_async_context(connected(pool.first, name)) for name in names]
+        for client in clients:
+            await client.subscribe(b"t", qos=1)
+        await pool.first.settle()
+        monkeypatch.setattr(pool.first.recent, "find", slow)
+        pool.publish(0, 6, qos=1)
+        for number, client in enumerate(clients):
+            assert await numbers(client, number) == list(range(number))
+        followers = [session.follower for session in pool.first.server.registry]
+        await wait_until(lambda: sorted(one.completed for one in followers) == list(range(5)))
+        seen: list[int] = []
+        for _ in range(3):
+            await pool.first.pass_time(LOOK_S * 4)
+            seen.append(len(pool.first.carrier.places))
+        assert seen == [2, 4, 5]
+
+
 async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) -> None:
     """Another member may have the session by the time that the copy is given up or kept."""
     async with connected(pool.first) as client:
