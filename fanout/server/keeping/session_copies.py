@@ -237,11 +237,14 @@ class SessionCopies:
                         message[3],
                     )
                 )
-        waiting = () if is_exact else (message for _, message, _ in in_flight)
+        waiting = [] if is_exact else [message for _, message, _ in in_flight]
+        own = min(len(waiting), len(session.sender.inflight.outbound))
         named: dict[str, Place] = {}
-        for message in (*waiting, *_queued(session, entry, places)):
+        for index, message in enumerate((*waiting, *_queued(session, entry, places))):
             found = places.of(message[0])
-            if found is None:  # one that is held without a name comes behind the first place, where its link has one
+            if index < own and message[2]:  # retained ones are sent out of turn: what came behind them is not for it
+                inline.append(message)
+            elif found is None:  # one that is held without a name comes behind the first place, where its link has one
                 if places.link_of(message[0]) not in named:
                     inline.append(message)
             elif first is None:

@@ -408,6 +408,25 @@ async def test_retained_messages_under_way_go_along(pool: Pool) -> None:
         assert await numbers(client, 5) == [0, 1, 2, 3, 4]
 
 
+async def test_retained_messages_in_flight_are_no_place_in_a_stream(pool: Pool) -> None:
+    """Their updates came before the session, and what followed them is not for it; nor are they behind a live one."""
+    for member in (pool.first, pool.second):
+        member.take([update(b"r/0", b"0", qos=1)])
+    pool.publish(1, 3, topic=b"r/live", qos=1)
+    async with connected(pool.first) as client:
+        await client.subscribe(b"l", qos=1)
+        pool.publish(3, 4, topic=b"l", qos=1)
+        assert await numbers(client, 1, acknowledge=False) == [3]
+        await client.subscribe(b"r/#", qos=1)
+        assert await numbers(client, 1, acknowledge=False) == [0]
+        pool.first.copies.copy_again(["c"])
+        await pool.first.settle()
+        assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+    pool.publish(4, 5, topic=b"l", qos=1)
+    async with connected(pool.second) as client:
+        assert sorted(await numbers(client, 3)) == [0, 3, 4]
+
+
 async def test_a_place_without_a_name_is_copied_at_the_next_heartbeat(pool: Pool) -> None:
     """In between a session at QoS 2 could not go on, and it says so rather than to skip or double messages."""
     async with connected(pool.first) as client:
