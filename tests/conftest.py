@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     machine is busy.
     """
     _check_compiled()
+    gc.disable()  # until all is collected: there is little to find in what grows to a million objects that stay
     settings.register_profile("no-deadline", deadline=None)
     settings.load_profile("no-deadline")
     if config.getoption("--long"):
@@ -81,6 +83,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _turn_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what was loaded and collected: each full collection of garbage would look through it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def _kind_of(item: pytest.Item) -> str:
