@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,11 @@ from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
 from fanout.reports.compare.convergence import digest_sum
-from fanout.reports.figures import convergence, lag, snapshots, stalls, topic_states, traffic
+from fanout.reports.figures import convergence, job, lag, snapshots, stalls, topic_states, traffic
 from fanout.reports.figures.job import make_report
 from fanout.reports.figures.material import Material
 from fanout.reports.figures.parquet import TABLES, ParquetTables
+from fanout.reports.figures.registry import REPORTS, ReportKind
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.rows import small_frame
@@ -39,21 +42,29 @@ pytestmark = pytest.mark.spark
 SETTLE_US = 2_500_000
 
 
-@pytest.fixture(autouse=True)
-def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Check after each test that no query ran Python or joined row by row."""
+@contextmanager
+def plans_looked_at() -> Iterator[None]:
+    """Check in the end that no query of the block ran Python or joined row by row."""
     seen: list[str] = []
 
     def collect(frame: DataFrame) -> list[dict[str, Any]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (convergence, snapshots, stalls, topic_states, traffic):
-        monkeypatch.setattr(module, "collect_rows", collect)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (convergence, snapshots, stalls, topic_states, traffic):
+            patch.setattr(module, "collect_rows", collect)
+        yield
     for plan in seen:
         for forbidden in ("Python", "ArrowEval", "CartesianProduct", "NestedLoop"):
             assert forbidden not in plan
+
+
+@pytest.fixture(autouse=True)
+def plans() -> Iterator[None]:
+    """Look at the plans of each test's own reports."""
+    with plans_looked_at():
+        yield
 
 
 def section(
@@ -71,6 +82,19 @@ def section(
     )
 
 
+def sections(
+    spark: SparkSession, files: Path, *names: ReportName, parquet: Path | None = None, **asked: object
+) -> Report:
+    """Return one report with the sections of several, from one look at the logs as the report on everything has it.
+
+    Each of those reports by itself is made in a test of literal logs.
+    """
+    built = tuple(one for name in names for one in REPORTS[name].sections)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "REPORTS", {**REPORTS, "all": ReportKind(built, REPORTS["all"].basis)})
+        return section(spark, files, "all", parquet=parquet, **asked)
+
+
 @pytest.fixture(scope="module")
 def random_nodes() -> tuple[NodeLog, list[NodeLog]]:
     """A primary and secondaries with every kind of fault."""
@@ -86,12 +110,26 @@ def random_files(random_nodes: tuple[NodeLog, list[NodeLog]], tmp_path_factory: 
     return write(tmp_path_factory.mktemp("random"), [hub, *nodes])
 
 
+@pytest.fixture(scope="module")
+def random_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tables of the report on them go."""
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def random_report(spark: SparkSession, random_files: Path, random_tables: Path) -> Report:
+    """Every section of them, with the prefixes of one level; `test_traffic_equals_the_oracle` has those of two."""
+    names: tuple[ReportName, ...] = ("snapshots", "convergence", "stalls", "traffic")
+    with plans_looked_at():
+        return sections(spark, random_files, *names, settle_s=2.5, parquet=random_tables)
+
+
 def test_snapshots_equal_the_oracle(
-    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path, tmp_path: Path
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_report: Report, random_tables: Path
 ) -> None:
     """Every epoch of every link has the oracle's figures; the Parquet table holds the same epochs."""
     hub, nodes = random_nodes
-    report = section(spark, random_files, "snapshots", settle_s=2.5, parquet=tmp_path)
+    report = random_report
     expected = epochs_of([hub, *nodes], settle_us=SETTLE_US)
     assert report.snapshots is not None
     found = {(e.node, e.link, e.process, e.epoch): e for e in report.snapshots.epochs.listed}
@@ -109,17 +147,17 @@ def test_snapshots_equal_the_oracle(
         assert one.ready == (None if epoch.live_us is None else time_of(epoch.live_us)), key
     assert sum(link.epochs for link in report.snapshots.links) == report.snapshots.epochs.total == len(expected)
     assert {"ready"} <= {epoch.verdict for epoch in expected.values()}
-    table = spark.read.parquet(str(tmp_path / "snapshots"))
+    table = spark.read.parquet(str(random_tables / "snapshots"))
     assert table.schema.simpleString() == StructType.fromDDL(TABLES["snapshots"]).simpleString()
     assert table.count() == len(expected)
 
 
 def test_convergence_equals_the_oracle(
-    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path, tmp_path: Path
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_report: Report, random_tables: Path
 ) -> None:
     """Each topic's verdict, each member's digest: as replaying the logs row by row says."""
     hub, nodes = random_nodes
-    report = section(spark, random_files, "convergence", settle_s=2.5, parquet=tmp_path)
+    report = random_report
     expected = convergence_of(Oracle(hub, nodes, settle_us=SETTLE_US))
     assert report.convergence is not None
     sets = {(one.filter, one.exclude): one for one in report.convergence.sets}
@@ -138,16 +176,16 @@ def test_convergence_equals_the_oracle(
     assert report.convergence.apart is not None
     apart = {(one.filter, one.topic) for one in report.convergence.apart.listed}
     assert apart == {(key[0], t) for key, one in expected.items() for t, v in one.verdicts.items() if v == "apart"}
-    found = rows_of(spark.read.parquet(str(tmp_path / "convergence")), "selector", "topic")
+    found = rows_of(spark.read.parquet(str(random_tables / "convergence")), "selector", "topic")
     assert len(found) == sum(len(one.verdicts) for one in expected.values())
 
 
 def test_stalls_equal_the_oracle(
-    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path, tmp_path: Path
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_report: Report, random_tables: Path
 ) -> None:
     """Each selector's topics by verdict, and each stalled topic with its times and the other links' state."""
     hub, nodes = random_nodes
-    report = section(spark, random_files, "stalls", settle_s=2.5, parquet=tmp_path)
+    report = random_report
     counts, stalled = stalls_of(Oracle(hub, nodes, settle_us=SETTLE_US))
     assert report.stalls is not None
     figures = {(t.node, t.link, t.filter): t for t in report.stalls.targets}
@@ -168,7 +206,7 @@ def test_stalls_equal_the_oracle(
             one.stalled_links,
             one.current_links,
         ), key
-    assert spark.read.parquet(str(tmp_path / "stalls")).count() == report.stalls.topics.total == len(stalled)
+    assert spark.read.parquet(str(random_tables / "stalls")).count() == report.stalls.topics.total == len(stalled)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -176,12 +214,17 @@ def test_traffic_equals_the_oracle(
     spark: SparkSession,
     random_nodes: tuple[NodeLog, list[NodeLog]],
     random_files: Path,
+    random_report: Report,
+    random_tables: Path,
     tmp_path: Path,
     depth: int,
 ) -> None:
     """Each prefix has the oracle's updates, bytes, topics and shares; control topics are no traffic."""
     hub, nodes = random_nodes
-    report = section(spark, random_files, "traffic", settle_s=2.5, depth=depth, parquet=tmp_path)
+    report, tables = random_report, random_tables
+    if depth != 1:
+        tables = tmp_path
+        report = section(spark, random_files, "traffic", settle_s=2.5, depth=depth, parquet=tables)
     counts, pending = traffic_of(hub, end_us=Oracle(hub, nodes, settle_us=0).end_us, settle_us=SETTLE_US, depth=depth)
     assert report.traffic is not None
     (source,) = report.traffic.sources
@@ -197,7 +240,7 @@ def test_traffic_equals_the_oracle(
         assert one.updates_percent == pytest.approx(100 * wanted["updates"] / total)
         assert [(p.node, p.updates) for p in one.publishers] == [("hub", wanted["updates"])]
     assert pending
-    assert spark.read.parquet(str(tmp_path / "traffic")).count() == len(counts)
+    assert spark.read.parquet(str(tables / "traffic")).count() == len(counts)
 
 
 def test_a_window_of_sections_equals_the_oracle(
@@ -209,13 +252,14 @@ def test_a_window_of_sections_equals_the_oracle(
     since_us, until_us = sorted(random.Random(seed).sample([at(second) for second in range(3, 59)], 2))
     asked: dict[str, Any] = {"settle_s": 2.5, "since": when(since_us), "until": when(until_us)}
     bounds: dict[str, Any] = {"since_us": since_us, "until_us": until_us}
-    found = section(spark, random_files, "snapshots", **asked).snapshots
+    report = sections(spark, random_files, "snapshots", "stalls", "traffic", **asked)
+    found = report.snapshots
     assert found is not None
     epochs = epochs_of([hub, *nodes], settle_us=SETTLE_US, **bounds)
     assert {(e.node, e.link, e.process, e.epoch): e.verdict for e in found.epochs.listed} == {
         key: epoch.verdict for key, epoch in epochs.items()
     }, seed
-    stopped = section(spark, random_files, "stalls", **asked).stalls
+    stopped = report.stalls
     assert stopped is not None
     oracle = Oracle(hub, nodes, settle_us=SETTLE_US, **bounds)
     counts, stalled = stalls_of(oracle)
@@ -225,7 +269,7 @@ def test_a_window_of_sections_equals_the_oracle(
     }, seed
     listed = {((t.node, t.link, t.filter), t.topic): (t.lacking, t.first_lacking) for t in stopped.topics.listed}
     assert listed == {key: (one.lacking, time_of(one.first_us)) for key, one in stalled.items()}, seed
-    published = section(spark, random_files, "traffic", **asked).traffic
+    published = report.traffic
     assert published is not None
     (source,) = published.sources
     prefixes, pending = traffic_of(hub, end_us=oracle.end_us, settle_us=SETTLE_US, depth=1, **bounds)
@@ -287,20 +331,21 @@ def test_without_stamps_no_topic_stalls_by_less_than_the_settle_horizon(spark: S
     assert stopped.lacking == 1  # at least: the one at 5.004 may be the one of 3
 
 
-@pytest.mark.parametrize("heartbeats", [True, False])
-def test_without_stamps_what_came_after_the_window_is_no_stall(
-    spark: SparkSession, tmp_path: Path, heartbeats: bool
-) -> None:
+def test_without_stamps_what_came_after_the_window_is_no_stall(spark: SparkSession, tmp_path: Path) -> None:
     """What waited while a link was away at the window's end is late; it is known by its value.
 
     A topic that goes on with other values did stop, and so did one of which an older value came late, or the same one
     behind a heartbeat that had left behind the window: without heartbeats nothing tells that from the one that waited.
+    So there is a link with heartbeats and one without, each to a primary of its own.
     """
     logs = {name: NodeLog(name, "tap" if name == "tap" else "secondary") for name in ("tap", "edge", "lossy")}
+    links = {"heard": True, "unheard": False}
+    described = [{"name": link, "primary": [f"mqtt://{link}"], "selectors": [selector("#")]} for link in links]
     for log in logs.values():
-        log.start(at(0), {"name": "up", "primary": ["mqtt://broker"], "selectors": [selector("#")]})
-        log.ready(at(1), "up", "#")
-    for second in range(10, 90):
+        log.start(at(0), *described)
+        for link in links:
+            log.ready(at(1), link, "#")
+    for second, (link, heartbeats) in itertools.product(range(10, 90), links.items()):
         for name, log in logs.items():
             late = name == "edge" and 50 < second <= 70
             for topic in ("ends", "older", "other", "same"):
@@ -308,24 +353,30 @@ def test_without_stamps_what_came_after_the_window_is_no_stall(
                 lost |= name == "edge" and topic == "older" and second >= 56
                 if not lost and (topic not in ("ends", "older") or second < 60):
                     payload = "x" if topic == "same" else f"{second}"
-                    log.update(at(70 if late else second), topic, payload, link="up", selector="#")
+                    log.update(at(70 if late else second), topic, payload, link=link, selector="#")
             if heartbeats and not late:
-                log.event("heartbeat", at(second), link="up", lag_us=0)
+                log.event("heartbeat", at(second), link=link, lag_us=0)
     for log in logs.values():
         log.event("heartbeat", at(100))
     asked: dict[str, Any] = {"since": when(at(20)), "until": when(at(60)), "settle_s": 2.5}
     stalls = section(spark, write(tmp_path, logs.values()), "stalls", **asked).stalls
     assert stalls is not None
-    listed = {(one.node, one.topic): (one.newest, one.first_lacking, one.lacking) for one in stalls.topics.listed}
     older = (time_of(at(55)), time_of(at(58)), 2)  # at least: that of 56 and 57 may be the one of 55
     stopped = (time_of(at(39)), time_of(at(42)), 18)
-    assert listed == {("edge", "older"): older, ("lossy", "other"): stopped} | (
-        {("lossy", "same"): stopped} if heartbeats else {}
-    )
-    assert [(one.node, one.current, one.stalled, one.alone) for one in stalls.targets] == [
-        ("edge", 3, 1, 1),
-        ("lossy", 5 - len(listed), len(listed) - 1, len(listed) - 1),
-    ]
+    for link, heartbeats in links.items():
+        listed = {
+            (one.node, one.topic): (one.newest, one.first_lacking, one.lacking)
+            for one in stalls.topics.listed
+            if one.link == link
+        }
+        assert listed == {("edge", "older"): older, ("lossy", "other"): stopped} | (
+            {("lossy", "same"): stopped} if heartbeats else {}
+        )
+        assert [(one.node, one.current, one.stalled, one.alone) for one in stalls.targets if one.link == link] == [
+            ("edge", 3, 1, 1),
+            ("lossy", 5 - len(listed), len(listed) - 1, len(listed) - 1),
+        ]
+    assert len(stalls.targets) == 2 * len(links)
 
 
 def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: Path) -> None:
