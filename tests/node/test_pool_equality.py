@@ -1,0 +1,36 @@
+"""Cuts that a link gives the members of its pool: when they are due, and as soon as it can give one again."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+
+from fanout.node.pool.equality import keep_equal
+from fanout.runtime.system_clock import SystemClock
+from tests.support.waiting import wait_until
+
+
+async def test_a_link_gives_a_cut_as_soon_as_it_can_again() -> None:
+    """What it brings until then has no place that others know, so that sessions could not go on there."""
+    cuts: list[list[str]] = []
+    link: Any = SimpleNamespace(may_send_marker=False, cut=cuts.append, config=SimpleNamespace(name="plant"))
+    members: Any = SimpleNamespace(
+        config=SimpleNamespace(converge_after_s=3600.0, dead_after_s=3600.0),
+        convergence=SimpleNamespace(due=lambda name, now_s: None),
+        others_heard=lambda: ["edge-2"],
+    )
+    keeps = keep_equal(link, members=members, clock=SystemClock(), logger=structlog.get_logger())
+    task = asyncio.create_task(keeps)
+    try:
+        for number in (1, 2):
+            link.may_send_marker = False
+            await asyncio.sleep(0.2)  # nothing comes
+            assert len(cuts) == number - 1
+            link.may_send_marker = True
+            await wait_until(lambda number=number: len(cuts) == number)  # type: ignore[misc]
+        assert cuts == [["edge-2"]] * 2
+    finally:
+        task.cancel()
