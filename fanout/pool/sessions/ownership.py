@@ -204,8 +204,9 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
     has_come = own.stage is Stage.CEDED and own.given_since != NO_EPOCH and own.epoch == epoch
     if has_come or own.is_of_heir(epoch):
         return Ownership(Stage.CEDED, epoch), None
-    if own.stage in (Stage.ASKING, Stage.ARRIVING) and own.before < epoch:
-        # A member has a newer one than is on its way here, or than the answers say: the client comes again.
+    if own.stage in (Stage.ASKING, Stage.ARRIVING) and own.before < epoch != own.epoch:
+        # A member has a newer one than is on its way here, or than the answers say: the client comes again. At the
+        # epoch of the own request nobody else has one: its holder says so that has just given it away.
         return Ownership(Stage.CEDED, epoch), None
     has_session = own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
     return own, own.epoch if has_session and own.epoch > epoch else None

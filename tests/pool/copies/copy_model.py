@@ -14,6 +14,8 @@ a copy: so a former holder that goes on as well can be told from its heir.
 Not in the model:
 
 - a member that dies before the first copy of a session with which it went on: that is lost (the client is told);
+- a member that dies after it has given the value of a session to another one, whose client had come back to it just
+  before, so that there is no copy since then: that is lost as well, since the older copy counts as outdated;
 - a CONNECT at a member which the claim of a later session has not reached, or never will because it was dead for the
   claimant, as in the model of ownership;
 - one at a member that takes another one for dead which has the session, and has just gone on after a pause: the first
@@ -420,9 +422,9 @@ def inherited(world: World, name: str) -> World:
         return claims(world.put(name, member), name, epoch)
     branch, _ = world.branch(copy.value.lineage)
     for other in others(name):
-        its = world.at(other).value
+        its, own = world.at(other).value, world.at(other).own
         is_heir = its is not None and its.lineage == copy.value.lineage and its.branch > copy.value.branch
-        if is_heir and is_here(world.at(other)):
+        if is_heir and is_here(world.at(other)) and own is not None and own.epoch > epoch:  # an older one ends
             raise Broken(f"two members go on with one session: {name} and {other}")
     if world.is_alive and copy.value.lineage != world.truth.lineage:
         values = [world.at(other).value for other in others(name) if is_here(world.at(other))]
@@ -613,12 +615,15 @@ def settled(world: World, name: str, *, keeper: str) -> World:
 
 def spoken(world: World, name: str, pending: Pending) -> World:
     """A member says to the client what has waited for a copy."""
-    value = pending.value
+    value, own = pending.value, world.at(name).own
     assert value is not None
+    assert own is not None
     for other in others(name):
-        its = world.at(other).value
-        is_heir = its is not None and its.lineage == value.lineage and its.branch > value.branch
-        if is_here(world.at(other)) and is_heir and value.version > world.branches[value.lineage][1]:
+        its, newer = world.at(other).value, world.at(other).own
+        if its is None or newer is None or not is_here(world.at(other)) or newer.epoch < own.epoch:
+            continue  # the client has come back to this member, and the claim of that ends what the heir has
+        is_heir = its.lineage == value.lineage and its.branch > value.branch
+        if is_heir and value.version > world.branches[value.lineage][1]:
             raise Broken(f"{name} says what its heir {other} does not know")
     if not pending.connect:
         return world._replace(truth=value) if world.place == name and world.served == world.connects else world
@@ -856,7 +861,7 @@ def seen(member: Member) -> Member:
     """Return what others know of a member when they take a step, in the form of a member."""
     own = None
     if member.own is not None and is_here(member):
-        own = Ownership(Stage.OWNED if member.own.is_here else Stage.FROZEN, NO_EPOCH)
+        own = Ownership(Stage.OWNED if member.own.is_here else Stage.FROZEN, member.own.epoch)
     elif member.own is not None and member.own.stage is Stage.ARRIVING:
         own = Ownership(Stage.ARRIVING, member.own.epoch)
     return Member(
@@ -954,10 +959,21 @@ def resumed(world: World, name: str) -> World:
     return world.put(name, world.at(name)._replace(down=""))
 
 
+def is_known_without_copy(world: World, name: str) -> bool:
+    """Return whether another member knows since when a member has its session, and has no copy since then."""
+    member = world.at(name)
+    if member.own is None or member.unclaimed == NO_EPOCH:
+        return False
+    epoch, its = member.own.epoch, [world.at(other) for other in others(name)]
+    is_given = any(call.kind == "fetch" and call.target == name and call.value is not None for call in world.calls)
+    is_kept_there = any(one.kept is not None and one.kept.version.epoch >= epoch for one in its)
+    return not is_kept_there and (is_given or any(newest_of(one) >= epoch for one in its))
+
+
 def crashed(world: World, name: str, *, keeps_calls: bool) -> World:
     """A member is gone for good; what it has sent may arrive, or not."""
     member = world.at(name)
-    is_lost = is_here(member) and member.is_new
+    is_lost = is_here(member) and (member.is_new or is_known_without_copy(world, name))
     calls = {call for call in world.calls if call.source != name}
     deaf = world.deaf
     for call in world.calls - calls:

@@ -28,6 +28,24 @@ def test_every_order(bounds: dict[str, int]) -> None:
     assert search_copies(start(**bounds)) > 10
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"connects": 1, "crashes": 1, "changes": 1},
+        {"connects": 1, "pauses": 1},
+        {"connects": 1, "pauses": 1, "changes": 1},
+        {"connects": 2, "crashes": 1},
+        {"changes": 1, "partings": 1, "pauses": 1},
+    ],
+    ids=str,
+)
+def test_every_order_of_more(bounds: dict[str, int]) -> None:
+    """The same with a holder that goes on after it was found dead while its session or its copy moves."""
+    assert search_copies(start(**bounds), states_max=30_000_000) > 10_000
+
+
 @pytest.mark.parametrize(
     "bounds",
     [{"connects": 1, "losses": 1}, {"changes": 1, "pauses": 1}, {"changes": 1, "ends": 1, "crashes": 1}],

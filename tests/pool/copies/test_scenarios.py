@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.pool.sessions.ownership import Ownership, Stage
+from fanout.pool.sessions.epochs import Epoch
+from fanout.pool.sessions.ownership import Ownership, Stage, begin
 from tests.pool.copies import copy_model as model
 from tests.pool.copies.copy_model import Call, Member, Value, World
 from tests.pool.three_members import MEMBERS, others
@@ -90,13 +91,13 @@ class Story:
         return [name for name in running if (own := self.at(name).own) is not None and own.is_here]
 
 
-def bring(it: Story, name: str) -> None:
-    """The client comes to a member, to which A gives the session; the answer to its COMMIT does not come."""
+def bring(it: Story, name: str, *, giver: str = "a") -> None:
+    """The client comes to a member, to which another one gives the session; the answer to its COMMIT does not come."""
     it.connect(name)
     for other in others(name):
         it.ask("take", name, other)
-    it.ask("fetch", name, "a")
-    it.deliver("commit", name, "a")
+    it.ask("fetch", name, giver)
+    it.deliver("commit", name, giver)
 
 
 def story(**bounds: int) -> Story:
@@ -134,6 +135,22 @@ def test_the_taker_is_killed_between_commit_and_answer() -> None:
     it.finish()
     assert it.owners() == ["b"]
     assert it.world.truth.lineage == 0
+
+
+def test_a_late_answer_to_a_copy_does_not_end_the_arrival_that_it_tells_of() -> None:
+    """The member that has just given the session away knows of a newer one than that of the copy: this one's."""
+    it = story(changes=1)
+    value = it.at("a").value
+    assert value is not None
+    it.set("a", value=value._replace(version=2), is_dirty=True)
+    old = it.call("copy", "a", "b")
+    it.set("b", kept=None, own=begin(Epoch(2, "!b")), value=Value(0, 1, 1), number=101)
+    it.set("a", own=Ownership(Stage.CEDED, Epoch(2, "!b")), value=None, is_dirty=False)
+    bring(it, "a", giver="b")
+    assert it.call("copy", "a", "b") == old
+    it.ask("copy", "a", "b")
+    it.answer("commit", "a", "b")
+    assert it.owners() == ["a"]
 
 
 @pytest.mark.parametrize("taker", ["b", "c"])
