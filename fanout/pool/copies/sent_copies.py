@@ -242,6 +242,7 @@ class SentCopies:
         for outbox in self._outboxes.values():
             outbox.places.pop(client_id, None)
             if client_id in outbox.forgetting:
+                outbox.forgetting.discard(client_id)
                 outbox.copies = deque(one for one in outbox.copies if not one.forgets(client_id))
         pending = self._pending.pop(client_id, None)
         if pending is not None:
