@@ -267,6 +267,9 @@ def choose(own: Ownership | None, answers: Iterable[tuple[str, Answer | None]]) 
             return Decision(Choice.FETCH, member, newest)
         if answer.reply is Reply.REFUSED and answer.epoch == newest:
             return Decision(Choice.REFUSE)
+        if answer.reply is Reply.HELD and newest.is_inherited and member == newest.member:
+            # Since it has answered it went on with a newer one, from a copy.
+            return Decision(Choice.LATER, is_coming=True)
     said = {member: answer.epoch for answer, member in came}
     for answer, member in came:
         # Its holder has not said that it ended; or it goes on at the keeper since that has answered.

@@ -42,6 +42,8 @@ __all__ = ["search_copies"]
 T = TypeVar("T", bound=Hashable)
 _BITS: Final = 24
 """Bits of a number of a part in that of a state."""
+_REMEMBERED_MAX: Final = 2_000_000
+"""Steps of one kind that are remembered; beyond that they are computed anew."""
 _MASK: Final = (1 << _BITS) - 1
 _PLACES: Final = {name: place for place, name in enumerate(MEMBERS)}
 _NO_MEMBERS: Final = (Member(), Member(), Member())
@@ -108,10 +110,12 @@ class _Search:
         self._heirs: list[int] = []
         """For the number of each member, the place of the member that it has agreed to; below 0 for none."""
         self._calls = _Parts[Call]()
-        self._sets = _Parts[frozenset[int]]()
-        """Numbers of calls that are on their way."""
-        self._ways: list[tuple[tuple[int, int, int], ...]] = []
-        """For the number of each set its calls, each with the places of its source and its target."""
+        self._sources: list[int] = []
+        """For the number of each call, the place of its source."""
+        self._targets: list[int] = []
+        """For the number of each call, the place of its target."""
+        self._sets = _Parts[tuple[int, ...]]()
+        """Numbers of calls that are on their way, ascending."""
         self._rests = _Parts[World]()
         """States without members and calls."""
         self._crashes_left: list[int] = []
@@ -149,6 +153,9 @@ class _Search:
                     raise Found(str(broken), [self._world(one) for one in reversed(way)]) from broken
             assert len(before) <= states_max, "the model is larger than this test may search"
             states = following
+            for memory in (self._left, self._changed, self._claims_to, self._by_call, self._by_member, self._decided):
+                if len(memory) > _REMEMBERED_MAX:
+                    memory.clear()
         return len(before)
 
     # A state as a number.
@@ -157,7 +164,7 @@ class _Search:
         state = 0
         for member in world.members:
             state = state << _BITS | self._number_of_member(member)
-        calls = self._number_of_set(frozenset(map(self._calls.number, world.calls)))
+        calls = self._number_of_set(map(self._number_of_call, world.calls))
         return (state << _BITS | calls) << _BITS | self._number_of_rest(world)
 
     def _world(self, state: int) -> World:
@@ -174,12 +181,15 @@ class _Search:
             self._seen[number] = self._number_of_member(seen(member))
         return number
 
-    def _number_of_set(self, calls: frozenset[int]) -> int:
-        number = self._sets.number(calls)
-        if number == len(self._ways):
-            found = ((call, self._calls.all[call]) for call in sorted(calls))
-            self._ways.append(tuple((number, _PLACES[call.source], _PLACES[call.target]) for number, call in found))
+    def _number_of_call(self, call: Call) -> int:
+        number = self._calls.number(call)
+        if number == len(self._sources):
+            self._sources.append(_PLACES[call.source])
+            self._targets.append(_PLACES[call.target])
         return number
+
+    def _number_of_set(self, calls: Iterable[int]) -> int:
+        return self._sets.number(tuple(sorted(calls)))
 
     def _set_of(self, number: int) -> frozenset[Call]:
         return frozenset(self._calls.all[call] for call in self._sets.all[number])
@@ -204,8 +214,9 @@ class _Search:
             if changes is None:
                 changes = self._by_member[key] = self._of_member(key)
             found += [self._after(numbers, place, change) for change in changes]
-        for call, source, target in self._ways[calls]:
-            for place in (source, target):
+        for call in self._sets.all[calls]:
+            source = self._sources[call]
+            for place in (source, self._targets[call]):
                 key = (call, place, members[place], views[place - 1], views[place - 2], rest)
                 changes = self._by_call.get(key)
                 if changes is None:
@@ -279,8 +290,8 @@ class _Search:
                 continue
             for other in MEMBERS:
                 assert other == name or after.at(other) is world.at(other), "a step changes another member"
-            added = frozenset(map(self._calls.number, after.calls - world.calls))
-            gone = frozenset(map(self._calls.number, world.calls - after.calls))
+            added = frozenset(map(self._number_of_call, after.calls - world.calls))
+            gone = frozenset(map(self._number_of_call, world.calls - after.calls))
             places = {_PLACES[call.source] for call in after.calls - world.calls} | {place}
             change = _Change(
                 self._number_of_member(after.at(name)),
@@ -306,7 +317,8 @@ class _Search:
         changed = self._changed.get((calls, change))
         if changed is None:
             gone, added = self._changes.all[change]
-            changed = self._changed[calls, change] = self._number_of_set((self._sets.all[calls] - gone) | added)
+            left = added.union(call for call in self._sets.all[calls] if call not in gone)
+            changed = self._changed[calls, change] = self._number_of_set(left)
         return changed
 
     def _settled(self, members: list[int], calls: int, rest: int) -> int:
@@ -352,7 +364,7 @@ class _Search:
             its = ((number, call) for number in numbers if (call := self._calls.all[number]).source == name)
             downs = {each: "crashed" if crashed >> _PLACES[each] & 1 else "" for each in MEMBERS}
             over = frozenset(number for number, call in its if is_over(call, source, downs[call.target]))
-            left = self._left[key] = self._number_of_set(numbers - over)
+            left = self._left[key] = self._number_of_set(number for number in numbers if number not in over)
         return left
 
     # Checks.
@@ -363,7 +375,7 @@ class _Search:
         if key not in self._served:
             check_serving(self._world(state))
             self._served.add(key)
-        if not self._ways[calls]:
+        if not self._sets.all[calls]:
             world = self._world(state)
             if is_quiet(world):
                 check_quiet(world)

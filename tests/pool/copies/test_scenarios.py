@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.pool.sessions.epochs import Epoch
-from fanout.pool.sessions.ownership import Ownership, Stage, begin
+from fanout.pool.sessions.ownership import Answer, Choice, Decision, Ownership, Reply, Stage, begin, choose
 from tests.pool.copies import copy_model as model
 from tests.pool.copies.copy_model import Call, Member, Value, World
 from tests.pool.three_members import MEMBERS, others
@@ -151,6 +151,14 @@ def test_a_late_answer_to_a_copy_does_not_end_the_arrival_that_it_tells_of() -> 
     it.ask("copy", "a", "b")
     it.answer("commit", "a", "b")
     assert it.owners() == ["a"]
+
+
+def test_a_member_that_goes_on_with_a_newer_session_since_it_answered_is_asked_again() -> None:
+    """Another member knows of that already: nobody has the session that the answer was of."""
+    heir, newer = Epoch(2, "!b"), Epoch(11, "!b")
+    answers = [("b", Answer(Reply.HELD, heir)), ("a", Answer(Reply.NONE, newer))]
+    for given in (answers, answers[::-1]):
+        assert choose(Ownership(Stage.ASKING, Epoch(20, "c")), given) == Decision(Choice.LATER, is_coming=True)
 
 
 @pytest.mark.parametrize("taker", ["b", "c"])
