@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
@@ -36,6 +37,18 @@ from fanout.pool.sessions.ports import CopyFigures, Others
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["PoolCopies"]
+
+
+class _Agreed(NamedTuple):
+    """A session that another member may go on with."""
+
+    holder: str
+    instance: str
+    """The holder's process."""
+    epoch: Epoch
+    """Since when the holder has it."""
+    until_s: float
+    """When the heir has decided; most often it says before that it has the session."""
 
 
 class PoolCopies:
@@ -74,8 +87,8 @@ class PoolCopies:
         self._heirs = heirs
         self._others = others
         self._clock = clock
-        self._agreed: dict[tuple[str, str], float] = {}
-        """Holder and process to when copies of it are kept again: an heir that may go on has decided by then."""
+        self._agreed: dict[str, _Agreed] = {}
+        """Client whose session another member may go on with, as far as this one is concerned."""
         self._agreed_s = dead_after_s + CALL_S
         self._held = HeldCopies(bytes_max=bytes_max)
         self.sent = SentCopies(ledger, others=others, clock=clock)
@@ -143,11 +156,14 @@ class PoolCopies:
     def claimed(self, client_id: str, epoch: Epoch) -> None:
         """Note that a member has a session since an epoch: an older copy is of no use."""
         self.inheritance.claimed(client_id)
+        agreed = self._agreed.get(client_id)
+        if agreed is not None and agreed.epoch < epoch:
+            del self._agreed[client_id]
         self._forget_outdated(client_id, epoch)
 
-    def has_agreed(self, member: str) -> bool:
-        """Return whether another member may go on with the sessions of this one, as far as this member is concerned."""
-        return self._agreed.get((member, self._instance_of(member)), 0.0) > self._clock.monotonic()
+    def has_agreed(self, client_id: str, member: str) -> bool:
+        """Return whether another member may go on with a session of this one, as far as this member is concerned."""
+        return self._has_agreed(client_id, member, self._instance_of(member))
 
     # For the other members: the handlers of their requests.
 
@@ -160,8 +176,8 @@ class PoolCopies:
         instance, rows = decode_copy_request(body)
         if not any(other.name == asker and other.instance == instance for other in self._others.states()):
             raise ValueError("another process of the member is heard")
-        if self._agreed.get((asker, instance), 0.0) > self._clock.monotonic():
-            # Its sessions may be an heir's by now, whose claims are on their way.
+        if any(isinstance(row, CopyRow) and self._has_agreed(row.client_id, asker, instance) for row in rows):
+            # They may be an heir's by now, whose claims are on their way.
             raise ValueError("another member may go on with these sessions")
         newer: dict[str, Epoch] = {}
         missing: list[str] = []
@@ -183,7 +199,7 @@ class PoolCopies:
     async def answer_inherit(self, asker: str, body: bytes) -> bytes:
         """Answer INHERIT: say whether another member may go on with sessions; older copies here go then."""
         request, now_s = decode_inherit_request(body), self._clock.monotonic()
-        self._agreed = {process: until_s for process, until_s in self._agreed.items() if until_s > now_s}
+        self._agreed = {client_id: one for client_id, one in self._agreed.items() if one.until_s > now_s}
         is_holder = (request.holder, request.instance) == (self._node, self._others.instance)
         lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
         rights: list[Right] = []
@@ -202,11 +218,17 @@ class PoolCopies:
             )
             if right is Right.YES:
                 self._ledger.stop_arriving(client_id)
-                self._agreed[request.holder, request.instance] = now_s + self._agreed_s
+                until_s = now_s + self._agreed_s
+                self._agreed[client_id] = _Agreed(request.holder, request.instance, version.epoch, until_s)
                 if kept is not None:
                     self._held.remove(client_id)
             rights.append(right)
         return encode_inherit_answer(rights)
+
+    def _has_agreed(self, client_id: str, holder: str, instance: str) -> bool:
+        agreed = self._agreed.get(client_id)
+        is_its = agreed is not None and (agreed.holder, agreed.instance) == (holder, instance)
+        return agreed is not None and is_its and agreed.until_s > self._clock.monotonic()
 
     def _forget_outdated(self, client_id: str, epoch: Epoch) -> None:
         """Forget a copy that is of no use, as a member has a session since an epoch; before the ledger is told."""

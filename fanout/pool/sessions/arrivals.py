@@ -286,7 +286,7 @@ class Arrivals:
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
             exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_EXACT_S)
             came = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
-            if ledger.copies is not None and ledger.copies.has_agreed(found.holder):
+            if ledger.copies is not None and ledger.copies.has_agreed(client_id, found.holder):
                 came = False  # an heir may have it: the client comes again, and it is fetched from there
             own, arrives = arrive(ledger.get(client_id), epoch, found=came, since=found.epoch)
             if not arrives or own is None:

@@ -184,8 +184,8 @@ class Copies(Protocol):
     def came_from(self, client_id: str, member: str) -> None:
         """Note that a session came from a member, which keeps it as it gave it away."""
 
-    def has_agreed(self, member: str) -> bool:
-        """Return whether another member may go on with the sessions of this one, which gives none away until then."""
+    def has_agreed(self, client_id: str, member: str) -> bool:
+        """Return whether another member may go on with a session of this one, which gives it to nobody until then."""
 
     def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
         """Tell the other members that a session is here since an epoch, once its copy is kept."""

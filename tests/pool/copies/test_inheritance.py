@@ -187,15 +187,38 @@ async def test_an_heir_that_was_given_the_session_says_that_it_has_it() -> None:
 
 
 async def test_a_member_that_agrees_to_an_heir_takes_nothing_from_the_holder() -> None:
-    """What has arrived from it is thrown away, and nothing is fetched from it until the heir has decided."""
+    """What has arrived from it is thrown away, nothing is fetched, and no copy kept, until the heir has decided."""
     async with pair() as (network, _, b):
         c = Member(network, "c")
         change(network, "c", keeps_copies=False)
         c.ledger.put("c", Ownership(Stage.ARRIVING, c.ledger.next_epoch(), before=b.ledger.newest_of("c")))
-        assert not c.copies.has_agreed("a")
+        version = version_of(b, "c")
+        assert not c.copies.has_agreed("c", "a")
+        b.refuses["c"] = "its messages are not held"
+        change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+        await wait_until(lambda: b.copies.figures().lost_total == 1)
+        assert c.ledger.figures.lost_total == 1
+        assert c.copies.has_agreed("c", "a")
+
+        async def copy(client_id: str) -> None:
+            row = CopyRow(client_id, version._replace(number=version.number + 1), b"newer")
+            await c.copies.answer_copy("a", encode_copy_request(CopyRequest("a-1", [row])))
+
+        await copy("d")
+        with pytest.raises(ValueError, match="may go on"):
+            await copy("c")
+        assert c.held == 1
+        network.clock.advance(5.0)
+        assert not c.copies.has_agreed("c", "a")
+        await copy("c")
+        assert c.held == 2
+
+
+async def test_an_heir_that_says_so_has_decided() -> None:
+    """A copy of the former holder is answered with that, and not refused."""
+    async with pair() as (network, _, b):
+        c = Member(network, "c")
+        change(network, "c", keeps_copies=False)
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
         await wait_until(lambda: b.inherited == ["c"])
-        assert c.ledger.figures.lost_total == 1
-        assert c.copies.has_agreed("a")
-        network.clock.advance(5.0)
-        assert not c.copies.has_agreed("a")
+        assert not c.copies.has_agreed("c", "a")

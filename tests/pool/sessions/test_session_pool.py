@@ -268,7 +268,7 @@ class _Agreed:
         """Know of none that was lost."""
         return False
 
-    def has_agreed(self, member: str) -> bool:
+    def has_agreed(self, client_id: str, member: str) -> bool:
         """Say so of each member."""
         return True
 
