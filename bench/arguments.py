@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-__all__ = ["above_0", "at_least", "choices"]
+__all__ = ["above_0", "at_least", "choices", "numbers"]
 
 
 def at_least(smallest: int) -> Callable[[str], int]:
@@ -37,3 +37,13 @@ def choices(*known: str) -> Callable[[str], tuple[str, ...]]:
         return found
 
     return names
+
+
+def numbers(smallest: int) -> Callable[[str], tuple[int, ...]]:
+    """Return the type of an option that takes several numbers of at least `smallest`, with commas between them."""
+    number = at_least(smallest)
+
+    def several(text: str) -> tuple[int, ...]:
+        return tuple(map(number, text.split(",")))
+
+    return several

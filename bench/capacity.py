@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.arguments import at_least
 from bench.load import connect, publish, publishes
 from bench.processes import Node, wait_for
 from bench.report import Figures, Report, Row, medians
@@ -77,10 +78,12 @@ class _Gauge:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--connections", type=int, default=5_000, help="idle connections (5000)")
-    parser.add_argument("--sessions", type=int, default=2_000, help="durable sessions without a connection (2000)")
-    parser.add_argument("--queued", type=int, default=100, help="messages that wait for each session (100)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--connections", type=at_least(1), default=5_000, help="idle connections (5000)")
+    parser.add_argument(
+        "--sessions", type=at_least(1), default=2_000, help="durable sessions without a connection (2000)"
+    )
+    parser.add_argument("--queued", type=at_least(1), default=100, help="messages that wait for each session (100)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
     parser.add_argument("--idle", type=float, default=5.0, help="seconds with all connections idle (5)")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from bench.arguments import at_least
 from bench.disc_only import measure_only
 from bench.report import Figures, Report, Row, medians, percentile
 from fanout.replica.store import Replica
@@ -55,11 +56,13 @@ class _Run:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--topics", type=int, default=1_000_000, help="retained values (1000000)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--topics", type=at_least(1), default=1_000_000, help="retained values (1000000)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
     parser.add_argument("--sync", default="interval", choices=("off", "interval", "always"), help="retained.sync")
     parser.add_argument("--only", action="store_true", help='retained.storage = "disc_only" in place of "disc"')
-    parser.add_argument("--cache-bytes", type=int, default=256 * 1024 * 1024, help="retained.cache_bytes (256 MiB)")
+    parser.add_argument(
+        "--cache-bytes", type=at_least(1), default=256 * 1024 * 1024, help="retained.cache_bytes (256 MiB)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Report:

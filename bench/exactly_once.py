@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from bench.arguments import at_least
 from bench.load import connect
 from bench.processes import Node, free_port, link, pool_section, selector
 from bench.report import Ask, Report, alternate, medians, ratio, rows
@@ -36,10 +37,10 @@ _READ_BYTES = 1 << 16
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--subscribers", type=int, default=5, help="subscribers, each to everything (5)")
-    parser.add_argument("--publishers", type=int, default=5, help="publishers (5)")
-    parser.add_argument("--messages", type=int, default=10_000, help="messages of all publishers (10000)")
-    parser.add_argument("--window", type=int, default=20, help="messages in flight of each publisher (20)")
+    parser.add_argument("--subscribers", type=at_least(1), default=5, help="subscribers, each to everything (5)")
+    parser.add_argument("--publishers", type=at_least(1), default=5, help="publishers (5)")
+    parser.add_argument("--messages", type=at_least(1), default=10_000, help="messages of all publishers (10000)")
+    parser.add_argument("--window", type=at_least(1), default=20, help="messages in flight of each publisher (20)")
 
 
 def run(arguments: argparse.Namespace) -> Report:

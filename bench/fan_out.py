@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from bench.arguments import at_least, choices
+from bench.arguments import at_least, choices, numbers
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
 from bench.stage import (
     BARE,
@@ -40,15 +40,21 @@ _COPIES_LEAVE = 0.9
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--subscribers", default="1,10,100,1000", help="numbers of subscribers (1,10,100,1000)")
-    parser.add_argument("--qos", default="0,1", help="QoS of publisher, hop and subscribers: 0, 1 or both (0,1)")
+    parser.add_argument(
+        "--subscribers", type=numbers(1), default="1,10,100,1000", help="numbers of subscribers (1,10,100,1000)"
+    )
+    parser.add_argument(
+        "--qos", type=choices("0", "1"), default="0,1", help="QoS of publisher, hop and subscribers: 0, 1 or both (0,1)"
+    )
     parser.add_argument(
         "--log", type=choices("on", "off"), default="on", help="replication log of ours: on, off or on,off (on)"
     )
-    parser.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a burst (2000000)")
+    parser.add_argument(
+        "--deliveries", type=at_least(1), default=2_000_000, help="aimed-at deliveries of a burst (2000000)"
+    )
     parser.add_argument("--bursts", type=at_least(1), default=1, help="bursts of a run, without a pause (1)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
-    parser.add_argument("--messages-min", type=int, default=2_000, help="fewest messages of a burst (2000)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
+    parser.add_argument("--messages-min", type=at_least(1), default=2_000, help="fewest messages of a burst (2000)")
     parser.add_argument("--tls", action="store_true", help="also measure both with TLS to the primary")
     parser.add_argument(
         "--durable", action="store_true", help="durable sessions, at a secondary with sessions on disk and one without"
@@ -73,9 +79,9 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.pool_copies:
         names = [{"on": COPIES, "off": NO_COPIES}[one] for one in arguments.pool_copies]
     results: list[Row] = []
-    for qos in map(int, arguments.qos.split(",")):
+    for qos in map(int, arguments.qos):
         with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:
-            for subscribers in map(int, arguments.subscribers.split(",")):
+            for subscribers in arguments.subscribers:
                 results += _compare(sides, subscribers, qos, arguments)
     bursts = "one burst," if arguments.bursts == 1 else f"{arguments.bursts} bursts in a row, each"
     title = f"{bursts} until every subscriber has all of it; medians of {arguments.runs} alternating runs"

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from bench.arguments import at_least
 from bench.load import connect, packet_bytes
 from bench.paced import latencies_until
 from bench.readers import Audience, Readers
@@ -51,10 +52,10 @@ class JoinRun:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--subscribers", type=int, default=200, help="subscribers that join at once (200)")
-    parser.add_argument("--topics", type=int, default=50_000, help="retained topics (50000)")
+    parser.add_argument("--subscribers", type=at_least(1), default=200, help="subscribers that join at once (200)")
+    parser.add_argument("--topics", type=at_least(1), default=50_000, help="retained topics (50000)")
     parser.add_argument("--rate", type=float, default=100, help="live updates a second to one other subscriber (100)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
     parser.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS of the hop and of those that join (0)")
 
 

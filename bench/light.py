@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from bench.arguments import at_least
 from bench.paced import PacedRun, paced
 from bench.report import Ask, Report, alternate, medians, ratio, rows
 from bench.stage import BRIDGE, DIRECT, HOP, LABELS, OURS, Side, Stage, bridges
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--rate", type=float, default=10, help="updates a second (10)")
     parser.add_argument("--seconds", type=float, default=20, help="length of a run (20)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
 
 
 def run(arguments: argparse.Namespace) -> Report:

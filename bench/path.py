@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from bench.arguments import at_least, numbers
 from bench.load import publishes
 from bench.report import Figures, Report, Row, medians
 from fanout.link.ingest.convert import ConvertedRows, Converter
@@ -57,18 +58,22 @@ class _Steps:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--updates", type=int, default=200_000, help="updates of each run (200000)")
-    parser.add_argument("--reads", default="1,10,100,1000", help="updates in one read, several times (1,10,100,1000)")
-    parser.add_argument("--subscribers", default="1,100", help="subscribers of everything, several times (1,100)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--updates", type=at_least(1), default=200_000, help="updates of each run (200000)")
+    parser.add_argument(
+        "--reads", type=numbers(1), default="1,10,100,1000", help="updates in one read, several times (1,10,100,1000)"
+    )
+    parser.add_argument(
+        "--subscribers", type=numbers(1), default="1,100", help="subscribers of everything, several times (1,100)"
+    )
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
     parser.add_argument("--retain", action="store_true", help="retained updates of 1,000 topics")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Send updates through the steps, `runs` times for each size of reads and each number of subscribers."""
     lines = []
-    for subscribers in map(int, arguments.subscribers.split(",")):
-        for size in map(int, arguments.reads.split(",")):
+    for subscribers in arguments.subscribers:
+        for size in arguments.reads:
             reads = list(_reads(arguments.updates // size, size, arguments))
             runs = [_measure(reads, subscribers) for _ in range(arguments.runs)]
             case = {"subscribers": subscribers, "updates a read": size}

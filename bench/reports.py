@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.arguments import numbers
 from bench.report import Ask, Report, Row
 from bench.report_run import SETTLE_S, Cost
 from bench.synthetic_logs import make_logs, publish, write
@@ -24,7 +25,9 @@ _REPORTS = ("completeness", "lag", "all")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--rows", default="1000000,10000000", help="rows of all four logs (1000000,10000000)")
+    parser.add_argument(
+        "--rows", type=numbers(1), default="1000000,10000000", help="rows of all four logs (1000000,10000000)"
+    )
     parser.add_argument(
         "--reports",
         type=_reports_named,
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Write logs of each size, report on them, and compare the reports with the truth."""
     results: list[Row] = []
-    for rows in map(int, arguments.rows.split(",")):
+    for rows in arguments.rows:
         with tempfile.TemporaryDirectory(prefix="fanout-bench-", dir=arguments.scratch) as scratch:
             results += _reports(rows, arguments, Path(scratch))
     title = f"a primary and 3 secondaries, half of all updates on one topic; {arguments.runs} runs, the quickest"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from bench.arguments import at_least, numbers
 from bench.report import Ask, Report, Row, medians, ratio, rows
 from bench.stage import LABELS, OURS, Run, Stage, burst
 
@@ -12,19 +13,25 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--topics", default="1000,10000,100000,1000000", help="numbers of retained topics (10^3..10^6)")
-    parser.add_argument("--subscribers", default="1,10,100,1000,5000", help="numbers of subscribers (1..5000)")
-    parser.add_argument("--topics-beside", type=int, default=1_000, help="topics while subscribers grow (1000)")
-    parser.add_argument("--subscribers-beside", type=int, default=10, help="subscribers while topics grow (10)")
-    parser.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)")
-    parser.add_argument("--messages-min", type=int, default=2_000, help="fewest messages of a burst (2000)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument(
+        "--topics", type=numbers(1), default="1000,10000,100000,1000000", help="numbers of retained topics (10^3..10^6)"
+    )
+    parser.add_argument(
+        "--subscribers", type=numbers(1), default="1,10,100,1000,5000", help="numbers of subscribers (1..5000)"
+    )
+    parser.add_argument("--topics-beside", type=at_least(1), default=1_000, help="topics while subscribers grow (1000)")
+    parser.add_argument("--subscribers-beside", type=at_least(1), default=10, help="subscribers while topics grow (10)")
+    parser.add_argument(
+        "--deliveries", type=at_least(1), default=2_000_000, help="aimed-at deliveries of a run (2000000)"
+    )
+    parser.add_argument("--messages-min", type=at_least(1), default=2_000, help="fewest messages of a burst (2000)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Measure bursts with more and more topics, then with more and more subscribers."""
-    topics = [(number, arguments.subscribers_beside) for number in map(int, arguments.topics.split(","))]
-    subscribers = [(arguments.topics_beside, number) for number in map(int, arguments.subscribers.split(","))]
+    topics = [(number, arguments.subscribers_beside) for number in arguments.topics]
+    subscribers = [(arguments.topics_beside, number) for number in arguments.subscribers]
     title = f"bursts at QoS 0 over retained topics; medians of {arguments.runs} runs"
     return Report(
         "scale", title, (*_series("topics", topics, arguments), *_series("subscribers", subscribers, arguments))

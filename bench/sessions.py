@@ -6,6 +6,7 @@ import argparse
 import time
 from dataclasses import asdict, dataclass
 
+from bench.arguments import at_least
 from bench.load import connect, expect, packet_bytes, publish, publishes
 from bench.processes import Node, link, selector, wait_for
 from bench.report import Figures, Report, Row, medians
@@ -21,8 +22,10 @@ _END_S = 120.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--sessions", type=int, default=10_000, help="durable sessions, whose clients are away (10000)")
-    parser.add_argument("--messages", type=int, default=100, help="messages at QoS 1 that wait for each (100)")
+    parser.add_argument(
+        "--sessions", type=at_least(1), default=10_000, help="durable sessions, whose clients are away (10000)"
+    )
+    parser.add_argument("--messages", type=at_least(1), default=100, help="messages at QoS 1 that wait for each (100)")
 
 
 @dataclass(frozen=True, slots=True)

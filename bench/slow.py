@@ -9,6 +9,7 @@ import argparse
 from functools import partial
 from statistics import median
 
+from bench.arguments import at_least
 from bench.report import Ask, Report, alternate, rows
 from bench.stage import BRIDGE, LABELS, OURS, Run, Side, Stage, burst
 
@@ -20,13 +21,17 @@ _SLOW = " with slow ones"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--subscribers", type=int, default=1000, help="subscribers in all (1000)")
-    parser.add_argument("--stalled", type=int, default=1, help="of these, subscribers that never read (1)")
-    parser.add_argument("--half-speed", type=int, default=50, help="of these, subscribers at half the speed (50)")
-    parser.add_argument("--messages", type=int, default=4_000, help="messages of a burst (4000)")
-    parser.add_argument("--payload-bytes", type=int, default=1_024, help="size of a payload (1024)")
+    parser.add_argument("--subscribers", type=at_least(1), default=1000, help="subscribers in all (1000)")
+    parser.add_argument("--stalled", type=at_least(0), default=1, help="of these, subscribers that never read (1)")
+    parser.add_argument(
+        "--half-speed", type=at_least(0), default=50, help="of these, subscribers at half the speed (50)"
+    )
+    parser.add_argument("--messages", type=at_least(1), default=4_000, help="messages of a burst (4000)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=1_024, help="size of a payload (1024)")
     parser.add_argument("--no-bridge", action="store_true", help="ours only, to have many runs in little time")
-    parser.add_argument("--queue-bytes-max", type=int, default=8 << 20, help="server.queue_bytes_max of ours (8388608)")
+    parser.add_argument(
+        "--queue-bytes-max", type=at_least(1), default=8 << 20, help="server.queue_bytes_max of ours (8388608)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Report:

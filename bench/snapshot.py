@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from bench.arguments import at_least, numbers
 from bench.load import VERSION, connect, topic
 from bench.processes import Node, wait_for
 from bench.readers import Audience, Readers
@@ -54,8 +55,10 @@ class SnapshotRun:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--topics", default="200000,1000000", help="numbers of topics (200000,1000000)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument(
+        "--topics", type=numbers(1), default="200000,1000000", help="numbers of topics (200000,1000000)"
+    )
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
     parser.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS of the hop (0)")
     parser.add_argument("--rest", type=float, default=2.0, help="seconds before memory is looked at (2)")
 
@@ -63,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Start ours and the bridge alternately beside a primary that has the topics already."""
     results: list[Row] = []
-    for topics in map(int, arguments.topics.split(",")):
+    for topics in arguments.topics:
         results += _compare(topics, arguments)
     title = (
         f"from the start of the process, {arguments.payload_bytes} byte payloads; "

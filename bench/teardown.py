@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from bench.arguments import at_least
 from bench.load import connect, packet_bytes
 from bench.paced import latencies_until
 from bench.processes import Node, link, selector
@@ -65,17 +66,17 @@ class TearDownRun:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--topics", type=int, default=20_000, help="retained topics that are removed (20000)")
-    parser.add_argument("--subscribers", type=int, default=200, help="subscribers that are told of each (200)")
+    parser.add_argument("--topics", type=at_least(1), default=20_000, help="retained topics that are removed (20000)")
+    parser.add_argument("--subscribers", type=at_least(1), default=200, help="subscribers that are told of each (200)")
     parser.add_argument(
         "--loss",
         choices=("tear_down", "serve_stale"),
         default="tear_down",
         help="on_session_loss of the link; with serve_stale its topics are swept when the new session is proved",
     )
-    parser.add_argument("--stalled", type=int, default=0, help="subscribers more that do not read (0)")
+    parser.add_argument("--stalled", type=at_least(0), default=0, help="subscribers more that do not read (0)")
     parser.add_argument("--rate", type=float, default=100, help="updates a second of the other link (100)")
-    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--payload-bytes", type=at_least(1), default=64, help="size of a payload (64)")
     parser.add_argument("--deadline", type=float, default=600, help="seconds that a run may take (600)")
 
 

@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from bench.arguments import at_least
 from bench.chaos.plan import PRIMARIES
 from bench.chaos.run import Outcome, run_seed
 
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be chosen."""
     parser.add_argument("--minutes", type=float, default=1.0, help="how long faults are injected, for each seed (1)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another (1)")
+    parser.add_argument("--seeds", type=at_least(1), default=1, help="how many seeds, one after another (1)")
     parser.add_argument(
         "--primary", choices=PRIMARIES, help="what the primary is in every run; the seed decides (default)"
     )

@@ -17,6 +17,12 @@ from bench.__main__ import command_line
         ("roaming --faults kill,storm", "argument --faults: there is no storm; choose from hold"),
         ("roaming --seeds 0", "argument --seeds: 0 is too small"),
         ("fanout --pool-copies sideways", "argument --pool-copies: there is no sideways; choose from on, off"),
+        ("fanout --subscribers 1,0", "argument --subscribers: 0 is too small; the smallest number is 1"),
+        ("fanout --subscribers 1,a", "argument --subscribers: invalid"),
+        ("fanout --qos 1,2", "argument --qos: there is no 2; choose from 0, 1"),
+        ("fanout --deliveries 0", "argument --deliveries: 0 is too small"),
+        ("snapshot --topics x", "argument --topics: invalid"),
+        ("slow --stalled -1", "argument --stalled: -1 is too small"),
         ("fanout --runs 0", "argument --runs: 0 is too small"),
     ],
 )

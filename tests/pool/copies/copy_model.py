@@ -21,7 +21,9 @@ Not in the model:
 - one at a member that takes another one for dead which has the session, and has just gone on after a pause: the first
   answer of that one, within a fraction of a second, ends this;
 - a session that is moved inexactly, of which the former holder keeps nothing;
-- a copy that replaces one that is still on its way.
+- a copy that replaces one that is still on its way;
+- a member that none can keep copies for: it tells the others at the primary before it goes on, and they use no copy of
+  it at QoS 2; here it is never killed then.
 """
 
 from __future__ import annotations
