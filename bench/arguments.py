@@ -12,9 +12,13 @@ def at_least(smallest: int) -> Callable[[str], int]:
     """Return the type of an option that takes a whole number of at least `smallest`."""
 
     def number(text: str) -> int:
-        if int(text) < smallest:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < smallest:
             raise argparse.ArgumentTypeError(f"{text} is too small; the smallest number is {smallest}")
-        return int(text)
+        return value
 
     return number
 
