@@ -115,6 +115,7 @@ class PoolMembers:
             members_max=config.members_max,
         )
         """What is known of the members."""
+        self.membership.set_addresses(address.authority for address in configured_addresses(config))
         self.convergence = Convergence(converge_after_s=config.converge_after_s)
         """What is known of the equality of the members."""
         self.listener = PeerListener(self._answer, token=token)
@@ -142,6 +143,8 @@ class PoolMembers:
         """Process to when it was asked last, and said then that its copies here are right; the oldest first."""
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
         self._told_of_dns = ""
+        self._left_out = 0
+        """Addresses beyond `members_max`, as logged last."""
 
     def own_facts(self) -> MemberFacts:
         """Return what this node tells the others."""
@@ -271,10 +274,10 @@ class PoolMembers:
     def _watch(self, client: PeerClient, addresses: tuple[MemberAddress, ...]) -> None:
         """Ask exactly the members at these addresses from now on."""
         by_authority = {address.authority: address for address in reversed(addresses)}
-        before = set(self.membership.addresses)
         left_out = self.membership.set_addresses(address.authority for address in addresses)
-        if left_out and before != set(self.membership.addresses):
+        if left_out > self._left_out:
             self._logger.warning("pool has more addresses than members_max", left_out=left_out)
+        self._left_out = left_out
         wanted = {by_authority[authority] for authority in self.membership.addresses}
         for address in [one for one in self._watches if one not in wanted]:
             self._watches.pop(address).cancel()

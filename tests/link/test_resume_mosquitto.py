@@ -6,6 +6,7 @@ import asyncio
 import socket
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -39,6 +40,19 @@ async def publish(mosquitto: Mosquitto, values: dict[str, bytes], *, qos: int = 
     await asyncio.to_thread(send)
 
 
+def watch_status(link: Running) -> list[tuple[str, bool]]:
+    """Return a list of each state that the link enters from now on, and whether its selector is complete then."""
+    said, event = list[tuple[str, bool]](), link.sink.event
+
+    def look(name: str, told: str, **fields: Any) -> None:
+        event(name, told, **fields)
+        if told == "state":
+            said.append((fields["state"], link.status.selectors[0].complete))
+
+    link.sink.event = look  # type: ignore[method-assign]
+    return said
+
+
 VALUES = {f"plant/{number}": b"%d" % number for number in range(3000)}
 
 
@@ -53,10 +67,11 @@ async def test_a_restart_without_persistence_tears_down_and_begins_again(mosquit
         await link.wait_state(LinkState.DOWN)
         assert len(link.replica) == 3000, "until the session is known to be lost, the values are kept"
         assert link.status.last_error is not None
+        said = watch_status(link)
         mosquitto.start()
         await link.wait(lambda: link.status.epoch > first_epoch)
-        assert not link.status.selectors[0].complete or link.status.state is LinkState.LIVE
         await link.wait_state(LinkState.LIVE)
+        assert [state for state, complete in said if complete and state != "proving"] == ["connecting", "live"]
         assert link.values() == {}
         states = link.sink.states()
         assert states.count("live") == 1

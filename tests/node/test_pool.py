@@ -127,6 +127,15 @@ async def test_members_know_each_other(tmp_path: Path) -> None:
         assert set(status.refused_total.values()) == {0}
 
 
+async def test_the_configured_members_are_known_before_they_are_asked(tmp_path: Path) -> None:
+    """A member that has just started does not take itself for the whole pool."""
+    async with pool_of(tmp_path) as pool:
+        first = await pool.start(0)
+        document = first.documents.pool()
+        assert f"127.0.0.1:{pool.ports[1]}" in [member.address for member in document.members]
+        assert not document.ready
+
+
 async def test_a_member_that_ends_is_suspect_and_comes_back(tmp_path: Path) -> None:
     """Its state and figures are not known then, what it was is; log lines tell both, once each."""
     async with pool_of(tmp_path) as pool:

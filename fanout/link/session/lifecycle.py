@@ -307,7 +307,6 @@ class SessionLifecycle:
         """Note that the replica was removed, and begin a new epoch if there is a Network Connection."""
         assert not len(self._replica)
         self.stale_policy.end()
-        self.evidence = [None] * len(self.evidence)
         if not self.connected:
             self._trigger(Trigger.TORN_DOWN_OFFLINE)
         else:
@@ -731,6 +730,7 @@ class SessionLifecycle:
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self._note_topics_had()
+        self.evidence = [None] * len(self.evidence)
         self.stage = None
         self.remote_session.lose()
         self._trigger(trigger, reason)
