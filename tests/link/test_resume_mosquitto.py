@@ -49,7 +49,7 @@ def watch_status(link: Running) -> list[tuple[str, bool]]:
         if told == "state":
             said.append((fields["state"], link.status.selectors[0].complete))
 
-    link.sink.event = look  # type: ignore[method-assign]
+    link.sink.event = look  # type: ignore[assignment, method-assign]
     return said
 
 
