@@ -420,6 +420,12 @@ class Decoder:
             pos += 4 * chunk
             chunk = min(2 * chunk, _ACK_CHUNK_MAX)
         while pos < end and buffer[pos] == first:
+            if end - pos >= 4 and buffer[pos + 1] == 2 and run.reason_codes is None:  # a plain one, in line
+                packet_id = buffer[pos + 2] << 8 | buffer[pos + 3]
+                if packet_id:
+                    packet_ids.append(packet_id)
+                    pos += 4
+                    continue
             header = self._decode_remaining_length(buffer, pos)
             if header is None or header[1] > end or header[1] - pos > self._packet_bytes_max:
                 break

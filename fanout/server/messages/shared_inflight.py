@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final
 
@@ -29,6 +29,8 @@ __all__ = ["Follower", "SharedInflight", "packet_ids"]
 _CYCLE: Final = 0xFFFF
 _NO_LIMIT: Final = 1 << 62
 _TRIM_ENTRIES_MIN: Final = 64
+_RUNS_MAX: Final = 64
+"""Runs of one type in a read that are looked at."""
 
 # Two cycles, so that a run that passes the last identifier is one slice.
 _CYCLE_NUMBERS: Final = array("H", range(1, _CYCLE + 1))
@@ -64,6 +66,7 @@ class SharedInflight:
         "floor",
         "followers",
         "qos",
+        "run",
     )
 
     def __init__(self, *, bytes_max: int = sys.maxsize) -> None:
@@ -80,6 +83,8 @@ class SharedInflight:
         """The position of the next message."""
         self.followers = 0
         """Number of members that follow this log."""
+        self.run = 0
+        """Number of times at which positions have begun anew."""
         self.behind = 0
         """Number of followers with messages in flight; the log is cleared when it reaches 0."""
         self.qos = 1
@@ -90,9 +95,15 @@ class SharedInflight:
         self._bytes_max = bytes_max
         self._trim_at = _TRIM_ENTRIES_MIN
 
+    @property
+    def begin(self) -> int:
+        """The position of the oldest message that is kept; `end` without any."""
+        return self._entries[0][0] if self._entries else self.end
+
     def begin_behind(self, packet_id: int) -> None:
         """Continue with the Packet Identifier after `packet_id`; 0 starts with the first. Only without followers."""
         assert not self.followers
+        self.run += 1
         self.end = packet_id
         self.floor = 0
 
@@ -138,7 +149,7 @@ class SharedInflight:
 class Follower:
     """Position of one session in the shared log of its audience, while it follows one."""
 
-    __slots__ = ("_outbound", "_own_until", "_received", "completed", "limit", "log")
+    __slots__ = ("_outbound", "_own_until", "completed", "limit", "log", "received")
 
     def __init__(self, outbound: Outbound[Message]) -> None:
         self._outbound = outbound  # messages sent to this session alone, and its window
@@ -148,7 +159,8 @@ class Follower:
         """Position that the log must not pass while this session follows it."""
         self.completed = 0
         """Position up to which all messages are completed, while it follows."""
-        self._received = 0  # at QoS 2, up to which PUBREC came and PUBREL was sent
+        self.received = 0
+        """Position up to which PUBREC came and PUBREL was sent, while it follows; at QoS 1 as `completed`."""
         self._own_until = _NO_LIMIT  # the first position whose identifier is in flight in `_outbound`
 
     @property
@@ -168,7 +180,7 @@ class Follower:
             return
         state = SendState.AWAIT_PUBACK if log.qos == 1 else SendState.AWAIT_PUBREC
         for position, message in log.messages_from(self.completed):
-            released = position < self._received
+            released = position < self.received
             yield position % _CYCLE + 1, message, SendState.AWAIT_PUBCOMP if released else state
 
     def join(self, log: SharedInflight, count: int) -> bool:
@@ -189,7 +201,7 @@ class Follower:
             return False
         self.log = log
         self.limit = limit
-        self.completed = self._received = end
+        self.completed = self.received = end
         self._own_until = own_until
         log.followers += 1
         return True
@@ -227,14 +239,32 @@ class Follower:
     def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
         """Process the acknowledgements at the beginning of a read, if they are exactly the expected ones.
 
-        A client that acknowledges in order costs one memory comparison for the whole read.
+        A client that acknowledges in order costs one memory comparison for the whole read; one at QoS 2 that answers
+        PUBLISH and PUBREL in one write, one for each run.
 
         Args:
             data: The bytes read; a packet starts at the first byte.
 
         Returns:
-            The number of bytes processed, and the answers. With 0, `data` is for the decoder.
+            The number of bytes processed, and the answers. What is left of `data` is for the decoder.
         """
+        taken, answer = self._acknowledge_alike(data)
+        if taken or self.log is None or self.log.qos == 1:
+            return taken, answer
+        answers: list[bytes] = []
+        for _, run in islice(groupby(data[::_ACK_BYTES]), _RUNS_MAX):
+            size = _ACK_BYTES * sum(1 for _ in run)
+            if size >= len(data):
+                break
+            processed, answer = self._acknowledge_alike(data[taken : taken + size])
+            if processed < size:
+                break
+            taken += size
+            answers.append(answer)
+        return taken, b"".join(answers)
+
+    def _acknowledge_alike(self, data: bytes) -> tuple[int, bytes]:
+        """Process acknowledgements of one type; see `acknowledge_read`."""
         log = self.log
         count = len(data) // _ACK_BYTES
         if log is None or not count:
@@ -248,13 +278,13 @@ class Follower:
                 self._complete(count)
                 return size, b""
         elif first == _PUBRECS[0] and log.qos == 2:
-            start = self._received % _CYCLE * _ACK_BYTES
-            if count <= log.end - self._received and _PUBRECS.startswith(whole, start):
-                self._received += count
+            start = self.received % _CYCLE * _ACK_BYTES
+            if count <= log.end - self.received and _PUBRECS.startswith(whole, start):
+                self.received += count
                 return size, _PUBRELS[start : start + size]
         elif first == _PUBCOMPS[0] and log.qos == 2:
             start = self.completed % _CYCLE * _ACK_BYTES
-            if count <= self._received - self.completed and _PUBCOMPS.startswith(whole, start):
+            if count <= self.received - self.completed and _PUBCOMPS.startswith(whole, start):
                 self._complete(count)
                 return size, b""
         return 0, b""
@@ -273,16 +303,16 @@ class Follower:
         if run.type is PacketType.PUBACK and log.qos == 1:
             start, stop = self.completed, log.end
         elif run.type is PacketType.PUBREC and log.qos == 2 and not refuses:
-            start, stop = self._received, log.end
+            start, stop = self.received, log.end
         elif run.type is PacketType.PUBCOMP and log.qos == 2 and not refuses:
-            start, stop = self.completed, self._received
+            start, stop = self.completed, self.received
         else:
             return None
         first = start % _CYCLE
         if count > stop - start or ids != _NUMBERS[first : first + count]:
             return None
         if run.type is PacketType.PUBREC:
-            self._received += count
+            self.received += count
             return _PUBRELS[first * _ACK_BYTES : (first + count) * _ACK_BYTES]
         self._complete(count)
         return b""
@@ -292,7 +322,7 @@ class Follower:
         assert log is not None
         self.completed += count
         if log.qos == 1:
-            self._received = self.completed
+            self.received = self.completed
         self.refresh()
         if self.completed == log.end:
             log.catch_up()

@@ -150,3 +150,18 @@ def test_who_has_too_many_bytes_of_its_own_does_not_join() -> None:
     assert not follower.join(SharedInflight(), 1)
     outbound.acknowledge(PacketType.PUBACK, 4)
     assert follower.join(SharedInflight(), 1)
+
+
+def test_a_read_with_both_answers_of_qos_2_is_taken_run_by_run() -> None:
+    """Of a client that answers PUBLISH and PUBREL in one write; the first that is not expected ends it."""
+    log = SharedInflight()
+    log.qos = 2
+    follower = follow(log)
+    log.append(messages(6, qos=2), size=60, oldest=lambda: 0)
+    assert follower.acknowledge_read(encode_acks(PacketType.PUBREC, [1, 2]))[0] == 8
+    recs, comps = encode_acks(PacketType.PUBREC, [3, 4]), encode_acks(PacketType.PUBCOMP, [1, 2])
+    more, wrong = encode_acks(PacketType.PUBREC, [5]), encode_acks(PacketType.PUBCOMP, [4])
+    taken, answer = follower.acknowledge_read(recs + comps + more + wrong + b"\xc0\x00")
+    assert (taken, answer) == (20, encode_acks(PacketType.PUBREL, [3, 4, 5]))
+    assert (follower.completed, follower.received) == (2, 5)
+    assert follower.acknowledge_read(b"\xc0\x00" + comps) == (0, b"")
