@@ -5,12 +5,11 @@ What a client relies on is written to it when every keeper has it. Without a kee
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from fanout.replica.update import Update
-from fanout.server.keeping.session_marks import SessionMarks, Waiter
+from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.session.gated_output import GatedOutput
 from fanout.server.session.session import Session
 
@@ -55,14 +54,9 @@ class SessionKeepers:
         self._bytes_max = bytes_max
         self._keepers: list[SessionKeeper] = []
         self._disk: SessionKeeper | None = None
-        self._progress: list[_Progress] = []
-        self._kept: list[int] = []
-        """For each keeper, up to which number all of its marks are kept."""
-        self._number = 0
-        """Number of the newest mark of all keepers."""
-        self._marks: deque[tuple[int, tuple[int, ...]]] = deque()
-        """Marks that are not kept everywhere: the number, and that of each keeper's own mark."""
-        self._waiting: dict[Waiter, None] = {}
+        self._marks: list[SessionMarks] = []
+        """Those of each keeper."""
+        self._waiting: dict[GatedOutput, None] = {}
 
     def join(self, keeper: SessionKeeper, *, is_disk: bool = False) -> None:
         """Keep sessions at a further place from now on; before any client is served.
@@ -73,9 +67,9 @@ class SessionKeepers:
         """
         if is_disk:
             self._disk = keeper
-        self._progress.append(_Progress(self._note, len(self._keepers)))
         self._keepers.append(keeper)
-        self._kept.append(0)
+        self._marks.append(keeper.marks)
+        keeper.marks.on_kept = self._tell
 
     def gate(
         self, session: Session, *, write: Callable[[bytes], None], on_room: Callable[[], None]
@@ -126,15 +120,17 @@ class SessionKeepers:
 
     def mark(self, client_id: str) -> int:
         """Have a session kept, as it is at the end of this turn of the event loop; return the mark's number."""
-        return self._join(tuple(keeper.marks.mark(client_id) for keeper in self._keepers))
+        newest = 0
+        for marks in self._marks:
+            newest = max(newest, marks.mark(client_id))
+        return newest
 
     def unwritten(self, client_id: str) -> int:
-        """Return a number for what of a session is not kept everywhere yet; 0 when all is."""
-        numbers = tuple(keeper.marks.unwritten(client_id) for keeper in self._keepers)
-        return self._join(numbers) if any(numbers) else 0
+        """Return the number of the newest mark of a session that is not kept everywhere; 0 when there is none."""
+        return max([marks.unwritten(client_id) for marks in self._marks], default=0)
 
-    def wait(self, waiter: Waiter) -> None:
-        """Call `written` of a waiter whenever marks are kept everywhere, until it says that nothing waits."""
+    def wait(self, waiter: GatedOutput) -> None:
+        """Call `written` of an output whenever marks are kept, until it says that nothing waits."""
         self._waiting[waiter] = None
 
     async def on_disk(self) -> None:
@@ -142,34 +138,9 @@ class SessionKeepers:
         if self._disk is not None:
             await self._disk.marks.written()
 
-    def _join(self, numbers: tuple[int, ...]) -> int:
-        """Return one number for marks of all keepers."""
-        self._number += 1
-        self._marks.append((self._number, numbers))
-        for keeper, progress in zip(self._keepers, self._progress, strict=True):
-            keeper.marks.wait(progress)
-        return self._number
-
-    def _note(self, index: int, number: int) -> bool:
-        """Note up to which of its marks a keeper has kept; return whether more waits."""
-        self._kept[index] = number
-        done = 0
-        while self._marks and all(kept >= mark for kept, mark in zip(self._kept, self._marks[0][1], strict=True)):
-            done = self._marks.popleft()[0]
-        if done:
-            for waiter in list(self._waiting):
-                if not waiter.written(done):
-                    self._waiting.pop(waiter, None)
-        return bool(self._marks)
-
-
-class _Progress:
-    """Tells of the marks of one keeper."""
-
-    def __init__(self, note: Callable[[int, int], bool], index: int) -> None:
-        self._note = note
-        self._index = index
-
-    def written(self, number: int) -> bool:
-        """Take it that everything marked up to `number` is kept; return whether more waits."""
-        return self._note(self._index, number)
+    def _tell(self) -> None:
+        """Tell those who wait up to which number marks are kept everywhere."""
+        number = min([marks.kept_until for marks in self._marks])
+        for waiter in list(self._waiting):
+            if not waiter.written(number):
+                self._waiting.pop(waiter, None)

@@ -60,7 +60,7 @@ class GatedOutput:
         self._bytes = 0
         self._waiting: deque[tuple[int, bytes]] = deque()
         """Output that waits, in order, each with the number of the mark that must be kept before."""
-        self._unreleased = session.receiver.unreleased
+        self._steps_told = session.receiver.steps_told
         in_flight = session.sender.inflight.in_flight()
         self._speaks_qos_2 = any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
         self._on_empty: Callable[[], None] | None = None
@@ -117,9 +117,10 @@ class GatedOutput:
     def _must_mark(self) -> bool:
         """Return whether the session may have changed in a way that its client relies on."""
         session = self._session
+        if self._speaks_qos_2:
+            return True
         if session.audience is not None and session.audience.qos_max == _QOS_2:
             self._speaks_qos_2 = True  # for the rest of the connection: messages may be in flight still
-        unreleased = session.receiver.unreleased
-        changed = unreleased is not self._unreleased
-        self._unreleased = unreleased
-        return changed or self._speaks_qos_2
+            return True
+        before, self._steps_told = self._steps_told, session.receiver.steps_told
+        return self._steps_told != before

@@ -42,11 +42,13 @@ class _Unanswered:
 class SessionReceiver:
     """The receiver's side of one session."""
 
-    __slots__ = ("_counters", "_inbound", "_unanswered", "_unanswered_qos_2", "version")
+    __slots__ = ("_counters", "_inbound", "_unanswered", "_unanswered_qos_2", "steps_told", "version")
 
     def __init__(self, *, version: int, counters: Counters) -> None:
         self.version = version
         """Protocol Level of the Network Connection: 4 or 5."""
+        self.steps_told = 0
+        """Number of PUBRECs and PUBCOMPs made: with each, the client relies on `unreleased` as it is then."""
         self._counters = counters
         self._inbound = Inbound()
         self._unanswered: deque[_Unanswered] = deque()
@@ -159,6 +161,7 @@ class SessionReceiver:
             if one.qos == 1 or code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)
             ack_type = PacketType.PUBACK if one.qos == 1 else PacketType.PUBREC
+            self.steps_told += one.qos == 2
             if code == 0 and (ack_type is plain_type or not plain):
                 plain_type = ack_type
                 plain.append(one.packet_id)
@@ -181,6 +184,7 @@ class SessionReceiver:
         (section 4.3.3): without it, a client whose PUBCOMP was lost would repeat its PUBREL for ever.
         """
         parts: list[bytes] = []
+        self.steps_told += len(packet_ids)
         for known, run in groupby(packet_ids, self._inbound.release):
             of_run = list(run)
             if not known:
