@@ -19,9 +19,11 @@ from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues,
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.queue import MessageQueue
+from fanout.server.session.inflight_forms import InFlightForms
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
+from fanout.server.session.session_format import SessionEncoder
 from fanout.server.session.session_record import ALL_UNSENT, SessionRecord, encode_record
 
 __all__ = ["SessionJournal", "SessionStore"]
@@ -58,7 +60,7 @@ class SessionStore(Protocol):
 class _Entry:
     """A session that is on disk, or is to be."""
 
-    __slots__ = ("inline_until", "is_connected", "position", "seen")
+    __slots__ = ("encoder", "inline_until", "is_connected", "position", "seen")
 
     def __init__(self, position: int) -> None:
         self.is_connected = False
@@ -69,6 +71,7 @@ class _Entry:
         """Messages of batches up to this number do not follow from the history: they are in the record."""
         self.seen: tuple[int, ...] = ()
         """What its record says, as far as a look compares it."""
+        self.encoder = SessionEncoder()
 
 
 class SessionJournal:
@@ -93,6 +96,7 @@ class SessionJournal:
         self._entries: dict[str, _Entry] = {}
         self._messages = ExportedMessages(now_ns=0)
         """Values of messages in the newest records: most of them are in the next ones too."""
+        self._in_flight = InFlightForms()
         self.marks = SessionMarks(self._write)
         """Sessions whose records are to be written, and what waits for them."""
         self._has_stopped = False
@@ -179,6 +183,7 @@ class SessionJournal:
         """Make records of marked sessions, and put them on their way."""
         began_s = self._clock.monotonic()
         self._messages = messages = self._messages.later(self._clock.now_ns())
+        self._in_flight.begin_group()
         records = {client_id: self._record(client_id, messages) for client_id in client_ids}
         self._store.put_sessions(records, history_from=0, done=done)
         self._spent_s += self._clock.monotonic() - began_s
@@ -200,9 +205,13 @@ class SessionJournal:
             position, unsent = self._store.history_position + 1, ALL_UNSENT
         entry.position = position
         entry.seen = _seen(session)
-        value, _ = self._moves.value_of(session, messages, waiting=waiting)
+        value, _ = self._moves.value_of(session, messages, waiting=waiting, in_flight=())
         epoch = self._moves.epoch_of(client_id)
-        return encode_record(SessionRecord(value, messages.now_ns, entry.is_connected, position, unsent, epoch))
+        return encode_record(
+            SessionRecord(value, messages.now_ns, entry.is_connected, position, unsent, epoch),
+            encoder=entry.encoder,
+            in_flight=self._in_flight.of(session.sender.inflight, messages),
+        )
 
     def _is_kept(self, session: Session) -> bool:
         """Return whether a session is on disk: what comes by a shared subscription does not follow from the history."""

@@ -53,9 +53,9 @@ class MoveRefusal(enum.StrEnum):
     """It is over a limit of `[server]`, or there is no room for a further session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ExportedMessage:
-    """A message for the client, with what decides its bytes."""
+    """A message for the client, with what decides its bytes; nothing of it changes."""
 
     topic: bytes
     """Topic Name."""
@@ -96,8 +96,7 @@ class ExportedInFlight(NamedTuple):
     """The message; None when it waits for PUBCOMP, since it is never sent again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedSubscription:
+class ExportedSubscription(NamedTuple):
     """A subscription."""
 
     topic_filter: bytes
@@ -116,9 +115,9 @@ class ExportedRetained:
     """Their topics, in order; None for all that match the filter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ExportedSession:
-    """A durable session without a Network Connection."""
+    """A durable session without a Network Connection; nothing of it changes."""
 
     client_id: str
     """Client Identifier."""

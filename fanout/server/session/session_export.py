@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from fanout.access.identity import Identity
 from fanout.mqtt.delivery import SendState
 from fanout.server.messages.encoding import Message, SharedMessage
 from fanout.server.messages.queue import MessageBatch
@@ -136,7 +137,7 @@ def export_state(
     ]
     value = ExportedSession(
         client_id=session.client_id,
-        owner=None if session.access is None else replace(session.access.identity, proof=""),
+        owner=None if session.access is None else _without_proof(session.access.identity),
         wire=session.wire,
         expiry_left_ms=expiry_left_ms,
         subscriptions=subscriptions_of(session),
@@ -169,6 +170,10 @@ def queued(session: Session, keep: Callable[[int, bytes], bool] | None = None) -
     queue = session.sender.queue
     numbered = zip(queue.waiting(), range(queue.appended_total - queue.messages, queue.appended_total), strict=True)
     return [(message, position) for message, position in numbered if keep is None or keep(position, message[0][0])]
+
+
+def _without_proof(identity: Identity) -> Identity:
+    return replace(identity, proof="") if identity.proof else identity
 
 
 def _message(exported: ExportedMessage, *, now_ns: int) -> Message:

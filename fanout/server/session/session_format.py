@@ -14,7 +14,7 @@ there, every value against its rules, and only the exact form that `encode_sessi
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from fanout.access.identity import Identity, Means
@@ -33,7 +33,17 @@ from fanout.server.session.exported_session import (
 )
 from fanout.server.session.wills import WillMessage
 
-__all__ = ["MAGIC", "VERSION", "decode_session", "decode_sessions", "encode_session", "encode_sessions"]
+__all__ = [
+    "MAGIC",
+    "VERSION",
+    "SessionEncoder",
+    "decode_session",
+    "decode_sessions",
+    "encode_in_flight",
+    "encode_one_in_flight",
+    "encode_session",
+    "encode_sessions",
+]
 
 MAGIC: Final = b"fanout session\0"
 VERSION: Final = 1
@@ -43,6 +53,14 @@ _READABLE: Final = frozenset({VERSION})
 _HINT: Final = "Compare the versions of the members of the pool, or of this fanout and the one that stored it"
 _IN_FLIGHT: Final = struct.Struct("!HB")
 """Packet Identifier, and index of the state."""
+_TERMS: Final = struct.Struct("!B?IQI")
+"""Wire variant, milliseconds until it ends, number of subscriptions."""
+_OPTIONS: Final = struct.Struct("!BI")
+"""Flags, Subscription Identifier."""
+_QUEUE: Final = struct.Struct("!HI")
+"""Last Packet Identifier, number of messages in the queue."""
+_DIGEST: Final = struct.Struct("!QI")
+"""Digest, and number of Subscription Identifiers."""
 _STATES: Final = (SendState.AWAIT_PUBACK, SendState.AWAIT_PUBREC, SendState.AWAIT_PUBCOMP)
 _MEANS: Final = tuple(Means)
 _IDENTIFIER_MAX: Final = 268_435_455
@@ -52,11 +70,51 @@ T = TypeVar("T")
 
 def encode_session(session: ExportedSession) -> bytes:
     """Return the bytes of a session."""
-    form = _Writer()
-    form.parts.append(MAGIC)
-    form.number(VERSION, 1)
-    _write_session(form, session)
-    return form.joined()
+    return SessionEncoder().encode(session)
+
+
+class SessionEncoder:
+    """Encodes one session again and again: what seldom changes is encoded once."""
+
+    __slots__ = ("_head", "_seldom")
+
+    def __init__(self) -> None:
+        """Begin with nothing encoded."""
+        self._seldom: tuple[object, ...] = ()
+        """What `_head` was made of."""
+        self._head = b""
+
+    def encode(self, session: ExportedSession, *, in_flight: bytes | None = None) -> bytes:
+        """Return the bytes of the session.
+
+        Args:
+            session: Its value now.
+            in_flight: Its messages in flight, as `encode_in_flight` writes them; None for those of the value.
+        """
+        seldom = (session.owner, session.wire, session.expiry_left_ms, session.subscriptions)
+        if seldom != self._seldom:
+            form = _Writer()
+            form.parts.append(MAGIC)
+            form.number(VERSION, 1)
+            _write_head(form, session)
+            self._seldom, self._head = seldom, form.joined()
+        form = _Writer()
+        form.parts.append(self._head)
+        form.parts.append(encode_in_flight(session.in_flight) if in_flight is None else in_flight)
+        _write_rest(form, session)
+        return form.joined()
+
+
+def encode_in_flight(messages: Sequence[ExportedInFlight]) -> bytes:
+    """Return the bytes of messages in flight, as they are within a session."""
+    return b"".join((len(messages).to_bytes(4, "big"), *map(encode_one_in_flight, messages)))
+
+
+def encode_one_in_flight(one: ExportedInFlight) -> bytes:
+    """Return the bytes of one of them."""
+    packet_id, state, message = one
+    form = _IN_FLIGHT.pack(packet_id, _STATES.index(state))
+    return form if message is None else form + _message_form(message)
 
 
 def encode_sessions(sessions: Iterable[ExportedSession]) -> Iterator[bytes]:
@@ -78,11 +136,17 @@ def encode_sessions(sessions: Iterable[ExportedSession]) -> Iterator[bytes]:
                 written.append(message)
         form.number(len(written) - first, 4)
         form.parts += map(_message_form, written[first:])
-        _write_session(form, session)
+        _write_head(form, session)
+        form.number(len(session.in_flight), 4)
+        for packet_id, state, known in session.in_flight:
+            form.pack(_IN_FLIGHT, packet_id, _STATES.index(state))
+            if known is not None:
+                form.message(known)
+        _write_rest(form, session)
         yield form.joined()
 
 
-def _write_session(form: _Writer, session: ExportedSession) -> None:
+def _write_head(form: _Writer, session: ExportedSession) -> None:
     form.string(session.client_id.encode())
     owner = session.owner
     form.number(owner is not None, 1)
@@ -91,22 +155,16 @@ def _write_session(form: _Writer, session: ExportedSession) -> None:
         form.string(owner.address.encode())
         form.number(_MEANS.index(owner.means), 1)
         form.number(owner.local | owner.superuser << 1, 1)
-    form.number(session.wire.version, 1)
-    form.number(session.wire.stamped, 1)
-    form.number(session.wire.packet_bytes_max, 4)
-    form.number(session.expiry_left_ms, 8)
-    form.number(len(session.subscriptions), 4)
-    for topic_filter, options in ((one.topic_filter, one.options) for one in session.subscriptions):
+    version, stamped, packet_bytes_max = session.wire
+    form.pack(_TERMS, version, stamped, packet_bytes_max, session.expiry_left_ms, len(session.subscriptions))
+    for topic_filter, options in session.subscriptions:
         form.string(topic_filter)
-        form.number(options.qos | options.no_local << 2 | options.retain_as_published << 3, 1)
-        form.number(options.identifier, 4)
-    form.number(len(session.in_flight), 4)
-    for one in session.in_flight:
-        form.parts.append(_IN_FLIGHT.pack(one.packet_id, _STATES.index(one.state)))
-        if one.message is not None:
-            form.message(one.message)
-    form.number(session.last_packet_id, 2)
-    form.number(len(session.queue), 4)
+        flags = options.qos | options.no_local << 2 | options.retain_as_published << 3
+        form.pack(_OPTIONS, flags, options.identifier)
+
+
+def _write_rest(form: _Writer, session: ExportedSession) -> None:
+    form.pack(_QUEUE, session.last_packet_id, len(session.queue))
     for message in session.queue:
         form.message(message)
     form.number(len(session.retained), 4)
@@ -117,9 +175,8 @@ def _write_session(form: _Writer, session: ExportedSession) -> None:
             form.number(len(delivery.topics), 4)
             for topic in delivery.topics:
                 form.string(topic)
-    form.number(len(session.unreleased), 4)
-    for packet_id in sorted(session.unreleased):
-        form.number(packet_id, 2)
+    unreleased = sorted(session.unreleased)
+    form.parts.append(struct.pack(f"!I{len(unreleased)}H", len(unreleased), *unreleased))
     form.number(session.will is not None, 1)
     if session.will is not None:
         _write_will(form, session.will)
@@ -266,28 +323,28 @@ def _read_packet_id(form: _Reader) -> int:
 def _message_form(message: ExportedMessage) -> bytes:
     """Return the bytes of a message, which are made once: many sessions have the same, and each many times."""
     if message.form is None:
-        form = _Writer()
-        _write_message(form, message)
-        object.__setattr__(message, "form", form.joined())
-    assert message.form is not None
+        left, identifiers, share = message.expiry_left_ns, message.identifiers, message.share
+        levels = message.update_qos | message.qos << 2
+        flags = message.retained | message.retain << 1 | message.replaces_retained << 2
+        form = b"".join(
+            (
+                *_behind_length(2, message.topic),
+                *_behind_length(4, message.payload),
+                *_behind_length(4, message.properties),
+                bytes((levels, flags, left is not None)),
+                b"" if left is None else left.to_bytes(8, "big"),
+                _DIGEST.pack(message.digest, len(identifiers)),
+                *(identifier.to_bytes(4, "big") for identifier in identifiers),
+                bytes((share is not None,)),
+                *(() if share is None else (*_behind_length(2, share[0]), *_behind_length(2, share[1]))),
+            )
+        )
+        message.form = form
     return message.form
 
 
-def _write_message(form: _Writer, message: ExportedMessage) -> None:
-    form.string(message.topic)
-    form.blob(message.payload)
-    form.blob(message.properties)
-    form.number(message.update_qos | message.qos << 2, 1)
-    form.number(message.retained | message.retain << 1 | message.replaces_retained << 2, 1)
-    form.optional(message.expiry_left_ns)
-    form.number(message.digest, 8)
-    form.number(len(message.identifiers), 4)
-    for identifier in message.identifiers:
-        form.number(identifier, 4)
-    form.number(message.share is not None, 1)
-    if message.share is not None:
-        form.string(message.share[0])
-        form.string(message.share[1])
+def _behind_length(size: int, value: bytes) -> tuple[bytes, bytes]:
+    return len(value).to_bytes(size, "big"), value
 
 
 def _read_message(form: _Reader) -> ExportedMessage:
@@ -369,6 +426,10 @@ class _Writer:
             self.parts.append(_message_form(message))
         else:
             self.number(self._numbers[id(message)], 4)
+
+    def pack(self, fields: struct.Struct, *values: int) -> None:
+        """Write integers."""
+        self.parts.append(fields.pack(*values))
 
     def number(self, value: int, size: int) -> None:
         """Write an integer of `size` bytes."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid
 from fanout.server.session.exported_session import ExportedSession
-from fanout.server.session.session_format import decode_session, encode_session
+from fanout.server.session.session_format import SessionEncoder, decode_session
 
 __all__ = ["ALL_UNSENT", "SessionRecord", "decode_record", "encode_record"]
 
@@ -39,10 +39,19 @@ class SessionRecord(NamedTuple):
     """Since when the session is this member's, as the pool writes it; empty for a node that is in no pool."""
 
 
-def encode_record(record: SessionRecord) -> bytes:
-    """Return the bytes of a record."""
+def encode_record(
+    record: SessionRecord, *, encoder: SessionEncoder | None = None, in_flight: bytes | None = None
+) -> bytes:
+    """Return the bytes of a record.
+
+    Args:
+        record: The record.
+        encoder: What encoded the former records of the session; None for the first.
+        in_flight: As `SessionEncoder.encode` takes it.
+    """
     head = _HEAD.pack(record.written_ns, record.is_connected, record.position, record.unsent, len(record.epoch))
-    return head + record.epoch + encode_session(record.session)
+    session = (encoder or SessionEncoder()).encode(record.session, in_flight=in_flight)
+    return head + record.epoch + session
 
 
 def decode_record(data: bytes) -> SessionRecord:
