@@ -3,7 +3,8 @@
 Owns the thread, the bound on pending changes, and the callbacks after a commit.
 
 The event loop hands over references and pays nothing for each value. The thread makes one transaction of everything
-that is pending, with only the newest value of each topic, so a busier node has larger transactions.
+that is pending, with only the newest value of each topic, so a busier node has larger transactions. The next one begins
+when those have put what they have to who waited for the last.
 
 When the disk fails (full, broken), the thread tries the same values again every second, an alarm stands in the figures,
 and `hold` applies backpressure once too much is pending. Nothing is acknowledged before it is committed, and nothing is
@@ -71,6 +72,8 @@ class WriteBehindStore(DiskStore):
         super().__init__(path, thread_name="fanout-storage-writer", **options)
         self._queue: deque[_Unit] = deque()
         self._woken = False
+        self._is_telling = False
+        """Whether those who wait for the last transaction are being told: what they put goes into the next one."""
         self._close_by = 0.0  # monotonic time; valid once `_closing` is set
         self._put_rows = self._put_bytes = 0  # counted by the event loop
         self._done_rows = self._done_bytes = 0  # counted by the thread
@@ -176,8 +179,11 @@ class WriteBehindStore(DiskStore):
 
     def _tell(self, done: Iterable[Done]) -> None:
         """Call those who wait for a transaction that is committed; runs on the event loop."""
-        for each in done:
-            each()
+        try:
+            for each in done:
+                each()
+        finally:
+            self._wake.set()
         if self._held and self.waiting < ROWS_LOW and self.waiting_bytes < BYTES_LOW:
             self._held = False
             self._hold(False)
@@ -198,10 +204,12 @@ class WriteBehindStore(DiskStore):
     def _write_all(self) -> None:
         closing = False
         while not (closing and self._is_over()):
-            if not self._queue and not self._units:
+            is_idle = not self._queue and not self._units
+            if (is_idle or self._is_telling) and not self._closing.is_set():
                 due_s = max(0.0, self._force_at - time.monotonic()) if self._unforced else None
                 self._wake.wait(due_s)
             self._wake.clear()
+            self._is_telling = False
             self._woken = False  # before the queue is read: later puts wake the thread again
             closing = self._closing.is_set()
             self._take()
@@ -258,6 +266,8 @@ class WriteBehindStore(DiskStore):
         self._values, self._sessions, self._rows, self._bytes, self._units = {}, {}, 0, 0, 0
         self._clients = ClientWrites()
         if (done or self._held) and self._loop is not None and not self._loop.is_closed():
+            self._is_telling = self._woken = True
+            self._wake.clear()
             self._loop.call_soon_threadsafe(self._tell, done)
         return True
 

@@ -116,6 +116,48 @@ async def test_of_what_is_left_beside_the_values_only_the_newest_is_made(
     file.close()
 
 
+async def test_what_those_put_who_were_told_is_in_the_next_transaction(tmp_path: Path) -> None:
+    """It does not begin without it, though something else waits already."""
+    replica = Replica()
+    async with started(tmp_path / "r") as storage:
+        entered, go_on = threading.Event(), threading.Event()
+        all_done = asyncio.Event()
+
+        def session() -> bytes:
+            entered.set()
+            assert go_on.wait(30)
+            return b"first"
+
+        def told() -> None:
+            storage.put("a", [changes_of(replica, value(b"answer"))], done=all_done.set)
+
+        storage.put("a", [], session=session, done=told)
+        await wait_until(entered.is_set, what="the first transaction")
+        before = storage.stats().transactions_total
+        storage.put("a", [changes_of(replica, value(b"meanwhile"))])
+        go_on.set()
+        await asyncio.wait_for(all_done.wait(), 20)
+        assert storage.stats().transactions_total - before == 2
+    assert read(tmp_path / "r") == {b"meanwhile": b"1", b"answer": b"1"}
+
+
+async def test_a_close_does_not_wait_until_somebody_is_told(tmp_path: Path) -> None:
+    """The event loop may be what closes it: nobody is told of the last transactions then."""
+    replica = Replica()
+    async with started(tmp_path / "r", sync="always") as storage:
+
+        def session() -> bytes:
+            assert storage._closing.wait(10)
+            storage.put("a", [changes_of(replica, value(b"2"))])
+            return b"session"
+
+        storage.put("a", [changes_of(replica, value(b"1"))], session=session, done=lambda: None)
+        began_s = asyncio.get_running_loop().time()
+        assert storage.close(timeout_s=20)
+        assert asyncio.get_running_loop().time() - began_s < 10
+    assert read(tmp_path / "r") == {b"1": b"1", b"2": b"1"}
+
+
 def test_rows_that_are_not_written_are_not_counted() -> None:
     """A batch of messages and of copies that are held already has nothing for the disk."""
     replica = Replica()
