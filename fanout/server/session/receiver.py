@@ -70,8 +70,7 @@ class SessionReceiver:
 
         Refused ones are left out, and those without a verdict: their messages are taken when they are sent again.
         """
-        self._free_refused()
-        undecided = {one.packet_id for one in self._unanswered if one.qos == 2 and one.reason_code() is None}
+        undecided = self._free_refused()
         return self._inbound.unreleased - undecided if undecided else self._inbound.unreleased
 
     def restore(self, unreleased: Iterable[int]) -> None:
@@ -198,9 +197,18 @@ class SessionReceiver:
         if one.qos == 2:
             self._unanswered_qos_2.add(one.packet_id)
 
-    def _free_refused(self) -> None:
-        """Free the Packet Identifiers of messages that were refused while the client was not connected."""
+    def _free_refused(self) -> set[int]:
+        """Free the Packet Identifiers of messages that were refused while the client was not connected.
+
+        Returns:
+            Those of messages at QoS 2 that have no verdict.
+        """
+        undecided: set[int] = set()
         for one in self._unanswered:
             code = one.reason_code()
-            if code is not None and code >= 0x80:
+            if code is None:
+                if one.qos == 2:
+                    undecided.add(one.packet_id)
+            elif code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)
+        return undecided

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from fanout.replica.update import Update
 from fanout.server.keeping.session_keepers import SessionKeepers
 from fanout.server.keeping.session_marks import ALL, SessionMarks
-from tests.server.core_pieces import make_session
+from fanout.server.routing.audiences import AudienceIndex
+from tests.server.core_pieces import make_session, options
 
 
 class Place:
@@ -50,14 +51,16 @@ class Place:
 class Places:
     """Two places, and the output of one client."""
 
-    def __init__(self) -> None:
-        """Begin."""
+    def __init__(self, *, qos: int = 1) -> None:
+        """Begin with a client that is subscribed at a QoS."""
         self.first, self.second = Place(), Place()
         self.keepers = SessionKeepers(bytes_max=100)
         self.keepers.join(self.first, is_disk=True)
         self.keepers.join(self.second)
         session = make_session("c")
         session.expiry_s = 60
+        index = AudienceIndex()
+        index.change(session, added={b"t": options(qos)})
         self.written: list[bytes] = []
         gate = self.keepers.gate(session, write=self.written.append, on_room=lambda: None)
         assert gate is not None
@@ -118,6 +121,25 @@ async def test_a_session_changed_meanwhile_is_kept_once_more() -> None:
         place.kept()
     assert places.written == [b"1", b"2"]
     assert places.first.groups == [["c"], ["c"]]
+
+
+async def test_a_place_that_has_taken_a_session_takes_it_again() -> None:
+    """What changes once one place has it as it was is kept there too, though the other place has not begun."""
+    places = Places(qos=2)
+    places.first.marks.mark("d")
+    places.first.marks.mark("c")
+    places.gate.write(b"1")
+    places.first.marks.keep_all()
+    places.gate.write(b"2")
+    await turn()
+    assert places.second.groups == [["c"]]
+    places.second.kept()
+    places.first.kept()
+    assert places.written == [b"1"]
+    await turn()
+    assert places.first.groups == [["d", "c"], ["c"]]
+    places.first.kept()
+    assert places.written == [b"1", b"2"]
 
 
 async def test_all_that_is_marked_is_waited_for() -> None:
