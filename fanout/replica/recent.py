@@ -27,6 +27,11 @@ _CANDIDATES_MAX: Final = 64
 """Batches of one time in which an update is looked for: those of one turn of the event loop."""
 _SEGMENT_BYTES: Final = 512
 """Bytes of a heartbeat in memory."""
+_JOINED_BYTES: Final = 32 * 1024
+"""Bytes up to which batches that follow each other are one: an object of each batch would have to be looked at by
+garbage collections, which stop the event loop."""
+_PARTS: Final = 100
+"""What is held is at least so many batches when it is full: the oldest goes as a whole."""
 _COMPACT: Final = 1024
 """Batches that have gone before their entries are removed."""
 _NO_LIMIT: Final = 1 << 62
@@ -71,7 +76,7 @@ class Start(NamedTuple):
 
 
 class RecentBatch:
-    """Updates of a link at QoS 1 and 2 that were dispatched together."""
+    """Updates of a link at QoS 1 and 2 that were dispatched one after the other, without another link between them."""
 
     __slots__ = (
         "_by_digest",
@@ -104,7 +109,7 @@ class RecentBatch:
         self.updates = updates
         """The updates, in order."""
         self.dispatched_ns = dispatched_ns
-        """Unix time in nanoseconds."""
+        """Unix time in nanoseconds at which the first were."""
         self.segment = segment
         """The heartbeat in front of it."""
         self.first = segment.count
@@ -115,6 +120,14 @@ class RecentBatch:
         """`RecentUpdates.grown` before it came."""
         self._index: dict[int, int] | None = None
         self._by_digest: dict[int, Update] | None = None
+
+    def add(self, updates: list[Update], *, size: int) -> None:
+        """Add updates that were dispatched behind the others."""
+        if self._index is not None:
+            self._index |= {id(one): index for index, one in enumerate(updates, len(self.updates))}
+        self._by_digest = None
+        self.updates = [*self.updates, *updates]
+        self.size += size
 
     def index_of(self, update: Update) -> int | None:
         """Return the index of an update, which is recognized by its identity."""
@@ -179,6 +192,7 @@ class RecentUpdates:
         """About how many bytes are held at most."""
         self.stray_number = 0
         """Number of the newest batch when an update without a place was dispatched last: all in later ones have one."""
+        self._joined_bytes = min(_JOINED_BYTES, bytes_max // _PARTS)
         self._streams = {link: _Stream() for link in links}
         self._batches: list[RecentBatch] = []
         """Oldest first, from `_gone` on."""
@@ -212,13 +226,23 @@ class RecentUpdates:
             + _OVERHEAD * len(updates)
         )
         segment = self._streams[link].segment
-        self._number += 1
-        batch = RecentBatch(self._number, link, segment, updates, size=size, grown=self.grown, dispatched_ns=now_ns)
-        segment.batches.append(batch)
-        segment.count += len(updates)
-        self._batches.append(batch)
         received_ns = updates[0][RECEIVED_NS]
-        self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
+        last = self._batches[-1] if self._gone < len(self._batches) else None
+        if (
+            last is not None
+            and last.segment is segment
+            and last.size + size <= self._joined_bytes
+            and self.stray_number < last.number
+        ):
+            last.add(updates, size=size)
+            self._times[-1] = max(self._times[-1], received_ns)
+        else:
+            self._number += 1
+            batch = RecentBatch(self._number, link, segment, updates, size=size, grown=self.grown, dispatched_ns=now_ns)
+            segment.batches.append(batch)
+            self._batches.append(batch)
+            self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
+        segment.count += len(updates)
         self._grow(size)
         if segment.key is None or segment.count > segment.exact_until:
             self.stray_number = self._number

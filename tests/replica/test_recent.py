@@ -75,19 +75,48 @@ def test_updates_without_a_place_are_told_of() -> None:
     recent.note_dispatched([update(4, qos=0)])
     assert recent.stray_number == 0
     recent.note_dispatched([update(5, qos=0), update(6)])  # of no link, or found by an audit
-    assert recent.stray_number == 2
+    assert recent.stray_number == recent.next_number - 1
     bring(7, 8)
-    assert recent.stray_number == 2
+    assert recent.stray_number == recent.next_number - 2
     recent.note_connection("plant", epoch=1)
     bring(8, 9)
     bring(9, 10)
-    assert recent.stray_number == 5
+    assert recent.stray_number == recent.next_number - 1
     recent.mark("plant", "edge-1", "7 2")
     bring(10, 12)
-    assert recent.stray_number == 5
-    later = [one for batch in recent.batches_from(6) for one in batch.updates]
+    later = [one for batch in recent.batches_from(recent.stray_number + 1) for one in batch.updates]
     assert len(later) == 2
     assert all(recent.find(one) for one in later)
+
+
+def test_short_batches_are_joined() -> None:
+    """As long as nothing of another link comes between; each update is found in its own place all the same."""
+    recent, other = history("plant", "site"), history("plant", "site")
+    for member in (recent, other):
+        for link in ("plant", "site"):
+            member.mark(link, "edge-1", "7 1")
+    brought: list[tuple[str, Update]] = []
+    for number in range(1_000):
+        link = "site" if number % 100 == 50 else "plant"
+        one = update(number, received_ns=1 + number // 7)
+        recent.note(link, [one], now_ns=1)
+        brought.append((link, one))
+        if number % 37 == 0:
+            assert all(recent.find(each) for _, each in brought[-3:])
+            # By its content, as behind an interruption.
+            assert recent.get(link, Place("edge-1", "7 1", number + 7, 0), digest=message_digest(one)) == one
+    assert recent.next_number < 60
+    for link in ("plant", "site"):
+        other.note(link, [update(int(one[0][2:])) for of, one in brought if of == link], now_ns=1)
+    counts = {"plant": 0, "site": 0}
+    for link, one in brought:
+        found = recent.find(one)
+        assert found is not None
+        assert (found.link, found.place.updates) == (link, counts[link])
+        assert other.get(link, found.place, digest=one[7]) is not None
+        in_front = recent.in_front_of(found)
+        assert {name: None if place is None else place.updates for name, place in in_front.items()} == counts
+        counts[link] += 1
 
 
 def test_before_the_first_heartbeat_updates_have_no_place() -> None:
