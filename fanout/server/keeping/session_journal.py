@@ -15,11 +15,11 @@ from typing import Final, Protocol
 
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
+from fanout.server.keeping.inflight_forms import InFlightForms
 from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.queue import MessageQueue
-from fanout.server.session.inflight_forms import InFlightForms
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages

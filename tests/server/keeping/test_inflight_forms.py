@@ -9,11 +9,11 @@ import pytest
 from fanout.mqtt.delivery import SendState
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.server.base.counters import Counters
+from fanout.server.keeping.inflight_forms import InFlightForms
 from fanout.server.messages.encoding import Message, WireVariant
 from fanout.server.messages.shared_inflight import SharedInflight
 from fanout.server.session.exported_session import ExportedInFlight
 from fanout.server.session.inflight import Inflight
-from fanout.server.session.inflight_forms import InFlightForms
 from fanout.server.session.session_export import ExportedMessages
 from fanout.server.session.session_format import encode_in_flight
 from tests.server.node_in_memory import update
