@@ -105,8 +105,7 @@ class Session(Subscriber):
     @property
     def is_of_a_link(self) -> bool:
         """Whether its client is the link of a node, whose proofs hold for one server only."""
-        deliveries = self.sender.deliveries
-        return self.wire.stamped or (len(deliveries) > 0 and any(delivery.has_manifest for delivery in deliveries))
+        return self.wire.stamped or any(delivery.has_manifest for delivery in self.sender.deliveries)
 
     @property
     def is_idle(self) -> bool:
