@@ -320,7 +320,7 @@ class AuditDetail(_Document):
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
     reason: str = Field(
-        default="", description='What called for it: "sample", "pool"; empty for the schedule or a person.'
+        default="", description='What called for it: "sample", "pool", "evidence"; empty for the schedule or a person.'
     )
 
 

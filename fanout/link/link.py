@@ -256,10 +256,16 @@ class Link:
         return answer
 
     def retry(self) -> None:
-        """Connect at once, without the rest of the pause, unless there is a connection: a secret may have changed."""
+        """Try again at once what failed: something may have changed here or at the primary.
+
+        Without a connection, connect without the rest of the pause. While live, ask for what the primary refused.
+        """
         if self._connection is None:
             self._retry_now = True
             self._attention.set()
+        else:
+            self._driver.act(self._session.recheck(now_ns=self._clock.now_ns(), now=self._clock.monotonic()))
+            self._driver.write_and_plan()
 
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
@@ -282,7 +288,7 @@ class Link:
     async def audit(self, *, confirmed: int | None = None) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return the report.
 
-        Cancelling does not stop the audit.
+        The primary is asked first for what it has refused, or not shown. Cancelling does not stop the audit.
 
         Args:
             confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
@@ -291,7 +297,7 @@ class Link:
         Raises:
             AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
-        return await self._audit(confirmed=confirmed)
+        return await self._audit(confirmed=confirmed, recheck=True)
 
     async def _audit_for_sample(self, first: int) -> AuditReport:
         """Audit the link because a sample differs, beginning with the selector at a position."""
@@ -389,10 +395,17 @@ class Link:
         """Return what the replica held at the newest heartbeat of another member; None before one came."""
         return self._session.cuts.newest(node)
 
-    async def _audit(self, *, confirmed: int | None = None, reason: str = "", first: int = 0) -> AuditReport:
+    async def _audit(
+        self, *, confirmed: int | None = None, reason: str = "", first: int = 0, recheck: bool = False
+    ) -> AuditReport:
         clock = self._clock
         begun = self._session.audit(
-            confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic(), reason=reason, first=first
+            confirmed=confirmed,
+            now_ns=clock.now_ns(),
+            now=clock.monotonic(),
+            reason=reason,
+            first=first,
+            recheck=recheck,
         )
         if isinstance(begun, str):
             hint = "Try again later" if confirmed is None else f"See: fanout audit {self.config.name} --list"

@@ -526,9 +526,8 @@ class Reporter:
     def _too_weak(self) -> str | None:
         """Return why the evidence of a selector is weaker than configured; None when none is."""
         session, wanted = self._session, Evidence(self._config.min_evidence)
-        for selector, evidence in zip(self._config.selectors, session.lifecycle.evidence, strict=True):
-            if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
-                continue  # live_only has no retained set to prove
+        for index in session.lifecycle.weak_selectors():
+            selector, evidence = self._config.selectors[index], session.lifecycle.evidence[index]
             why = session.peer.why_unordered
             if wanted is Evidence.COUNT:
                 why = session.count.why if self._list_check is None else self._list_check.why

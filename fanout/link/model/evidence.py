@@ -36,7 +36,7 @@ _RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class Order(enum.Enum):
-    """Whether the answers to requests behind a retained set come behind that set."""
+    """Whether the answers to requests behind a retained set come behind that set, best first."""
 
     KNOWN = "known"
     """They do: the primary is a Mosquitto or a fanout node, or the sets of this epoch have shown it."""
@@ -44,3 +44,8 @@ class Order(enum.Enum):
     """A fence of one message did, in each trial."""
     NONE = "none"
     """They do not, or nothing shows it."""
+
+    def is_better_than(self, other: Order) -> bool:
+        """Say whether this allows stronger evidence than `other`."""
+        orders = list(Order)
+        return orders.index(self) < orders.index(other)

@@ -39,6 +39,7 @@ class ControlChannel:
         own_filter: A Topic Filter with a wildcard that matches the own fence only.
         probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE for it has no effect but its answer.
         permitted: Whether messages come back; None while that is not known in this epoch.
+        answered: Whether the newest question about that is answered (`CapabilityCheck`).
         refusal: Why the newest message did not, for an operator; empty when it did or that is unknown.
         stamp: Newest stamp of the primary on one of them; None without stamps.
         dropped: Number of heartbeats that the newest message that came back has shown to be dropped.
@@ -60,6 +61,7 @@ class ControlChannel:
         self.own_filter = self.topic + b"/+"
         self.probe_filter = self.topic + b"/probe"
         self.permitted: bool | None = None
+        self.answered = False
         self.refusal = ""
         self.stamp: Stamp | None = None
         self.dropped = 0
@@ -79,15 +81,21 @@ class ControlChannel:
     def restore(self, *, permitted: bool | None) -> None:
         """Take over `permitted` of an earlier process."""
         self.permitted = permitted
+        self.answered = permitted is not None
 
     def begin_epoch(self) -> None:
         """Forget the findings of the former epoch."""
         self.permitted = None
+        self.answered = False
         self.refusal = ""
         self._tries_again = False
         self.stamp = None
         self._under_way.clear()
         self._returned = None
+
+    def ask_again(self) -> None:
+        """Note that a capability check asks again; what is known stays until it is answered."""
+        self.answered = self.is_open
 
     def send(self, now: float) -> bytes:
         """Return the payload of a new message, and note it as under way."""
@@ -115,6 +123,7 @@ class ControlChannel:
     def refuse(self, refusal: str) -> None:
         """Note that the primary does not let messages through in this epoch, and why."""
         self.permitted = False
+        self.answered = True
         self.refusal = refusal
         self._tries_again = False
         self._under_way.clear()
@@ -122,6 +131,7 @@ class ControlChannel:
     def refuse_message(self, payload: bytes, refusal: str) -> None:
         """Note that the primary refused one message; it may take the next."""
         self.permitted = bool(self.permitted)
+        self.answered = True
         self.refusal = refusal
         self._tries_again = True
         self._under_way.pop(payload, None)
@@ -145,7 +155,7 @@ class ControlChannel:
         older = list(takewhile(lambda each: each != payload, self._under_way))
         self.dropped = sum(self._under_way.pop(each) > self._heartbeats_from for each in older)
         del self._under_way[payload]
-        self.permitted = True
+        self.permitted = self.answered = True
         self.refusal = ""
         self.stamp = stamp
         self._returned = (sent, now)

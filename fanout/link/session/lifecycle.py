@@ -45,7 +45,8 @@ from fanout.link.snapshot.audit import Audit, LiveAudits
 from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import Losses, find_losses, find_vanished
-from fanout.link.snapshot.retained_pass import RetainedPass, Step
+from fanout.link.snapshot.evidence_retry import EvidenceRetry
+from fanout.link.snapshot.retained_pass import CAME_LATE, RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.link.snapshot.sys_count import CountState
 from fanout.mqtt.reason_codes import ReasonCode
@@ -79,6 +80,7 @@ class SessionLifecycle:
         stale_policy: Staleness of the replica.
         remote_session: State of the session at the primary.
         audits: Audits of the live link.
+        evidence_retry: Attempts to get better evidence for it.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
         expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
@@ -105,6 +107,7 @@ class SessionLifecycle:
         self.stale_policy = StalePolicy(config)
         self.remote_session = RemoteSession(config, sender=context.sender)
         self.audits = LiveAudits(config, seed=seed)
+        self.evidence_retry = EvidenceRetry()
         self.now = 0.0
         self.now_ns = 0
         self.expired_ns = 0
@@ -179,8 +182,25 @@ class SessionLifecycle:
     @property
     def audit_due_s(self) -> float:
         """When to begin the next audit, monotonic seconds; infinity while none can begin."""
-        idle = self.state is LinkState.LIVE and self.stage is None and self.audits.current is None
-        return self.audits.due_s if idle else _NEVER
+        return self.audits.due_s if self.is_idle else _NEVER
+
+    @property
+    def seek_due_s(self) -> float:
+        """When to call `seek_evidence`, monotonic seconds; infinity for never."""
+        return self.evidence_retry.due_s if self.is_idle else _NEVER
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the link is live, and neither an audit nor a stage is under way."""
+        return self.state is LinkState.LIVE and self.stage is None and self.audits.current is None
+
+    def weak_selectors(self) -> Iterator[int]:
+        """Yield the positions of selectors whose evidence is weaker than the node needs to be ready."""
+        wanted = Evidence(self._config.min_evidence)
+        for index, evidence in enumerate(self.evidence):
+            # live_only has no retained set to prove
+            if evidence is not None and not (evidence.is_at_least(wanted) or self._config.selectors[index].live_only):
+                yield index
 
     @property
     def evidence_due_s(self) -> float:
@@ -281,6 +301,10 @@ class SessionLifecycle:
 
     def end_unproved(self, error: SnapshotUnproved) -> None:
         """Give up a retained set without evidence, and with it the session, or the audit that requested it."""
+        if isinstance(self.stage, CapabilityCheck) and self.state is LinkState.LIVE:
+            self.stage = None
+            self._end_audit(str(error))
+            return
         if self.audits.current is None:
             self.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
@@ -324,13 +348,7 @@ class SessionLifecycle:
         """Act on a stage that the newest packet, or the time, has completed."""
         stage = self.stage
         if isinstance(stage, CapabilityCheck) and stage.done:
-            self._peer.system_topics.note_answer()
-            self._peer.learn(stage.fence, stage.order, stage.why, is_mosquitto=stage.is_mosquitto)
-            if stage.is_mosquitto:
-                self._pipeline.lift_receive_maximum()
-            if self._control.refusal:
-                self.emit(ControlRefused(self._control.refusal))
-            self._begin_pass(compare=False)
+            self._take_findings(stage)
         elif isinstance(stage, PendingStage) and stage.done:
             if self.state is LinkState.RESUMING:
                 self._trigger(Trigger.PENDING_APPLIED)
@@ -358,7 +376,64 @@ class SessionLifecycle:
         if next(self._proved[1], True):
             self._proved = None
 
-    def begin_audit(self, *, confirmed: int | None, reason: str = "", first: int = 0) -> str:
+    def _take_findings(self, check: CapabilityCheck) -> None:
+        """Take what a capability check has found, and begin the pass that follows from it, if one does."""
+        live, peer = self.state is LinkState.LIVE, self._peer
+        peer.system_topics.note_answer()
+        if not live or (check.order.is_better_than(peer.order) and peer.why_unordered != CAME_LATE):
+            peer.learn(check.fence, check.order, check.why, is_mosquitto=check.is_mosquitto)
+            if check.is_mosquitto:
+                self._pipeline.lift_receive_maximum()
+        if self._control.refusal:
+            self.emit(ControlRefused(self._control.refusal))
+        if not live:
+            self._begin_pass(compare=False)
+            return
+        self.stage = None
+        if self.audits.current is not None:
+            self._begin_pass(compare=True, first=self.audits.current.first)
+        else:
+            self._prove_again()
+
+    def seek_evidence(self) -> None:
+        """Repeat what may give better evidence for the retained sets of the live link, which is idle."""
+        if not any(True for _ in self.weak_selectors()):
+            self.evidence_retry.end()
+            return
+        self.evidence_retry.plan(self.now)
+        if self._lacks_findings:
+            self._begin_recheck()
+        else:
+            self._prove_again()
+
+    def recheck(self) -> None:
+        """Begin a capability check if the link is live and idle, and the newest one left something to be found."""
+        if self.is_idle and self._lacks_findings:
+            self._begin_recheck()
+        elif self.is_idle:
+            self.seek_evidence()
+
+    @property
+    def _lacks_findings(self) -> bool:
+        """Whether a capability check may find something that would give better evidence, or a known lag."""
+        unordered = self._peer.order is not Order.KNOWN and self._peer.why_unordered != CAME_LATE
+        return unordered or not self._control.is_open
+
+    def _begin_recheck(self) -> None:
+        self._control.ask_again()
+        self._begin_stage(CapabilityCheck(self._context))
+
+    def _prove_again(self) -> None:
+        """Begin an audit, or a comparison with the primary's count, if it may give a weak selector better evidence."""
+        weak = [self.evidence[index] for index in self.weak_selectors()]
+        possible = Evidence.MARKER if self._control.is_open else Evidence.BARRIER
+        if self._peer.order is not Order.NONE and any(each and not each.is_at_least(possible) for each in weak):
+            self.audits.begin(confirmed=None, now=self.now, reason="evidence")
+            self._begin_pass(compare=True)
+        elif weak and self._peer.is_mosquitto and self._count.is_idle:
+            self._count.begin(self.now)
+
+    def begin_audit(self, *, confirmed: int | None, reason: str = "", first: int = 0, recheck: bool = False) -> str:
         """Begin an audit; return why none can begin, or an empty string when one did.
 
         Args:
@@ -366,20 +441,27 @@ class SessionLifecycle:
                 None for no confirmation.
             reason: What called for it (`AuditReport`).
             first: Position of the selector whose set is taken first.
+            recheck: Whether to ask the primary first for what it has refused, or not shown.
         """
         if self.state is not LinkState.LIVE:
             return f"the link is {self.state.value.replace('_', ' ')}"
         if self.audits.current is not None:
             return "an audit is under way"
-        if self.stage is not None:
+        rechecking = isinstance(self.stage, CapabilityCheck)
+        if self.stage is not None and not rechecking:
             return f"the link is {self.state.value}, and a pass is under way"
         unconfirmed = len(self._replica.unconfirmed)
         if confirmed is not None and confirmed != unconfirmed:
             return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
-        self.audits.begin(confirmed=confirmed, now=self.now, reason=reason)
+        self.audits.begin(confirmed=confirmed, now=self.now, reason=reason, first=first)
         if reason == "sample":  # a pool that differs shows that one of its members is behind, perhaps another one
             self.emit(AuditCalled(f"the primary and the replica differ ({reason})"))
-        self._begin_pass(compare=True, first=first)
+        if rechecking:
+            return ""  # the pass follows it
+        if recheck and self._lacks_findings:
+            self._begin_recheck()
+        else:
+            self._begin_pass(compare=True, first=first)
         return ""
 
     def call_audit(self, reason: str) -> None:
@@ -403,10 +485,7 @@ class SessionLifecycle:
 
     def confirm_count(self, index: int) -> None:
         """Note that the replica and the primary count the same for a selector that is proved."""
-        evidence = self.evidence[index]
-        if evidence is not None and not evidence.is_at_least(Evidence.COUNT):
-            self.evidence[index] = Evidence.COUNT
-            self.emit(SelectorComplete(index, Evidence.COUNT))
+        self._strengthen(index, Evidence.COUNT)
 
     # --- evidence that missing topics are deleted ---
 
@@ -552,7 +631,8 @@ class SessionLifecycle:
     def _begin_pass(self, *, compare: bool, first: int = 0) -> None:
         self.audits.note_pass()
         self._removable.clear()
-        had = () if compare else self._topics_had
+        counts = [self._replica.count(index) for index in range(len(self.evidence))]
+        had = counts if compare else self._topics_had
         self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing, had=had, first=first))
 
     def _begin_stage(self, stage: Stage) -> None:
@@ -585,12 +665,16 @@ class SessionLifecycle:
             yield from self._keep_unseen(retained_pass, few=few)
         else:
             yield from self._sweep_unseen(audit)
-        if audit is None and index not in retained_pass.refused:
+        if index in retained_pass.refused:
+            pass
+        elif audit is None:
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
                 if not self._replica.count(index):
                     self.first_empty |= {index}
                 self.emit(SelectorComplete(index, evidence))
+        else:
+            self._strengthen(index, evidence)
         self._replica.drop_pass()
         self._peer.note_order(retained_pass.order, retained_pass.why)
         if all(self.evidence):
@@ -598,6 +682,13 @@ class SessionLifecycle:
         retained_pass.begin_next(self.now)
         if self.state is LinkState.PROVING and retained_pass.index < len(self._config.selectors):
             self._trigger(Trigger.PROVED)
+
+    def _strengthen(self, index: int, evidence: Evidence) -> None:
+        """Take evidence for the set of a live selector if it is by answers, and stronger than what there is."""
+        before = self.evidence[index]
+        if evidence.is_at_least(Evidence.BARRIER) and before is not None and not before.is_at_least(evidence):
+            self.evidence[index] = evidence
+            self.emit(SelectorComplete(index, evidence))
 
     def _finish(self, retained_pass: RetainedPass) -> None:
         self.stage = None
@@ -624,6 +715,9 @@ class SessionLifecycle:
             self.snapshot_seconds = took_s
             self._snapshot_topics = retained_pass.topics_total
             self._trigger(Trigger.COMPLETED)
+        self.evidence_retry.end()
+        if any(True for _ in self.weak_selectors()):
+            self.evidence_retry.plan(self.now)
         if self._removable:
             self.audits.begin(confirmed=None, now=self.now)
             self._begin_absence_check()
@@ -642,6 +736,7 @@ class SessionLifecycle:
         if report is None:
             return
         self.stage = None
+        self.evidence_retry.rest(self.now, took_s=report.seconds)
         self._replica.drop_pass()
         if not checked:
             self._control.begin_heartbeats(self.now)

@@ -231,7 +231,7 @@ class LinkSession:
         deadline = min(deadline, self._answers_by())
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             deadline = min(deadline, self.control.deadline(now))
-        return min(deadline, lifecycle.audit_due_s, lifecycle.evidence_due_s)
+        return min(deadline, lifecycle.audit_due_s, lifecycle.seek_due_s, lifecycle.evidence_due_s)
 
     def hold(self, held: bool, *, now: float) -> None:
         """Note that backpressure begins or ends: while held, the link reads nothing; `now` is monotonic seconds.
@@ -281,7 +281,14 @@ class LinkSession:
         return self._forwarding.add(message, now=now)
 
     def audit(
-        self, *, confirmed: int | None, now_ns: int, now: float, reason: str = "", first: int = 0
+        self,
+        *,
+        confirmed: int | None,
+        now_ns: int,
+        now: float,
+        reason: str = "",
+        first: int = 0,
+        recheck: bool = False,
     ) -> list[Event] | str:
         """Begin an audit now; `AuditEnded` follows.
 
@@ -292,13 +299,20 @@ class LinkSession:
             now: Monotonic seconds.
             reason: What called for it (`AuditReport`).
             first: Position of the selector whose set is taken first.
+            recheck: Whether to ask the primary first for what it has refused, or not shown.
 
         Returns:
             What happened, or why no audit can begin.
         """
         self.lifecycle.at(now_ns, now)
-        refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first)
+        refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first, recheck=recheck)
         return refused or self.lifecycle.take_events()
+
+    def recheck(self, *, now_ns: int, now: float) -> list[Event]:
+        """Ask the primary at once for what it has refused, or not shown, if the link is live and idle."""
+        self.lifecycle.at(now_ns, now)
+        self.lifecycle.recheck()
+        return self.lifecycle.take_events()
 
     @property
     def may_send_heartbeat(self) -> bool:
@@ -404,6 +418,8 @@ class LinkSession:
             self._postpone(late_s)
         if now >= lifecycle.audit_due_s:
             lifecycle.begin_audit(confirmed=None)
+        elif now >= lifecycle.seek_due_s:
+            lifecycle.seek_evidence()
         else:
             self._keep_alive.tick(now, staged=lifecycle.is_staged)
             if lifecycle.is_sweeping:

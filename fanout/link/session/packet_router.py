@@ -276,7 +276,7 @@ class PacketRouter:
             if reason_code >= 0x80 and message.topic == self._control.topic:
                 self._refuse_control(message.payload, reason_code)
             if lifecycle.stage is not None:
-                lifecycle.stage.receive_puback(lifecycle.now)
+                lifecycle.stage.receive_puback(message.topic, reason_code, lifecycle.now)
         self._forwarding.send(lifecycle.now)
 
     def _refuse_control(self, payload: bytes, reason_code: int) -> None:

@@ -40,18 +40,21 @@ class Audit:
     Attributes:
         report: Result so far.
         passed_s: When its pass was over, monotonic seconds; None before.
+        first: Position of the selector whose set is taken first.
     """
 
-    def __init__(self, *, confirmed: int | None, now: float, reason: str = "") -> None:
+    def __init__(self, *, confirmed: int | None, now: float, reason: str = "", first: int = 0) -> None:
         """Begin.
 
         Args:
             confirmed: Number of topics of which an operator confirmed that they are deleted; None for no confirmation.
             now: Monotonic seconds.
             reason: What called for it.
+            first: See the class.
         """
         self.report = AuditReport(confirmed is not None, reason=reason)
         self.passed_s: float | None = None
+        self.first = first
         self._confirmed = confirmed
         self._started_s = now
 
@@ -165,9 +168,9 @@ class LiveAudits:
         """Note that no copies of an audit that was given up can come any more."""
         self.copies_late = False
 
-    def begin(self, *, confirmed: int | None, now: float, reason: str = "") -> Audit:
-        """Begin an audit and return it; see `Audit` for `confirmed` and `reason`."""
-        self.current = Audit(confirmed=confirmed, now=now, reason=reason)
+    def begin(self, *, confirmed: int | None, now: float, reason: str = "", first: int = 0) -> Audit:
+        """Begin an audit and return it; see `Audit` for `confirmed`, `reason` and `first`."""
+        self.current = Audit(confirmed=confirmed, now=now, reason=reason, first=first)
         return self.current
 
     def end(self, *, now: float, unconfirmed: int, failure: str = "", loss: bool = False) -> AuditReport | None:

@@ -6,8 +6,12 @@ primary answer in order, so that requests behind a set are answered behind it? D
 Topic Filter with wildcards at all?
 
 Fences tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
-retained message of the link, with an expiry. A fanout node needs no fence: its PINGRESP waits for the retained
+retained message of the link, with an expiry. It is requested after its PUBACK, because a primary may keep it only then
+(nats-server 2.15), and again if it does not come. A fanout node needs no fence: its PINGRESP waits for the retained
 set.
+
+The check is repeated within a live session that needs better evidence, or whose heartbeats do not come back: a right
+may have been granted meanwhile (`fanout.link.snapshot.evidence_retry`).
 
 Order: it is known of Mosquitto and of fanout nodes. Of others it is tried a few times with the fence, which must come
 before the PINGRESP that was requested behind it. Even then only the sets themselves can prove it
@@ -30,6 +34,7 @@ from fanout.mqtt.packets import Suback
 
 __all__ = [
     "BY_WILDCARD",
+    "OWN_FENCE_REQUESTS",
     "RETAINED_COUNT",
     "SERVER_FENCE",
     "CapabilityCheck",
@@ -45,6 +50,8 @@ RETAINED_COUNT = b"$SYS/broker/retained messages/count"
 CONTROL_PATIENCE_S = 1.0
 """Seconds after its PUBACK in which the control message must come back, else it counts as not permitted. A fence that
 did not come before PINGRESP has as long, so that the reason can be told."""
+OWN_FENCE_REQUESTS = 4
+"""Number of requests for the link's own fence, `CONTROL_PATIENCE_S` apart, before it counts as not to be had."""
 TRIALS = 3
 """Number of trials in which a fence must come before PINGRESP at a primary whose order is unknown."""
 BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
@@ -110,7 +117,8 @@ class CapabilityCheck(Stage):
         self._control = context.control
         self._asks_system = wants_fence and peer.system_topics.asked
         self._timeout_s = config.connect_timeout_s
-        self._own_fence_tried = False
+        self._own_fence_published = False
+        self._own_fence_requests = 0
         self._trials = 0
         """Number of fences that came before the PINGRESP that was requested behind them."""
         self._late_fence_by = _NEVER
@@ -125,10 +133,18 @@ class CapabilityCheck(Stage):
         self._fence_came = False
         """Whether the fence of the newest request has come."""
         self._fails_at = _NEVER
+        self._begun = False
 
     def begin(self, now: float) -> None:
-        """Subscribe to the control topic, publish to it, and request the primary's own fence."""
+        """Subscribe to the control topic, publish to it, and request the primary's own fence.
+
+        While a PINGREQ of a live link is under way, wait for its PINGRESP.
+        """
         sender, control = self._sender, self._control
+        if sender.ping_sent_s is not None:
+            self._fails_at = now + self._timeout_s
+            return
+        self._begun = True
         self._control_suback_id = sender.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
         message = OutgoingMessage(control.topic, control.send(now))
         if not refuse_control(control, sender):
@@ -144,9 +160,18 @@ class CapabilityCheck(Stage):
             self._control.refuse("the primary does not let the link subscribe to its control topic")
             self._answer(now)
 
-    def receive_puback(self, now: float) -> None:
-        """Take the PUBACK of the control message; a refusal goes to `ControlChannel` before."""
-        if self._control.permitted is None:
+    def receive_puback(self, topic: bytes, reason_code: int, now: float) -> None:
+        """Take the PUBACK of the control message, or of the own fence, which is requested now.
+
+        A refusal of the control message goes to `ControlChannel` before.
+        """
+        if topic == self._control.fence_topic:
+            if reason_code >= 0x80:
+                self._own_fence_requests = OWN_FENCE_REQUESTS
+                self._late_fence_by = now
+            elif not self._own_fence_requests:
+                self._ask_own_fence(now)
+        elif not self._control.answered:
             self._control_by = now + CONTROL_PATIENCE_S
         self._answer(now)
 
@@ -158,7 +183,7 @@ class CapabilityCheck(Stage):
         """Take a retained message that may be the fence."""
         if topic not in (SERVER_FENCE, self._control.fence_topic) or self.order is Order.KNOWN:
             return
-        if self._ponged or (self._own_fence_tried and topic == SERVER_FENCE):
+        if self._ponged or (self._own_fence_published and topic == SERVER_FENCE):
             self.why = _OVERTAKEN
         else:
             self.fence = topic
@@ -170,6 +195,9 @@ class CapabilityCheck(Stage):
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP, behind which nothing more should come."""
+        if not self._begun:
+            self.begin(now)
+            return
         self._ponged = self.answered = True
         if not self._fence_came and self._wildcard is None:
             self.fence = None
@@ -187,7 +215,7 @@ class CapabilityCheck(Stage):
         Raises:
             LinkLost: The primary does not answer.
         """
-        if now >= self._control_by and self._control.permitted is None:
+        if now >= self._control_by and not self._control.answered:
             self._control.refuse("what the link publishes to its control topic does not come back")
         if now >= min(self._control_by, self._late_fence_by):
             self._answer(now)
@@ -199,7 +227,7 @@ class CapabilityCheck(Stage):
         """When to call `tick`, monotonic seconds."""
         if self.done:
             return _NEVER
-        control_by = self._control_by if self._control.permitted is None else _NEVER
+        control_by = _NEVER if self._control.answered else self._control_by
         return min(control_by, self._late_fence_by, self._fails_at)
 
     def _ping(self, now: float) -> None:
@@ -210,7 +238,7 @@ class CapabilityCheck(Stage):
         self._fails_at = now + self._timeout_s
 
     def _answer(self, now: float) -> None:
-        if self.done or self._control.permitted is None or not self._ponged:
+        if self.done or not self._control.answered or not self._ponged:
             return
         if self.order is Order.KNOWN:
             self.done = True
@@ -229,17 +257,20 @@ class CapabilityCheck(Stage):
                 self.order, self.done = Order.LIKELY, True
         elif (
             self._control.permitted
-            and not self._own_fence_tried
+            and not self._own_fence_published
             and self._sender.free
             and self._sender.takes(own_fence(self._control))
         ):
-            self._own_fence_tried = True
+            self._own_fence_published = True
             self._sender.publish(own_fence(self._control), now=now)
-            self._ask_fence(self._control.fence_topic, now)
+            self._late_fence_by = now + CONTROL_PATIENCE_S  # requested then without its PUBACK
         elif self._late_fence_by == _NEVER:
             self._late_fence_by = now + CONTROL_PATIENCE_S
         elif now >= self._late_fence_by:
-            self.why, self.done = _NO_FENCE, True
+            if self._own_fence_published and self._own_fence_requests < OWN_FENCE_REQUESTS:
+                self._ask_own_fence(now)
+            else:
+                self.why, self.done = _NO_FENCE, True
 
     def _answer_wildcard(self, fence: bytes, now: float) -> None:
         """Conclude from a fence requested by a Topic Filter with a wildcard whether such filters work.
@@ -260,6 +291,10 @@ class CapabilityCheck(Stage):
                 hint="Use a selector for each topic, or live_only = true for this one, or another primary; if access"
                 " rules of the primary are the reason, allow the link's user to subscribe below its control topic",
             )
+
+    def _ask_own_fence(self, now: float) -> None:
+        self._own_fence_requests += 1
+        self._ask_fence(self._control.fence_topic, now)
 
     def _ask_fence(self, topic: bytes, now: float) -> None:
         self._sender.subscribe(topic, qos=0, no_local=False, retain_handling=0, now=now)

@@ -4,11 +4,11 @@ For each selector it sends SUBSCRIBE at QoS 0, with the fence in the same packet
 write. When the set is proved, it subscribes again at the selector's QoS without retained messages.
 
 At a primary that is not known to answer in order, a set is taken at least twice (`fanout.link.snapshot.two_pass`),
-unless the pass is a comparison with the replica. While the order is likely, a pass ends by its evidence, and a second
-one that brings the same confirms it; an empty or suspiciously small set needs a third one, which ends by silence.
-Otherwise, and once two passes differ, a pass ends by silence. Between the first
-two, narrower Topic Filters are requested (`fanout.link.snapshot.narrowing`); topics that only these bring make the
-passes differ. A comparison requests by name topics that the set did not bring, before they count as gone.
+unless the pass is a comparison with the replica and nothing shows an order. While the order is likely, a pass ends by
+its evidence, and a second one that brings the same confirms it; an empty or suspiciously small set needs a third one,
+which ends by silence. Otherwise, and once two passes differ, a pass ends by silence. Between the first two, narrower
+Topic Filters are requested (`fanout.link.snapshot.narrowing`); topics that only these bring make the passes differ. A
+comparison requests by name topics that the set did not bring, before they count as gone.
 
 Why QoS 0: a primary with default settings silently drops messages that exceed its queue of QoS 1 messages (Mosquitto:
 1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything
@@ -43,8 +43,10 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.mqtt.topics import matches
 
-__all__ = ["RetainedPass", "Step"]
+__all__ = ["CAME_LATE", "RetainedPass", "Step"]
 
+CAME_LATE = "topics of a retained set came behind the answers that should follow it"
+"""Reason that the sets themselves give against an order; a fence that comes in time does not refute it."""
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
 """Bounds of the rest between two sets of an audit, which is as long as the first one took."""
@@ -53,7 +55,6 @@ AUDIT_QUIETS = 3
 UNSEEN_ASKED = 16
 """Number of topics that are requested by name when a set did not bring them."""
 _NEVER = float("inf")
-_CAME_LATE = "topics of a retained set came behind the answers that should follow it"
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
 
@@ -223,7 +224,7 @@ class RetainedPass(Stage):
         proof = self._proof
         if proof is None:
             done = self.index == len(self._selectors) and not self._own_qos_pending
-            if done and self.order is Order.LIKELY and not self._compare:
+            if done and self.order is Order.LIKELY:
                 self.order, self.why = Order.KNOWN, ""
             return Step.DONE if done else None
         if isinstance(proof, SilentProof):
@@ -263,7 +264,7 @@ class RetainedPass(Stage):
             comparison = self._comparison
             self._awaits_silence = None  # what came late shows in the next pass, which ends by its evidence again
             if not silent and comparison.passes > 1:
-                self.order, self.why = Order.NONE, _CAME_LATE
+                self.order, self.why = Order.NONE, CAME_LATE
             elif comparison.passes >= PASSES_MAX:
                 raise SnapshotUnproved(
                     f"the retained set of {selector.filter} was taken {PASSES_MAX} times and never"
@@ -336,7 +337,9 @@ class RetainedPass(Stage):
     @property
     def _repeats(self) -> bool:
         """Whether two passes over the set under way must agree."""
-        return self.order is not Order.KNOWN and not self._compare and not self._is_live_only
+        if self._is_live_only or self.order is Order.KNOWN:
+            return False
+        return self.order is Order.LIKELY or not self._compare
 
     @property
     def _is_live_only(self) -> bool:
@@ -476,7 +479,8 @@ class RetainedPass(Stage):
             if proof.trickles:
                 # A comparison may end all the same when all topics of the replica have come, or are requested by name;
                 # so may a pass behind evidence by answers, since a further one follows.
-                may_end = self._compare and self._replica.unseen_count <= UNSEEN_ASKED
+                compares = self._compare and not self._repeats
+                may_end = compares and self._replica.unseen_count <= UNSEEN_ASKED
                 if not may_end and self._awaits_silence is None:
                     raise SnapshotUnproved(self._trickle(), hint=CHURN_HINT)
                 proof.ended = True

@@ -41,8 +41,8 @@ class Stage:
     def receive_unsuback(self, packet_id: int) -> None:
         """Take an UNSUBACK."""
 
-    def receive_puback(self, now: float) -> None:
-        """Take the PUBACK of an own message; a refusal goes to `ControlChannel` before."""
+    def receive_puback(self, topic: bytes, reason_code: int, now: float) -> None:
+        """Take the PUBACK of an own message; a refused control message goes to `ControlChannel` before."""
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP."""

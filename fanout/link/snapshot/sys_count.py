@@ -118,6 +118,11 @@ class SysCount:
         return self.outside is not None and self.outside < 0
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no comparison is under way, or one for which the primary has sent nothing, as without the rights."""
+        return self.state is CountState.OFF or not self._system_names
+
+    @property
     def ordered_topics(self) -> frozenset[bytes]:
         """Topics whose messages must be handled at their place among the data."""
         return _NONE if self.state is CountState.OFF else _ORDERED_TOPICS

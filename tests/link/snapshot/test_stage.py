@@ -30,7 +30,7 @@ def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
     stage.receive_messages(1)
     stage.receive_suback(Suback(1, (0,)), 0)
     stage.receive_unsuback(1)
-    stage.receive_puback(0)
+    stage.receive_puback(b"", 0, 0)
     stage.receive_pingresp(0)
     stage.receive_control(b"", 0)
     stage.receive_retained(b"", b"", 0)
