@@ -401,6 +401,13 @@ def _selector_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                     "live_only is true, so no retained value is held, and the node would never be ready",
                     "Remove one of them.",
                 )
+            control = f"{link.control_topic}/#"
+            if selector.prefix and common_filter(selector.local_filter, control) is not None:
+                yield ConfigFault(
+                    f"{_key(SelectorPlace(link_index, selector_index))}.prefix",
+                    f'topics of the primary would be "{control}" here, where nodes below publish heartbeats',
+                    "Give it another prefix.",
+                )
             if sample_topic(selector) is None:
                 yield ConfigFault(
                     key,

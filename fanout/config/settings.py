@@ -75,6 +75,7 @@ __all__ = [
     "MinEvidence",
     "NodeConfig",
     "QueueOverflow",
+    "RefusedPublish",
     "RetainPolicy",
     "RetainedConfig",
     "RetainedStorage",
@@ -142,6 +143,13 @@ QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
 
 disconnect:  the session ends, so its client knows that messages are missing.
 drop_oldest: it goes on without the oldest unsent messages.
+"""
+
+RefusedPublish: TypeAlias = Literal["acknowledge", "close"]
+"""Treatment of a client of MQTT 3.1.1 whose PUBLISH is refused, for which that version has no Reason Code.
+
+acknowledge: the message is acknowledged and dropped; if it may be accepted later, the connection is closed.
+close:       the connection is closed, and most clients send the message again with the next one.
 """
 
 TlsVersion: TypeAlias = Literal["1.2", "1.3"]
@@ -241,6 +249,8 @@ class ServerConfig:
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
     """Unsent bytes of one connection below which it gets messages again."""
+    refused_publish: RefusedPublish = "acknowledge"
+    """Treatment of a client of MQTT 3.1.1 whose PUBLISH at QoS 1 or 2 is refused."""
     publisher_stamps: Flag = False
     """Whether stamps of publishing clients are read; else they are ordinary properties."""
     sys_interval_s: SecondsOrZero = 10.0
@@ -478,6 +488,8 @@ class LinkConfig:
     """Whether a local SUBSCRIBE inside a selector that matches no topic is announced at the primary."""
     stamp_updates: Flag = False
     """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
+    refused_publish: RefusedPublish = "acknowledge"
+    """Treatment of a client of MQTT 3.1.1 whose PUBLISH at QoS 1 or 2 is refused."""
     publisher_stamps: Flag = False
     """Whether stamps of publishers are read; else they are ordinary properties."""
     receive_buffer_bytes: ByteCount = 4 * MIB

@@ -46,17 +46,18 @@ TOPIC_FILTERS_MAX = 8_192
 262,144, which fit into 1 MiB, would hold up all other clients for more than a second."""
 
 _BRIDGE_BIT = 0x80
-_PUBACK_CODES = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
-_PUBREL_CODES = frozenset({0x00, 0x92})
 _FAILURES = frozenset(range(0x80, 0x100))
+_PUBACK_CODES = _FAILURES | {0x00, 0x10}
+_PUBREL_CODES = frozenset({0x00, 0x92})
 _REASON_CODES: dict[PacketType, frozenset[int]] = {
-    PacketType.PUBACK: _PUBACK_CODES,  # [MQTT-3.4.2-1]
-    PacketType.PUBREC: _PUBACK_CODES,  # [MQTT-3.5.2-1]
     PacketType.PUBREL: _PUBREL_CODES,  # [MQTT-3.6.2-1]
     PacketType.PUBCOMP: _PUBREL_CODES,  # [MQTT-3.7.2-1]
     PacketType.AUTH: frozenset({0x00, 0x18, 0x19}),  # [MQTT-3.15.2-1]
     # Packets that refuse or end something may have any code of 0x80 or above, not only those of the packet's table:
-    # it is a failure all the same (section 2.4), and the code tells an operator more than our refusal.
+    # it is a failure all the same (section 2.4), and the code tells an operator more than our refusal. Mosquitto
+    # answers PUBACK 0x95 to a message over its message_size_limit.
+    PacketType.PUBACK: _PUBACK_CODES,
+    PacketType.PUBREC: _PUBACK_CODES,
     PacketType.CONNACK: _FAILURES | {0x00},
     PacketType.SUBACK: _FAILURES | {0x00, 0x01, 0x02},
     PacketType.UNSUBACK: _FAILURES | {0x00, 0x11},

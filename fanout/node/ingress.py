@@ -55,7 +55,8 @@ class LocalIngress:
             replica: The store of the node's own namespace.
             selectors: Every selector of every link, with the function that forwards to its primary.
             control_prefixes: Prefixes of the links' control topics. Topics below are never replicated, whatever the
-                selectors say, so that a next node can publish its own control messages here.
+                selectors say, so that a next node can publish its own control messages here. Below them at a primary,
+                behind the prefix of a selector, nobody but links may publish.
             accept: Logs and dispatches the changes of a batch; gets the publisher's Client Identifier, or None. Returns
                 a verdict to await before its retained messages are acknowledged; None to acknowledge at once.
             expiry_s: Expiry in seconds of retained values without a Message Expiry Interval; 0: never.
@@ -133,9 +134,10 @@ class LocalIngress:
         return expiry_ns is not None and expiry_ns <= now_ns
 
     def _owner(self, topic: bytes) -> tuple[Selector, Forward] | None:
-        for selector, forward in self._selectors:
-            if selector.covers_local(topic) and not topic.startswith(self._control_prefixes):
-                return selector, forward
+        if not topic.startswith(self._control_prefixes):
+            for selector, forward in self._selectors:
+                if selector.covers_local(topic):
+                    return selector, forward
         return None
 
     def _of_replica(self, row: PublishRow) -> PublishVerdict:
@@ -144,4 +146,7 @@ class LocalIngress:
         if owner is None or owner[0].writes == "reject":
             return ReasonCode.NOT_AUTHORIZED
         selector, forward = owner
-        return forward(row, prefix=selector.prefix.encode())
+        prefix = selector.prefix.encode()
+        if row[0].startswith(self._control_prefixes, len(prefix)):
+            return ReasonCode.NOT_AUTHORIZED
+        return forward(row, prefix=prefix)

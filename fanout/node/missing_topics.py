@@ -160,7 +160,7 @@ class MissingAnnouncer:
         verdict = self._link.announce_missing(self._missing.announcement(at_primary, waiting))
         reason_code = verdict if isinstance(verdict, ReasonCode) else await verdict
         lost = reason_code.is_failure and not self._link.status().ready
-        if lost or reason_code is ReasonCode.QUOTA_EXCEEDED:
+        if lost or reason_code in (ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY):
             self._missing.add(topic_filter, waiting)
             return
         self._missing.note_answer(at_primary, accepted=not reason_code.is_failure, now=self._clock.monotonic())

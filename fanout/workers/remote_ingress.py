@@ -20,7 +20,7 @@ ROWS_HIGH: Final = 50_000
 """Messages without the hub's verdict above which publishers pause."""
 ROWS_LOW: Final = 10_000
 """Messages without the hub's verdict below which they resume."""
-_UNAVAILABLE: Final = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+_UNAVAILABLE: Final = ReasonCode.SERVER_UNAVAILABLE
 
 
 class RemoteIngress:
@@ -42,7 +42,7 @@ class RemoteIngress:
         Args:
             send: Sends to the hub.
             pause: Called with True to pause publishers, and with False to resume them.
-            count_refused: Called with the number of messages that the hub refused.
+            count_refused: Called with the number of messages at QoS 0 that the hub refused.
         """
         self.waiting = 0
         self._send = send
@@ -80,9 +80,10 @@ class RemoteIngress:
         self.waiting -= len(futures)
         refused = 0
         for future, code in zip(futures, verdicts.codes, strict=True):
-            refused += code >= 0x80
             if future is not None:
                 future.set_result(code)
+            else:
+                refused += code >= 0x80
         if refused:
             self._count_refused(refused)
         self._is_many = self._is_many and self.waiting > ROWS_LOW

@@ -101,6 +101,20 @@ class TestSessions:
         assert [problem for _, problem, _ in faults_of(text)] == ["a node that serves no clients has no sessions"]
 
 
+class TestPrefixes:
+    """A prefix must not give topics of a primary the names of the node's control topics."""
+
+    @pytest.mark.parametrize(
+        ("prefix", "filter_", "is_fault"),
+        [("fanout/", "#", True), ("fanout/", "+/n/p", True), ("fanout/", "plant/#", False), ("", "#", False)],
+    )
+    def test_names_of_control_topics(self, prefix: str, filter_: str, is_fault: bool) -> None:
+        """They are where the nodes below publish their heartbeats."""
+        text = f'{NODE}{SERVER}{LINK}[[link.selector]]\nfilter = "{filter_}"\nprefix = "{prefix}"\n'
+        faults = faults_of(text)
+        assert [key for key, _, _ in faults] == ["link[0].selector[0].prefix"] * is_fault
+
+
 class TestListeners:
     """Listeners must not take each other's port, nor a link lead back to the node."""
 

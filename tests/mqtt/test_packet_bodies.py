@@ -176,6 +176,8 @@ LEGAL: list[tuple[PacketType, int, bytes, Packet]] = [
     (C.PUBACK, 5, b"\x00\x01", Ack(C.PUBACK, 1)),
     (C.PUBACK, 5, b"\x00\x01\x10", Ack(C.PUBACK, 1, 0x10)),
     (C.PUBREC, 5, b"\x00\x01\x00\x00", Ack(C.PUBREC, 1)),
+    (C.PUBACK, 5, b"\x00\x01\x95", Ack(C.PUBACK, 1, 0x95)),  # no code of its table, a refusal all the same
+    (C.PUBREC, 5, b"\x00\x01\xff", Ack(C.PUBREC, 1, 0xFF)),
     (C.PUBREL, 5, b"\x00\x01\x92" + WHY, Ack(C.PUBREL, 1, 0x92, Properties(reason_string="no"))),
     (C.PUBCOMP, 5, b"\xff\xff\x92", Ack(C.PUBCOMP, 65_535, 0x92)),
     (C.PUBCOMP, 4, b"\xff\xff", Ack(C.PUBCOMP, 65_535)),
@@ -239,7 +241,7 @@ ILLEGAL: list[tuple[PacketType, int, bytes, ReasonCode]] = [
     (C.PUBREC, 5, b"\x00\x00", PROTOCOL),  # Packet Identifier 0 [MQTT-2.2.1-3]
     (C.PUBREC, 4, b"\x00\x00", PROTOCOL),
     (C.PUBACK, 5, b"\x00\x01\x01", PROTOCOL),  # [MQTT-3.4.2-1]
-    (C.PUBREC, 5, b"\x00\x01\x92", PROTOCOL),  # [MQTT-3.5.2-1]
+    (C.PUBREC, 5, b"\x00\x01\x7f", PROTOCOL),  # [MQTT-3.5.2-1]
     (C.PUBREL, 5, b"\x00\x01\x10", PROTOCOL),  # [MQTT-3.6.2-1]
     (C.PUBCOMP, 5, b"\x00\x01\x80", PROTOCOL),  # [MQTT-3.7.2-1]
     (C.PUBACK, 5, b"\x00\x01\x00\x01", MALFORMED),

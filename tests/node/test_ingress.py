@@ -259,6 +259,20 @@ def test_control_topics_of_other_nodes_are_free(accepted: Accepted, topic: bytes
     assert hub.publish("client", [row(topic), row(b"fanout/other")], NOW_NS) == [SUCCESS, NOT_AUTHORIZED]
 
 
+@pytest.mark.parametrize("prefix", ["", "z/", "fanout/"])
+@pytest.mark.parametrize("at_primary", [b"fanout/control/n0/p", b"fanout/control/", b"fanout/control/missing"])
+def test_control_topics_at_the_primary_cannot_be_forged(accepted: Accepted, prefix: str, at_primary: bytes) -> None:
+    """Behind any prefix nobody publishes at the primary as a link does; without one they are those of nodes below."""
+    forward = ForwardStandIn(SUCCESS)
+    hub = ingress(accepted, (Selector("#", prefix=prefix, writes="forward"), forward))
+    local = prefix.encode() + at_primary
+    assert hub.publish("client", [row(local)], NOW_NS) == [NOT_AUTHORIZED if prefix else SUCCESS]
+    assert accepted.topics == ([] if prefix else [local])
+    assert forward.calls == []
+    assert hub.publish("client", [row(prefix.encode() + b"fanout/controls")], NOW_NS) == [SUCCESS]
+    assert len(forward.calls) == 1
+
+
 async def test_writes_are_forwarded_where_the_selector_says_so(accepted: Accepted) -> None:
     """The row goes to the link of its selector as it is, and the link's verdict is the answer."""
     later: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()

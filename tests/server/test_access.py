@@ -232,14 +232,13 @@ async def test_rules_hold_for_each_user_and_client(start_guarded: StartGuarded, 
 
 
 async def test_mqtt_3_1_1_is_told_what_it_understands(start_guarded: StartGuarded) -> None:
-    """SUBACK has 0x80; a refused PUBLISH at QoS 1 closes the connection, at QoS 0 it is dropped [MQTT-3.3.5-2]."""
+    """SUBACK has 0x80; a refused PUBLISH is dropped, and acknowledged at QoS 1 [MQTT-3.3.5-2]."""
     node = await start_guarded(rule=RULES)
     async with await RawClient.connect(node.port, "c", version=4) as client:
         assert (await client.subscribe(b"plant/#", b"plant/public/#")).reason_codes == (0x80, 0)
         client.publish(b"plant/public/1", b"v")
         assert await client.messages_until_ping() == []
-        client.publish(b"plant/public/1", b"v", qos=1)
-        await client.expect_end()
+        await client.expect_ack(PacketType.PUBACK, client.publish(b"plant/public/1", b"v", qos=1))
     assert node.published == []
     assert node.server.stats().dropped_total["refused"] == 2
 

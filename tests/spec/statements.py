@@ -37,7 +37,8 @@ What is left to a Server, and how it is decided:
 - A payload that is said to be UTF-8 and is not is refused with 0x99; at QoS 0 it is dropped and counted.
 - A client that tells a Topic Alias Maximum gets Topic Aliases for the first topics that it is sent, at most
   `topic_alias_max`.
-- A refused PUBLISH at QoS 1 or 2 over MQTT 3.1.1 closes the Network Connection; at QoS 0 it is dropped and counted.
+- A refused PUBLISH over MQTT 3.1.1 is acknowledged, dropped, counted and named in the log; if it may be accepted
+  later, or with `refused_publish = "close"`, it closes the Network Connection at QoS 1 and 2.
 - With several workers (`server.workers`) Shared Subscriptions are refused (0x9E), as CONNACK says, and publishers are
   not told that nobody has subscribed (0x10).
 - A message of a Shared Subscription that was not sent, or not acknowledged at QoS 1, goes to another member when the

@@ -347,12 +347,13 @@ async def test_3_3_4_9_failing_pubrec_gives_the_quota_back(node: NodeInMemory) -
 
 @statement(v4="3.3.5-2")
 async def test_v4_3_3_5_2_refused_publish(node: NodeInMemory) -> None:
-    """A PUBLISH that is not allowed closes the Network Connection at QoS 1 and 2."""
+    """A PUBLISH that is not allowed is acknowledged as any other, and dropped."""
     node.verdicts[b"closed/"] = lambda: ReasonCode.NOT_AUTHORIZED
-    client = await connect(node, version=4)
-    client.publish(b"closed/t", b"x", qos=1)
-    await client.expect_end()
-    await client.close()
+    async with await connect(node, version=4) as client:
+        await client.subscribe(b"#")
+        for qos, kind in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
+            await client.expect_ack(kind, client.publish(b"closed/t", b"x", qos=qos))
+        assert await client.messages_until_ping() == []
 
 
 @statement(v5="3.4.2-1 3.5.2-1")

@@ -11,26 +11,42 @@ from dataclasses import replace
 from fanout.link.protocol.sender import OutgoingMessage, PacketSender
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["QUEUE_MAX", "UNAVAILABLE", "Forwarding", "puback_reason_code"]
+__all__ = ["BUSY", "NOT_TAKEN", "QUEUE_MAX", "UNAVAILABLE", "Forwarding", "puback_reason_code"]
 
 QUEUE_MAX = 10_000
 """Number of messages that may wait for a place in flight; more are refused."""
-UNAVAILABLE = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-"""Reason Code for a message that the primary did not get or did not answer; PUBACK has no better one."""
-_OF_PUBACK = frozenset(
-    {
-        ReasonCode.SUCCESS,
-        ReasonCode.NO_MATCHING_SUBSCRIBERS,
-        ReasonCode.UNSPECIFIED_ERROR,
-        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
-        ReasonCode.NOT_AUTHORIZED,
-        ReasonCode.TOPIC_NAME_INVALID,
-        ReasonCode.PACKET_IDENTIFIER_IN_USE,
-        ReasonCode.QUOTA_EXCEEDED,
-        ReasonCode.PAYLOAD_FORMAT_INVALID,
-    }
-)
-"""Reason Codes of PUBACK and PUBREC (MQTT 5, sections 3.4.2.1 and 3.5.2.1)."""
+UNAVAILABLE = ReasonCode.SERVER_UNAVAILABLE
+"""Verdict on a message that the primary did not get or did not answer; it may be accepted when it is sent again."""
+BUSY = ReasonCode.SERVER_BUSY
+"""Verdict on a message for which there is no place now."""
+NOT_TAKEN = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+"""Verdict on a message that the primary would not take."""
+_OF_PUBACK: dict[int, ReasonCode] = {
+    **{
+        code: code
+        for code in (
+            ReasonCode.SUCCESS,
+            ReasonCode.NO_MATCHING_SUBSCRIBERS,
+            ReasonCode.UNSPECIFIED_ERROR,
+            ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+            ReasonCode.NOT_AUTHORIZED,
+            ReasonCode.TOPIC_NAME_INVALID,
+            ReasonCode.QUOTA_EXCEEDED,
+            ReasonCode.PAYLOAD_FORMAT_INVALID,
+        )
+    },
+    ReasonCode.SERVER_UNAVAILABLE: UNAVAILABLE,
+    ReasonCode.SERVER_BUSY: BUSY,
+    ReasonCode.BANNED: ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.PACKET_TOO_LARGE: ReasonCode.QUOTA_EXCEEDED,
+    ReasonCode.MESSAGE_RATE_TOO_HIGH: ReasonCode.QUOTA_EXCEEDED,
+    ReasonCode.RETAIN_NOT_SUPPORTED: NOT_TAKEN,
+    ReasonCode.QOS_NOT_SUPPORTED: NOT_TAKEN,
+}
+"""Answers of a primary, to the Reason Codes that PUBACK and PUBREC may carry (MQTT 5, sections 3.4.2.1 and 3.5.2.1).
+
+Mosquitto tells in PUBACK that a message is too large. Packet Identifier in use concerns the link's, not the client's.
+"""
 _RESERVED = 4
 """Places in flight reserved for control messages, so that forwarding never looks like a stall."""
 
@@ -56,13 +72,13 @@ class Forwarding:
             now: Monotonic seconds.
 
         Returns:
-            Its token; or, when it is refused, the Reason Code for its publisher: Quota exceeded when too many wait,
-            `UNAVAILABLE` when the primary does not take such a message.
+            Its token; or, when it is refused, the verdict for its publisher: `BUSY` when too many wait, `NOT_TAKEN`
+            when the primary does not take such a message.
         """
         if not self._sender.takes(message):
-            return UNAVAILABLE
+            return NOT_TAKEN
         if len(self._waiting) >= QUEUE_MAX:
-            return ReasonCode.QUOTA_EXCEEDED
+            return BUSY
         self._token += 1
         self._waiting.append(replace(message, token=self._token))
         self.send(now)
@@ -83,5 +99,7 @@ class Forwarding:
 
 
 def puback_reason_code(reason_code: int) -> ReasonCode:
-    """Return the Reason Code for a local publisher: the primary's if PUBACK and PUBREC may carry it."""
-    return ReasonCode(reason_code) if reason_code in _OF_PUBACK else ReasonCode.UNSPECIFIED_ERROR
+    """Return the verdict for a local publisher: the primary's code, or the nearest that PUBACK and PUBREC may carry."""
+    if reason_code < 0x80:
+        return ReasonCode.SUCCESS if reason_code != 0x10 else ReasonCode.NO_MATCHING_SUBSCRIBERS
+    return _OF_PUBACK.get(reason_code, ReasonCode.UNSPECIFIED_ERROR)

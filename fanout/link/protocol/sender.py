@@ -334,7 +334,8 @@ class PacketSender:
         done: list[tuple[OutgoingMessage, int]] = []
         outbound = self._outbound
         for index, packet_id in enumerate(run.packet_ids):
-            reason_code = 0 if run.reason_codes is None else run.reason_codes[index]
+            # PUBCOMP ends what PUBREC has accepted: 0x92 says that the primary had released it before.
+            reason_code = 0 if run.reason_codes is None or run.type is PacketType.PUBCOMP else run.reason_codes[index]
             try:
                 message = outbound.message(packet_id)
             except KeyError:

@@ -1,4 +1,4 @@
-"""Context shared by the parts of one server: configuration, clock, counters, log, timer, pacer, pauses, read buffer."""
+"""Context shared by the parts of one server: configuration, clock, counters, log, refusals, timer, pacer and more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fanout.server.base.counters import Counters
 from fanout.server.base.pacing import Pacer
 from fanout.server.base.pauses import Pauses
 from fanout.server.base.ports import Clock, Logger
+from fanout.server.base.refusals import Refusals
 from fanout.server.base.timer import Timer
 
 __all__ = ["ServerContext"]
@@ -26,6 +27,8 @@ class ServerContext:
     """Totals of this server."""
     logger: Logger
     """The log."""
+    refusals: Refusals
+    """Counts and logs refused messages of clients."""
     timer: Timer
     """Runs actions when they are due."""
     pacer: Pacer

@@ -35,7 +35,11 @@ class PendingVerdict(Protocol):
 
 
 PublishVerdict: TypeAlias = ReasonCode | PendingVerdict
-"""Verdict on a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail."""
+"""Verdict on a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail.
+
+Server unavailable and Server busy are verdicts, too: the message may be accepted when it is sent again. A client of
+MQTT 5 is told a Reason Code of PUBACK in their place (`fanout.server.base.refusals`).
+"""
 
 
 class Logger(Protocol):

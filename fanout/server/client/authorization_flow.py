@@ -20,7 +20,7 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Connect, Subscribe
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.context import ServerContext
-from fanout.server.base.counters import DropReason, Limit
+from fanout.server.base.counters import Limit
 from fanout.server.base.ports import Ingress, PublishVerdict
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
@@ -306,8 +306,6 @@ class AuthorizationFlow:
             known = [one if isinstance(one, bool) else one.result() for one in decisions]
             count = len(known)
             verdicts = self._hand_over(session, access, rows[:count], known)
-            refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
-            self._counters.dropped[DropReason.REFUSED] += refused
             for future, verdict in zip(late, verdicts, strict=False):
                 _resolve(future, verdict)
             if count < len(rows):
@@ -327,12 +325,6 @@ class AuthorizationFlow:
         if all(decisions):
             return self._ingress.publish(session.client_id, rows, now_ns)
         allowed = [row for row, decision in zip(rows, decisions, strict=True) if decision]
-        self._logger.warning(
-            "publish_refused",
-            client_id=session.client_id,
-            user=access.identity.user,
-            messages=len(rows) - len(allowed),
-        )
         verdicts = iter(self._ingress.publish(session.client_id, allowed, now_ns) if allowed else ())
         return [next(verdicts) if decision else ReasonCode.NOT_AUTHORIZED for decision in decisions]
 

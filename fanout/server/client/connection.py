@@ -205,8 +205,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._answers.append(data)
 
     def answer_publishes(self, session: Session) -> None:
-        """Acknowledge the PUBLISHs that have a verdict; close a 3.1.1 connection whose next PUBLISH is refused."""
-        acks, must_close = session.receiver.take_acks()
+        """Acknowledge the PUBLISHs that have a verdict; close a 3.1.1 connection if that cannot be said otherwise."""
+        closes = self._context.config.refused_publish == "close"
+        acks, must_close = session.receiver.take_acks(closes_at_refusal=closes)
         self.answer(acks)
         if must_close:
             self._context.logger.warning("publish_refused_by_closing", address=self.address)

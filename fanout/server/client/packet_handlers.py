@@ -10,7 +10,6 @@ from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Disconnect, Pingreq, Suback, Subscribe, Unsuback, Unsubscribe, encode
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.context import ServerContext
-from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import PublishVerdict
 from fanout.server.client.authorization_flow import AuthorizationFlow
 from fanout.server.client.connection import ClientConnection
@@ -52,11 +51,13 @@ class PacketHandlers:
         """
         self._config = context.config
         self._counters = context.counters
+        self._refusals = context.refusals
         self._registry = registry
         self._authorization = authorization
         self._lifecycles = lifecycles
         self._subscribed = subscribed
         self._retain_available = retain_available
+        self._has_limits = context.config.qos_max < 2 or not retain_available
         self._publishers_paused = False
         self._waiting_publishers: dict[ClientConnection, None] = {}
 
@@ -125,16 +126,18 @@ class PacketHandlers:
         self._counters.received += len(run.rows)
         connection.send_answers()  # answers to earlier packets go before messages that this run causes
         receiver = session.receiver
+        # A client of MQTT 3.1.1 does not know these limits. Closed, it would send the message again for ever.
+        drops = session.wire.version == 4 and self._config.refused_publish == "acknowledge"
         fresh, fault = receiver.accept(
             run.rows,
-            qos_max=self._config.qos_max,
+            qos_max=2 if drops else self._config.qos_max,
             receive_maximum=self._config.receive_maximum,
-            retain_available=self._retain_available,
+            retain_available=drops or self._retain_available,
         )
         if fresh:
             verdicts = self._publish(connection, session, fresh)
-            refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
-            self._counters.dropped[DropReason.REFUSED] += refused
+            user = None if session.access is None else session.access.identity.user
+            self._refusals.watch(fresh, verdicts, client_id=session.client_id, user=user)
             for verdict in receiver.note_verdicts(fresh, verdicts):
                 cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: self._verdict_came(session))
         connection.answer_publishes(session)
@@ -147,12 +150,14 @@ class PacketHandlers:
         A message with an invalid Payload Format Indicator is refused. An MQTT 5 client is told when its message has no
         subscribers (0x10), which costs one lookup in the route cache for each message.
         """
-        bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
+        invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
+        bad = {index: invalid for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
+        if session.wire.version == 4 and self._has_limits:
+            bad = self._beyond_limits(rows)
         if bad:
             good = [row for index, row in enumerate(rows) if index not in bad]
             taken = iter(self._authorization.publish(session, good, connection=connection) if good else ())
-            invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
-            verdicts = [invalid if index in bad else next(taken) for index in range(len(rows))]
+            verdicts = [bad[index] if index in bad else next(taken) for index in range(len(rows))]
         else:
             verdicts = list(self._authorization.publish(session, rows, connection=connection))
         if session.wire.version == 5:
@@ -164,6 +169,16 @@ class PacketHandlers:
             connection.suspend()
             self._waiting_publishers[connection] = None
         return verdicts
+
+    def _beyond_limits(self, rows: list[PublishRow]) -> dict[int, ReasonCode]:
+        """Return the positions of messages that a client of MQTT 5 may not send [MQTT-3.2.2-11] [MQTT-3.2.2-14]."""
+        beyond: dict[int, ReasonCode] = {}
+        for index, row in enumerate(rows):
+            if row[2] >> 1 & 3 > self._config.qos_max:
+                beyond[index] = ReasonCode.QOS_NOT_SUPPORTED
+            elif row[2] & 1 and not self._retain_available:
+                beyond[index] = ReasonCode.RETAIN_NOT_SUPPORTED
+        return beyond
 
     def _verdict_came(self, session: Session) -> None:
         """Send acknowledgements after a pending verdict on a message of `session`, on its current connection."""

@@ -33,6 +33,7 @@ from fanout.server.base.deadlines import Deadline
 from fanout.server.base.pacing import Pacer
 from fanout.server.base.pauses import Pauses
 from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
+from fanout.server.base.refusals import Refusals
 from fanout.server.base.timer import Timer
 from fanout.server.client.authorization_flow import AuthorizationFlow
 from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, list_clients
@@ -100,11 +101,13 @@ class Server:
         """
         self.pauses = Pauses(clock)
         """Tells of times in which the process did not run."""
+        counters = Counters()
         self.context = context = ServerContext(
             config=config,
             clock=clock,
-            counters=Counters(),
+            counters=counters,
             logger=logger,
+            refusals=Refusals(counters, logger),
             timer=Timer(clock),
             pacer=Pacer(clock, self.pauses),
             pauses=self.pauses,
@@ -115,7 +118,7 @@ class Server:
         """Addresses and limits."""
         self.logger = logger
         """The log."""
-        self.counters = counters = context.counters
+        self.counters = counters
         """Totals of this server."""
         self.registry = SessionRegistry(config=config, store=store, counters=counters)
         """The sessions."""

@@ -20,7 +20,7 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
-from fanout.server.base.counters import DropReason, Limit
+from fanout.server.base.counters import Limit
 from fanout.server.base.ports import SessionFinder, SessionFound
 from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, claim_of
 from fanout.server.client.client_list import Kicked
@@ -85,6 +85,7 @@ class SessionLifecycles:
         self._clock = context.clock
         self._pauses = context.pauses
         self._counters = context.counters
+        self._refusals = context.refusals
         self._logger = context.logger
         self._ending_overflowed = False
         self._late_wills: deque[tuple[Session, WillMessage]] = deque()
@@ -509,6 +510,6 @@ class SessionLifecycles:
 
     def _send_will(self, session: Session, will: WillMessage) -> None:
         self._counters.wills += 1
-        (verdict,) = self._authorization.publish(session, [will.row])
-        if isinstance(verdict, int) and verdict.is_failure:
-            self._counters.dropped[DropReason.REFUSED] += 1
+        verdicts = self._authorization.publish(session, [will.row])
+        user = None if session.access is None else session.access.identity.user
+        self._refusals.watch([will.row], verdicts, client_id=session.client_id, user=user)

@@ -17,6 +17,7 @@ from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.counters import Counters
 from fanout.server.base.ports import PendingVerdict
+from fanout.server.base.refusals import NOT_NOW
 
 __all__ = ["SessionReceiver"]
 
@@ -135,13 +136,18 @@ class SessionReceiver:
                     late.append(verdict)
         return late
 
-    def take_acks(self) -> tuple[bytes, bool]:
+    def take_acks(self, *, closes_at_refusal: bool = False) -> tuple[bytes, bool]:
         """Return the PUBACKs and PUBRECs that can be sent now, in the order of the PUBLISHs [MQTT-4.6.0-2].
 
+        MQTT 3.1.1 has no code for a refusal, and allows either a positive acknowledgement or closing [MQTT-3.3.5-2]. A
+        client that is closed sends the message again. So one that is refused for good is acknowledged and dropped; one
+        that may be accepted later closes the connection, for an acknowledgement would lose it.
+
+        Args:
+            closes_at_refusal: Whether every refusal closes the connection of a client of MQTT 3.1.1.
+
         Returns:
-            Their bytes, and whether the Network Connection must then be closed, because the next verdict is a refusal
-            and the client uses MQTT 3.1.1. That version has no code for it and allows either a positive acknowledgement
-            or closing [MQTT-3.3.5-2]; an acknowledgement would be false.
+            Their bytes, and whether the Network Connection must then be closed.
         """
         parts: list[bytes] = []
         plain: list[int] = []
@@ -152,9 +158,14 @@ class SessionReceiver:
             code = one.reason_code()
             if code is None:
                 break
-            if code >= 0x80 and self.version == 4:
-                must_close = True
-                break
+            if code >= 0x80:
+                if self.version == 5:
+                    code = NOT_NOW.get(code, code)
+                elif closes_at_refusal or code in NOT_NOW:
+                    must_close = True
+                    break
+                else:
+                    code = ReasonCode.SUCCESS  # dropped; its PUBREL is answered as that of any other
             self._unanswered.popleft()
             self._unanswered_qos_2.discard(one.packet_id)
             if one.qos == 1 or code >= 0x80:

@@ -24,7 +24,7 @@ from fanout.link.model.events import (
 )
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.forwarding import BUSY, NOT_TAKEN, UNAVAILABLE
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.snapshot.audit import RETRY_S
 from fanout.link.snapshot.capability_check import SERVER_FENCE
@@ -1515,10 +1515,7 @@ def test_forwarding_respects_the_receive_maximum_and_keeps_room_for_heartbeats()
         assert isinstance(
             pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now), int
         )
-    assert (
-        pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now)
-        is ReasonCode.QUOTA_EXCEEDED
-    )
+    assert pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is BUSY
     pair.pump()
     assert len(pair.primary.published) == published + 16
     pair.wait(6)
@@ -1540,10 +1537,10 @@ def test_a_message_that_the_primary_does_not_take_is_refused() -> None:
     def forward(message: OutgoingMessage) -> int | ReasonCode:
         return pair.session.forward(message, now_ns=pair.now_ns, now=pair.now)
 
-    assert forward(OutgoingMessage(b"plant/0", b"x" * 1000)) is UNAVAILABLE
-    assert forward(OutgoingMessage(b"plant/0", b"x", retain=True)) is UNAVAILABLE
+    assert forward(OutgoingMessage(b"plant/0", b"x" * 1000)) is NOT_TAKEN
+    assert forward(OutgoingMessage(b"plant/0", b"x", retain=True)) is NOT_TAKEN
     largest = 1000 - len(OutgoingMessage(b"plant/0", b"").encode(1, version=5)) - 1  # one more byte says how long it is
-    assert forward(OutgoingMessage(b"plant/0", b"x" * (largest + 1))) is UNAVAILABLE
+    assert forward(OutgoingMessage(b"plant/0", b"x" * (largest + 1))) is NOT_TAKEN
     published = len(pair.primary.published)
     forward(OutgoingMessage(b"plant/0", b"x" * largest, qos=2))
     pair.pump()
@@ -1569,7 +1566,7 @@ def test_a_primary_with_maximum_qos_0_gets_no_control_messages() -> None:
     pair.go_live()
     assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
     assert pair.primary.published == []
-    assert pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
+    assert pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is NOT_TAKEN
 
 
 def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:

@@ -9,9 +9,11 @@ from asyncio.trsock import TransportSocket
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 
 import pytest
+from structlog.testing import capture_logs
 
 from fanout.mqtt.packet_bodies import TOPIC_FILTERS_MAX
 from fanout.mqtt.packets import (
+    Ack,
     Auth,
     Connack,
     Connect,
@@ -132,8 +134,61 @@ async def test_refused_message_is_told_in_mqtt_5(node: NodeInMemory) -> None:
         await client.expect_ack(PacketType.PUBCOMP, second, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
 
 
-async def test_refused_message_closes_mqtt_311(node: NodeInMemory) -> None:
-    """MQTT 3.1.1 has no refusal: QoS 0 is dropped, QoS 1 and 2 close; nothing is acknowledged [MQTT-3.3.5-2]."""
+async def test_refused_message_is_acknowledged_in_mqtt_311(node: NodeInMemory) -> None:
+    """MQTT 3.1.1 has no refusal: the message is dropped, acknowledged as any other, counted and named."""
+    node.verdicts[b"no"] = lambda: ReasonCode.NOT_AUTHORIZED
+    with capture_logs() as lines:
+        async with await RawClient.connect(node.port, "old", version=4) as client:
+            await client.subscribe(b"#", qos=0)
+            client.publish(b"no/0", b"0")
+            first, second = client.publish(b"no/\n1", b"1", qos=1), client.publish(b"no/2", b"2", qos=2)
+            await client.expect_ack(PacketType.PUBACK, first)
+            await client.expect_ack(PacketType.PUBREC, second)
+            client.publish(b"no/2", b"2", qos=2, packet_id=second)  # a duplicate until it is released
+            await client.expect_ack(PacketType.PUBREC, second)
+            client.send(Ack(PacketType.PUBREL, second))
+            await client.expect_ack(PacketType.PUBCOMP, second)
+            client.publish(b"yes", b"3")
+            assert [one.topic for one in await client.messages_until_ping()] == [b"yes"]
+    assert node.server.stats().dropped_total["refused"] == 3
+    assert node.server.stats().unknown_releases_total == 0
+    named = [line for line in lines if line["event"] == "publish_refused"]
+    assert [(line["topic"], line["qos"]) for line in named] == [("no/0", 0), ("no/\n1", 1), ("no/2", 2)]
+    assert {(line["client_id"], line["reason"]) for line in named} == {("old", "Not authorized (0x87)")}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_message_that_may_be_accepted_later_closes_mqtt_311(node: NodeInMemory, qos: int) -> None:
+    """The client keeps it and sends it again; MQTT 5 has a Reason Code for that."""
+    node.verdicts[b"later"] = lambda: ReasonCode.SERVER_UNAVAILABLE
+    node.verdicts[b"busy"] = lambda: ReasonCode.SERVER_BUSY
+    for topic, code in ((b"later", 0x83), (b"busy", 0x97)):
+        async with await RawClient.connect(node.port, version=4) as client:
+            client.publish(topic, b"1", qos=qos)
+            await client.expect_end()
+        async with await RawClient.connect(node.port) as client:
+            packet_id = client.publish(topic, b"1", qos=qos)
+            await client.expect_ack(PacketType.PUBACK if qos == 1 else PacketType.PUBREC, packet_id, code)
+
+
+async def test_message_beyond_a_limit_is_refused_alone_in_mqtt_311(start_node: StartNode) -> None:
+    """A client that does not know Maximum QoS is not closed for each attempt."""
+    node = await start_node(qos_max=1)
+    async with await RawClient.connect(node.port, version=4) as client:
+        await client.subscribe(b"#", qos=0)
+        await client.expect_ack(PacketType.PUBREC, client.publish(b"t", b"2", qos=2))
+        client.publish(b"t", b"1", qos=0)
+        assert [one.payload for one in await client.messages_until_ping()] == [b"1"]
+    assert node.server.stats().dropped_total["refused"] == 1
+    node = await start_node(qos_max=1, refused_publish="close")
+    async with await RawClient.connect(node.port, version=4) as client:
+        client.publish(b"t", b"2", qos=2)
+        await client.expect_end()
+
+
+async def test_refused_message_closes_mqtt_311_if_so_configured(start_node: StartNode) -> None:
+    """QoS 0 is dropped, QoS 1 and 2 close; nothing is acknowledged [MQTT-3.3.5-2]."""
+    node = await start_node(refused_publish="close")
     node.verdicts[b"no"] = lambda: ReasonCode.NOT_AUTHORIZED
     for qos in (1, 2):
         async with await RawClient.connect(node.port, version=4) as client:

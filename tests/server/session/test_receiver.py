@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fanout.mqtt.decoder import AckRun, Decoder, PublishRow
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
@@ -152,13 +154,14 @@ def test_qos_above_the_maximum_is_a_fault() -> None:
     assert fault.reason_code is ReasonCode.QOS_NOT_SUPPORTED
 
 
-def test_refusal_cannot_be_said_in_mqtt_311() -> None:
+@pytest.mark.parametrize(("verdict", "closes"), [(NO, True), (ReasonCode.SERVER_UNAVAILABLE, False)])
+def test_refusal_cannot_be_said_in_mqtt_311(verdict: ReasonCode, closes: bool) -> None:
     """The answers before it are given; then the connection must be closed."""
     receiver = SessionReceiver(version=4, counters=Counters())
     rows = [row(1), row(2)]
     accept(receiver, *rows)
-    receiver.note_verdicts(rows, [OK, NO])
-    data, must_close = receiver.take_acks()
+    receiver.note_verdicts(rows, [OK, verdict])
+    data, must_close = receiver.take_acks(closes_at_refusal=closes)
     assert acks(data, 4) == [(PacketType.PUBACK, 1, 0)]
     assert must_close
 
