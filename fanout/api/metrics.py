@@ -70,6 +70,8 @@ _LABELS = {
     "closed_total": "reason",
     "ask_failures_total": "reason",
     "session_calls_total": "kind",
+    "skipped_total": "reason",
+    "tolerated_total": "deviation",
 }
 """The label of each field that has several figures, with a name for each."""
 _NOT_FIGURES = frozenset({"epoch", "number"})

@@ -58,6 +58,7 @@ __all__ = [
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
+    "SkippedDetail",
     "UnconfirmedDocument",
     "WorkerStatus",
     "utc_from_ns",
@@ -158,6 +159,11 @@ class LinkReadiness(_Document):
         "values that were complete.",
     )
     evidence: Evidence
+    not_held_topics: NonNegativeInt = Field(
+        default=0,
+        description="Topics known to exist at the primary and not held: their newest message cannot be replicated.",
+    )
+    not_held_reason: str | None = Field(default=None, description="Why these are not held; null without any.")
     selectors: tuple[SelectorReadiness, ...]
 
 
@@ -362,6 +368,15 @@ class UnconfirmedDocument(_Document):
     next: str | None = Field(description="Value of `after` for the next page; null when there is none.")
 
 
+class SkippedDetail(_Document):
+    """A message that was skipped, because it cannot be replicated."""
+
+    at: AwareDatetime
+    topic: str = Field(description="Its topic, escaped and cut; empty for unknown.")
+    reason: str = Field(description="Why it was skipped, as in `skipped_total`.")
+    detail: str = Field(description="What exactly was wrong; empty when the reason says it.")
+
+
 class LinkDetail(LinkReadiness):
     """One link, in full."""
 
@@ -439,6 +454,13 @@ class LinkDetail(LinkReadiness):
     )
     missing_pending: NonNegativeInt = Field(
         default=0, description="Filters of clients that wait to be looked for, and announced if nothing matches them."
+    )
+    skipped_total: dict[str, NonNegativeInt] = Field(
+        default_factory=dict, description="Messages skipped because they cannot be replicated, by reason."
+    )
+    skipped_newest: tuple[SkippedDetail, ...] = Field(default=(), description="The newest of them, the newest first.")
+    tolerated_total: dict[str, NonNegativeInt] = Field(
+        default_factory=dict, description="Breaches of MQTT by the primary that cost no message, by kind."
     )
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."

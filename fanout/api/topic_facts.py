@@ -73,6 +73,9 @@ class TopicLink(_Document):
     limit: str | None = Field(
         default=None, description="Key of the limit that keeps the newest value out; null for none that is known."
     )
+    skipped: str | None = Field(
+        default=None, description="Why the newest retained message cannot be replicated; null for none that is known."
+    )
     unconfirmed: bool = Field(
         default=False,
         description="Whether the newest comparison with the primary did not bring the topic, and its value was kept.",

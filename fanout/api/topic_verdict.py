@@ -110,6 +110,12 @@ def _refused(facts: TopicFacts, link: TopicLink) -> Finding | None:
             text=f"the limit {link.limit} keeps the value of {topic} out of this node",
             hint=f"Raise {link.limit} in the configuration, or narrow the selectors",
         )
+    if link.skipped is not None and facts.value is None:
+        return Finding(
+            kind="refused",
+            text=f"the message of {topic} at the primary cannot be replicated: {link.skipped}",
+            hint="Publish a message there that fits, or exclude the topic from the selector",
+        )
     if answer.outcome != "value":
         return None
     assert answer.value is not None

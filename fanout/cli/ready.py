@@ -118,6 +118,11 @@ def _verdict(readiness: Readiness) -> list[RenderableType]:
     return [
         styled(f"{readiness.node} ({readiness.role}) is ", answer),
         *(Padding(reason, (0, 0, 0, 2)) for reason in readiness.reasons),
+        *(
+            Padding(f"link {link.name}: {link.not_held_reason}", (0, 0, 0, 2))
+            for link in readiness.links
+            if link.not_held_reason is not None
+        ),
     ]
 
 

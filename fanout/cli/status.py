@@ -117,6 +117,7 @@ def _links_table(node: NodeStatus) -> Table:
     return table
 
 
+_SKIPPED_SHOWN = 5
 _NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag", "items")
 
 
@@ -163,6 +164,14 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         unfit = [f"{reason} {as_count(count)}" for reason, count in sorted(selector.unfit_total.items())]
         if unfit:
             yield "left out", f"of {selector.filter}: {', '.join(unfit)}"
+    if link.not_held_reason is not None:
+        yield "not held", link.not_held_reason
+    if skipped := _by_kind(link.skipped_total):
+        yield "skipped", skipped
+    for one in link.skipped_newest[:_SKIPPED_SHOWN]:
+        yield "", f"{one.at:%H:%M:%S} UTC {one.topic or 'no topic'}: {one.detail or one.reason}"
+    if breaches := _by_kind(link.tolerated_total):
+        yield "breaches", breaches
     if had:
         yield "troubles", ", ".join(had)
     if link.last_error is not None:
@@ -172,6 +181,12 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
             yield "", f"at {link.last_error_at:%Y-%m-%d %H:%M:%S} UTC{over}"
         if link.hint is not None and not link.last_error_over:
             yield "", link.hint
+
+
+def _by_kind(counts: dict[str, int]) -> str:
+    from fanout.cli.output.quantities import as_count
+
+    return ", ".join(f"{kind} {as_count(count)}" for kind, count in counts.items() if count)
 
 
 def _audit_figures(audit: AuditDetail) -> str:

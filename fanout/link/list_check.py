@@ -103,11 +103,11 @@ class ListCheck:
                 topic = topics.pop()  # freed bit by bit, not all at once
                 if selector.matches(topic) and not topic.startswith(control):
                     listed += 1
-                    missing += prefix + topic not in values
+                    missing += prefix + topic not in values and not replica.refused.skip_reason(prefix + topic)
             if not topics:
                 break
             await asyncio.sleep(0)
-        held = replica.count(index)
+        held = replica.count(index) + replica.refused.skipped_count(index)
         self.why = ""
         if missing or listed != held:
             self.why = f"the primary lists {listed} retained messages for {selector.filter}, {held} are here"

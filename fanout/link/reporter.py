@@ -37,10 +37,12 @@ from fanout.link.model.events import (
     WentStale,
 )
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.skipped import DeviationTolerated, MessageSkipped, not_held_text
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
 from fanout.link.snapshot.sampling import Sampling
+from fanout.mqtt.breaches import SKIP_TEXTS
 from fanout.peer_text import clean_text
 from fanout.replica.store import Replica
 
@@ -133,6 +135,7 @@ class Reporter:
         lifecycle, packet_router, content = session.lifecycle, session.packet_router, session.pipeline.content
         now = self._clock.monotonic()
         short_by = replica.refused.limits(self._clock.now_ns())
+        not_held = replica.refused.skipped(self._clock.now_ns())
         error = _shortage(short_by) if short_by and self.state is LinkState.LIVE else self._last_error
         selectors = tuple(
             SelectorStatus(
@@ -202,6 +205,14 @@ class Reporter:
             client_certificate_expires_s=self._expiries_s.get("client"),
             primary_certificate_expires_s=self._expiries_s.get("primary"),
             count_difference=(session.count.difference if self._list_check is None else self._list_check.why) or None,
+            skipped_total={reason.value: count for reason, count in session.skipped.totals.items()},
+            skipped_newest=session.skipped.newest,
+            tolerated_total={one.value: count for one, count in session.skipped.tolerated.items()},
+            not_held_topics=sum(count for count, _ in not_held.values()),
+            not_held_reason="; ".join(
+                not_held_text(reason, count, at_least=more) for reason, (count, more) in not_held.items()
+            )
+            or None,
         )
 
     def begin_attempt(self, primary: Address) -> None:
@@ -302,6 +313,15 @@ class Reporter:
                     selectors=[self._config.selectors[index].filter for index in indexes],
                     hint="They had QoS 0 while the link was away; retained values are compared now",
                 )
+            case MessageSkipped(reason, topic, why):
+                self._logger.warning(
+                    "message skipped, it cannot be replicated",
+                    reason=reason.value,
+                    topic=topic,
+                    detail=why or SKIP_TEXTS[reason],
+                )
+            case DeviationTolerated(deviation, why):
+                self._logger.warning("primary breaks MQTT, tolerated", reason=deviation.value, detail=why)
             case SystemTopicsShunned():
                 self._logger.warning("primary closes the connection at $SYS, not asked there any more")
             case WentStale(reason):

@@ -35,6 +35,7 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    SkippedDetail,
     UnconfirmedDocument,
     WorkerStatus,
     utc_from_ns,
@@ -95,7 +96,9 @@ _SERVER_LIMITS: Final = (
 )
 _SAME_FIGURES: Final = tuple(
     name
-    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above", "sampling"}
+    for name in LinkDetail.model_fields.keys()
+    - LinkReadiness.model_fields.keys()
+    - {"paths_above", "sampling", "skipped_newest"}
     if hasattr(LinkStatus, name)
 )
 """Fields of `LinkDetail` that `LinkStatus` has under the same name."""
@@ -408,6 +411,10 @@ class NodeDocuments:
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
             sampling=_sampling_detail(status.sampling),
+            skipped_newest=tuple(
+                SkippedDetail(at=utc_from_ns(one.at_ns), topic=one.topic, reason=one.reason.value, detail=one.detail)
+                for one in status.skipped_newest
+            ),
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -555,6 +562,8 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         topics=status.topics,
         stale_seconds=status.stale_s,
         evidence=status.evidence,
+        not_held_topics=status.not_held_topics,
+        not_held_reason=status.not_held_reason,
         selectors=tuple(
             SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors
         ),

@@ -1,6 +1,8 @@
-"""Refused topics: those whose newest value a limit of the replica keeps out (core).
+"""Refused topics: those whose newest value a limit of the replica keeps out, or cannot be replicated (core).
 
-A topic leaves the count with a value that fits, its removal, its expiry, or a complete pass that did not bring it.
+The first make the replica incomplete. The second, of skipped messages, are known to exist at the primary and are not
+held. A topic leaves the count with a value that fits, its removal, its expiry, or a complete pass that did not bring
+it.
 
 The memory is bounded. Beyond the bound only the limit is noted for the selector, until a complete pass stays within the
 bound.
@@ -17,6 +19,8 @@ __all__ = ["LIMIT_KEYS", "REFUSED_TOPICS_MAX", "LimitKeys", "RefusedTopics"]
 
 REFUSED_TOPICS_MAX: Final = 1024
 """Topics that are remembered by name."""
+_NAME_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of the names that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +51,20 @@ class _Refused(NamedTuple):
     """Position of its selector."""
     pass_number: int
     """The newest pass at the time of its arrival."""
+    is_skipped: bool
+    """Whether the message cannot be replicated; otherwise a limit of the replica keeps it out."""
 
 
 class RefusedTopics:
-    """The topics of one replica that a limit keeps out."""
+    """The topics of one replica whose newest value is kept out."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._topics: dict[bytes, _Refused] = {}
-        self._beyond: dict[int, tuple[int, str]] = {}
-        """For each selector with topics beyond the bound: the pass in which the last one came, and its limit."""
+        self._name_bytes = 0
+        self._beyond: dict[tuple[int, str], tuple[int, bool]] = {}
+        """For each selector and limit of topics beyond the bound: the pass in which the last one came, and whether the
+        limit is a reason to skip."""
         self._pass_number = 0
         self._settles = False
         """Whether topics that the newest pass did not bring are forgotten once it is complete."""
@@ -65,22 +73,53 @@ class RefusedTopics:
         """Tell whether there may be any; some may have expired."""
         return bool(self._topics or self._beyond)
 
+    def __len__(self) -> int:
+        """Return the number of topics remembered by name."""
+        return len(self._topics)
+
     def limits(self, now_ns: int) -> tuple[str, ...]:
-        """Return the keys of the limits that keep topics out now, sorted.
+        """Return the keys of the limits of the replica that keep topics out now, sorted.
 
         Args:
             now_ns: Unix time in nanoseconds; topics that have expired by then do not count.
         """
         if not self:
             return ()
-        gone = [topic for topic, one in list(self._topics.items()) if one.expires_ns and one.expires_ns <= now_ns]
-        for topic in gone:
-            del self._topics[topic]
-        limits = {one.limit for one in self._topics.values()} | {limit for _, limit in self._beyond.values()}
+        self._expire(now_ns)
+        limits = {one.limit for one in self._topics.values() if not one.is_skipped}
+        limits |= {limit for (_, limit), (_, is_skipped) in self._beyond.items() if not is_skipped}
         return tuple(sorted(limits))
 
+    def skipped(self, now_ns: int) -> dict[str, tuple[int, bool]]:
+        """Return how many topics are not held because their newest message was skipped.
+
+        Args:
+            now_ns: Unix time in nanoseconds; topics that have expired by then do not count.
+
+        Returns:
+            For each reason the number of topics known by name, and whether there are more.
+        """
+        if not self:
+            return {}
+        self._expire(now_ns)
+        more = {limit for (_, limit), (_, is_skipped) in self._beyond.items() if is_skipped}
+        counts = dict.fromkeys(more, 0)
+        for one in self._topics.values():
+            if one.is_skipped:
+                counts[one.limit] = counts.get(one.limit, 0) + 1
+        return {limit: (max(1, count), limit in more) for limit, count in sorted(counts.items())}
+
+    def skip_reason(self, topic: bytes) -> str | None:
+        """Return why the newest retained message of a topic is skipped; None when that is not known."""
+        one = self._topics.get(topic)
+        return one.limit if one is not None and one.is_skipped else None
+
+    def skipped_count(self, index: int) -> int:
+        """Return the number of topics of a selector, known by name, whose newest retained message is skipped."""
+        return sum(1 for one in self._topics.values() if one.is_skipped and one.selector == index)
+
     def limit_of(self, topic: bytes, *, index: int) -> str | None:
-        """Return the key of the limit that keeps a topic out, or may do so; None for none.
+        """Return the key of the limit that keeps a topic out, or the reason to skip it, or may do so; None for none.
 
         Args:
             topic: The topic.
@@ -89,7 +128,7 @@ class RefusedTopics:
         one = self._topics.get(topic)
         if one is not None:
             return one.limit
-        return self._beyond[index][1] if index in self._beyond else None
+        return next((limit for at, limit in self._beyond if at == index), None)
 
     def knows(self, update: Update) -> bool:
         """Tell whether exactly this content is kept out of its topic."""
@@ -104,15 +143,23 @@ class RefusedTopics:
             limit: The key of the limit.
             index: Position of the topic's selector.
         """
-        topic = update[TOPIC]
-        if topic in self._topics or len(self._topics) < REFUSED_TOPICS_MAX:
-            self._topics[topic] = _Refused(limit, update[DIGEST], update[EXPIRES_NS], index, self._pass_number)
-        else:
-            self._beyond[index] = (self._pass_number, limit)
+        one = _Refused(limit, update[DIGEST], update[EXPIRES_NS], index, self._pass_number, False)
+        self._add(update[TOPIC], one)
+
+    def skip(self, topic: bytes, *, reason: str, index: int) -> None:
+        """Note that the newest retained message of a topic is skipped.
+
+        Args:
+            topic: The local name, maybe longer than a Topic Name may be.
+            reason: Why it is skipped.
+            index: Position of the topic's selector.
+        """
+        self._add(topic, _Refused(reason, 0, 0, index, self._pass_number, True))
 
     def discard(self, topic: bytes) -> None:
         """Note that the newest value of a topic is held, or that it has none."""
-        self._topics.pop(topic, None)
+        if self._topics.pop(topic, None) is not None:
+            self._name_bytes -= len(topic)
 
     def begin_pass(self, *, goes_on: bool) -> None:
         """Note that a pass over a selector's retained set begins.
@@ -132,13 +179,25 @@ class RefusedTopics:
         if not self._settles:
             return
         number = self._pass_number
-        gone = [topic for topic, one in self._topics.items() if one.selector == index and one.pass_number < number]
-        for topic in gone:
-            del self._topics[topic]
-        if index in self._beyond and self._beyond[index][0] < number:
-            del self._beyond[index]
+        for topic in [name for name, one in self._topics.items() if one.selector == index and one.pass_number < number]:
+            self.discard(topic)
+        for beyond in [one for one, (last, _) in self._beyond.items() if one[0] == index and last < number]:
+            del self._beyond[beyond]
 
     def clear(self) -> None:
         """Forget all topics."""
         self._topics.clear()
+        self._name_bytes = 0
         self._beyond.clear()
+
+    def _add(self, topic: bytes, one: _Refused) -> None:
+        if topic not in self._topics:
+            if len(self._topics) >= REFUSED_TOPICS_MAX or self._name_bytes + len(topic) > _NAME_BYTES_MAX:
+                self._beyond[one.selector, one.limit] = one.pass_number, one.is_skipped
+                return
+            self._name_bytes += len(topic)
+        self._topics[topic] = one
+
+    def _expire(self, now_ns: int) -> None:
+        for topic in [name for name, one in self._topics.items() if one.expires_ns and one.expires_ns <= now_ns]:
+            self.discard(topic)

@@ -42,6 +42,7 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    SkippedDetail,
     UnconfirmedDocument,
     WorkerStatus,
 )
@@ -87,6 +88,13 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         refused_total=0,
         received_total=topics + 1234,
         outside_total=7,
+        skipped_total={"packet_too_large": 6},
+        skipped_newest=(
+            SkippedDetail(at=SINCE, topic="plant/film", reason="packet_too_large", detail="17,000,000 bytes"),
+        ),
+        tolerated_total={"flags": 8},
+        not_held_topics=1,
+        not_held_reason="1 topic is not held: larger than packet_bytes_max",
         overtaken_total=9,
         unconfirmed=0,
         counted_outside=53,
@@ -156,6 +164,7 @@ class StandInNode:
         self.role: Role = role
         self.links = links
         self.reasons: tuple[str, ...] = ()
+        self.not_held_reason: str | None = None
         self.unconfirmed_topics = 5
         self.digest = "00000000000000aa"
         self.answer: PrimaryAnswer | None = None
@@ -381,6 +390,7 @@ class StandInNode:
                     topics=link.topics,
                     stale_seconds=link.stale_seconds,
                     evidence=link.evidence,
+                    not_held_reason=self.not_held_reason,
                     selectors=tuple(
                         SelectorReadiness(
                             filter=one.filter,

@@ -42,6 +42,8 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "topics": 200_000,
                 "stale_seconds": 0.0,
                 "evidence": "marker",
+                "not_held_topics": 0,
+                "not_held_reason": None,
                 "selectors": [
                     {
                         "filter": "plant/#",

@@ -212,3 +212,16 @@ def test_wait_ready_raises_when_unreachable_to_the_end() -> None:
     client = ScriptedClient(syncing_node().readiness(), NodeUnreachable("nothing listens"))
     with pytest.raises(NodeUnreachable, match="nothing listens"):
         wait(client, timeout_s=2)
+
+
+def test_ready_says_which_topics_are_not_held() -> None:
+    """A ready node tells what it lacks all the same, and the exit code says ready."""
+    node = ready_node()
+    node.not_held_reason = "1 topic is not held: larger than packet_bytes_max"
+    with serving(node) as url:
+        answer = run_fanout("ready", url)
+    assert answer.returncode == 0
+    assert answer.stdout.splitlines()[:2] == [
+        "edge-1 (secondary) is ready",
+        "  link plant: 1 topic is not held: larger than packet_bytes_max",
+    ]

@@ -31,11 +31,19 @@ primary   mqtt://127.0.0.1:1883
 snapshot  321 topics in 1.9 s
 samples   480 topics asked by name, 7 differed
 left out  of office/#: content 21
+not held  1 topic is not held: larger than packet_bytes_max
+skipped   packet_too_large 6
+          08:00:00 UTC plant/film: 17,000,000 bytes
+breaches  flags 8
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 link      plant
 primary   mqtt://127.0.0.1:1883
 samples   480 topics asked by name, 7 differed
+not held  1 topic is not held: larger than packet_bytes_max
+skipped   packet_too_large 6
+          08:00:00 UTC plant/film: 17,000,000 bytes
+breaches  flags 8
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 clients    12 connected, 14 sessions

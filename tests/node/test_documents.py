@@ -332,6 +332,8 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "topics": 2,
         "stale_seconds": None,
         "evidence": "marker",
+        "not_held_topics": 0,
+        "not_held_reason": None,
         "selectors": [
             {"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker", "maybe_unreadable": False}
         ],

@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from fanout.chain.stamp import StampReader
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.topics import MAX
 from fanout.replica.store import Replica
 from fanout.replica.update import Stamp, Update
 from fanout.selection import Selector
@@ -103,6 +104,18 @@ class Converter:
         """Return the value of a topic at the primary; None for none. Not for the hot path."""
         index = self._find_selector(topic)
         return None if index < 0 else self._replica.view.get(self._prefixes[index] + topic)
+
+    def local_name(self, topic: bytes) -> tuple[int, bytes]:
+        """Return the selector of a topic at the primary and its local name, even one that is too long; -1 for none."""
+        if topic.startswith(self._control_prefix):
+            return -1, topic
+        covers = (index for index, selector in enumerate(self._selectors) if selector.match(topic) is not None)
+        index = next(covers, -1)
+        return index, topic if index < 0 else self._prefixes[index] + topic
+
+    def retains(self, flags: int) -> bool:
+        """Say whether a message with these flags counts as retained."""
+        return self._retain_all or _RETAIN[flags]
 
     def fix_qos(self, index: int, qos: int | None) -> None:
         """Give updates of a selector this QoS, or with None that of their PUBLISH."""
@@ -235,7 +248,10 @@ class Converter:
         return self._inbound.accept(packet_id, 2, bool(flags & 8))
 
     def _find_selector(self, topic: bytes) -> int:
-        """Return the position of the selector of a topic at the primary; -1 when it is outside all."""
+        """Return the position of the selector of a topic at the primary; -1 when it is outside all.
+
+        A topic whose local name would be longer than a Topic Name may be is outside, too. It is never in the cache.
+        """
         if topic.startswith(self._control_prefix):
             return -1
         selectors = self._selectors
@@ -245,6 +261,8 @@ class Converter:
             if index < 0:
                 return -1
             self._last_index = index
+        if len(self._prefixes[index]) + len(topic) > MAX:
+            return -1
         self._remember(topic, index)
         return index
 

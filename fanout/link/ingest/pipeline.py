@@ -18,6 +18,7 @@ from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
 from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
 from fanout.link.model.events import Applied, MarkerPassed
+from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks
@@ -82,6 +83,7 @@ class IngestPipeline:
             else None
         )
         self._replica = replica
+        self._selectors = config.selectors
         self._stamps = stamps if config.stamp_updates else None
         self._publishers_stamp = config.publisher_stamps
         self._stamps_itself = False
@@ -226,6 +228,21 @@ class IngestPipeline:
     def release(self, packet_id: int) -> bool:
         """Note PUBREL, and return whether its Packet Identifier is known."""
         return self._inbound.release(packet_id)
+
+    def keep_out(self, index: int, topic: bytes, payload: bytes, flags: int, *, reason: SkipReason) -> None:
+        """Note that a message of a selected topic, which is not held, is skipped: if retained, the topic is not held.
+
+        Args:
+            index: Position of its selector.
+            topic: The local name.
+            payload: Its payload; with RETAIN an empty one removes the topic.
+            flags: Its flags.
+            reason: Why it is skipped.
+        """
+        if not payload:
+            self._replica.refused.discard(topic)
+        elif self.converter.retains(flags) and not self._selectors[index].live_only:
+            self._replica.refused.skip(topic, reason=reason, index=index)
 
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""

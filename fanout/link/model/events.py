@@ -13,6 +13,7 @@ from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.errors import FanoutError
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.skipped import DeviationTolerated, MessageSkipped
 from fanout.link.model.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes
@@ -251,6 +252,8 @@ Event: TypeAlias = (
     | MemberUnheard
     | QosLowered
     | CountDiffers
+    | DeviationTolerated
+    | MessageSkipped
     | ResumedAtQos0
     | SessionSeen
     | SystemTopicsShunned

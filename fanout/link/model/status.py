@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypedDict, Unpack
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.sampling_totals import SamplingTotals
+from fanout.link.model.skipped import MessageSkipped
 from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
@@ -177,6 +178,16 @@ class LinkStatus:
     """Whether the link has been live since that error."""
     stalls_total: int
     """Stalls of the live link."""
+    skipped_total: Mapping[str, int] = field(default_factory=dict)
+    """Messages that cannot be replicated, by `SkipReason`."""
+    skipped_newest: tuple[MessageSkipped, ...] = ()
+    """The newest of them, the newest first."""
+    tolerated_total: Mapping[str, int] = field(default_factory=dict)
+    """Breaches of the specification by the primary that cost no message, by `Deviation`."""
+    not_held_topics: int = 0
+    """Topics that are known to exist at the primary and are not held, because their newest message was skipped."""
+    not_held_reason: str | None = None
+    """Why these are not held, for an operator; None without any."""
 
     @property
     def shown_state(self) -> str:

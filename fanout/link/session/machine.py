@@ -47,6 +47,7 @@ class LinkSession:
         count: Comparison with the primary's count of retained messages.
         peer: The primary at the other end.
         pipeline: Path of its messages into the replica.
+        skipped: Messages that cannot be replicated.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class LinkSession:
         self.count = context.count
         self.peer = context.peer
         self.pipeline = context.pipeline
+        self.skipped = context.skipped
         self.lifecycle = SessionLifecycle(context, seed=nonce, piece_topics=piece_topics)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._sender)

@@ -37,6 +37,7 @@ from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
 from fanout.link.snapshot.sys_count import CountState
+from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
@@ -91,6 +92,7 @@ class PacketRouter:
         self._control = context.control
         self._peer = context.peer
         self._count = context.count
+        self._skipped = context.skipped
         self._lifecycle = lifecycle
         self._forwarding = forwarding
         self._keep_alive = keep_alive
@@ -223,7 +225,11 @@ class PacketRouter:
         topic, payload, flags, *_ = row
         replica = self._replica
         system = self._count.receive(
-            topic, payload, retain=bool(flags & RETAIN), held=len(replica), unconfirmed=len(replica.unconfirmed)
+            topic,
+            payload,
+            retain=bool(flags & RETAIN),
+            held=len(replica) + len(replica.refused),  # the primary counts topics that are kept out here, too
+            unconfirmed=len(replica.unconfirmed),
         )
         if topic in self._cuts.topics:
             self._cuts.hear(row, now=lifecycle.now)
@@ -248,7 +254,16 @@ class PacketRouter:
         elif topic in self._cuts.topics:
             pass  # a heartbeat of another member, whose place was taken already
         else:
-            self.outside_total += 1
+            index, local = self._pipeline.converter.local_name(topic)
+            if index < 0:
+                self.outside_total += 1
+            else:
+                self._pipeline.keep_out(index, local, payload, flags, reason=SkipReason.TOPIC_TOO_LONG)
+                self._skip(SkipReason.TOPIC_TOO_LONG, local)
+
+    def _skip(self, reason: SkipReason, topic: bytes, detail: str = "") -> None:
+        lifecycle = self._lifecycle
+        lifecycle.emit(self._skipped.note(reason, topic, now_ns=lifecycle.now_ns, detail=detail))
 
     def _on_control_returned(self, payload: bytes, *, qos: int) -> None:
         lifecycle, lost = self._lifecycle, self._control.dropped

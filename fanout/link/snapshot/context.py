@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
 from fanout.link.ingest.pipeline import IngestPipeline
+from fanout.link.model.skipped import SkippedMessages
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.peer import RemotePeer
 from fanout.link.protocol.sender import PacketSender
@@ -34,6 +35,8 @@ class LinkContext:
     """The primary, as far as it is known."""
     count: SysCount
     """Comparison with the primary's count of retained messages."""
+    skipped: SkippedMessages
+    """Messages that cannot be replicated."""
 
     @classmethod
     def make(
@@ -60,4 +63,5 @@ class LinkContext:
             control=control,
             peer=RemotePeer(config, node_id=node_id, sender=sender),
             count=SysCount(config.selectors, control_prefix=control.prefix, sender=sender),
+            skipped=SkippedMessages(),
         )

@@ -136,6 +136,7 @@ class TopicExplainer:
         log = self._config.log
         status, now_ns = link.status(), self._clock.now_ns()
         last = status.audits.last
+        skipped = replica.refused.skip_reason(topic.encode())
         return TopicFacts(
             node=self._config.node.id,
             topic=topic,
@@ -152,7 +153,8 @@ class TopicExplainer:
                 reason=self._reason_against(status),
                 audited=utc_from_ns(status.audits.last_ended_ns) if last is not None and not last.failure else None,
                 retained=not selector.live_only,
-                limit=replica.refused.limit_of(topic.encode(), index=index),
+                limit=None if skipped else replica.refused.limit_of(topic.encode(), index=index),
+                skipped=skipped,
                 unconfirmed=topic.encode() in replica.unconfirmed,
             ),
             value=_value(held),
