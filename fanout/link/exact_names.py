@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from fanout.config import Address, LinkConfig
-from fanout.errors import LinkLost
+from fanout.errors import FanoutError, LinkLost, ProtocolError
 from fanout.link.model.evidence import Order
-from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer, NameRequest
+from fanout.link.protocol.name_request import CHUNK_NAMES, NAMES_MAX, NamedAnswer, NameRequest
 from fanout.link.short_connection import short_connection
 from fanout.mqtt.decoder import Item
 
@@ -33,9 +33,12 @@ async def ask_by_name(
     username: str | None = None,
     password: bytes | None = None,
     clean_start: bool = True,
+    chunk_names: int = CHUNK_NAMES,
     deadline_s: float,
 ) -> NamedAnswer:
     """Return the retained messages that a primary sends for exact Topic Names.
+
+    A primary may end the connection at a SUBSCRIBE with many names; then it is asked again with fewer at a time.
 
     Args:
         address: Address of the primary.
@@ -48,6 +51,7 @@ async def ask_by_name(
         username: User Name in place of the link's; None for the link's, with its password.
         password: Password of `username`; None for none.
         clean_start: See `fanout.link.short_connection.short_connection`.
+        chunk_names: Largest number of names in one SUBSCRIBE, as an earlier answer has it.
         deadline_s: Seconds that the whole request may take.
 
     Raises:
@@ -56,10 +60,12 @@ async def ask_by_name(
         ValueError: There are too many topics, or one of them cannot be requested.
     """
     loop = asyncio.get_running_loop()
-    try:
-        async with (
-            asyncio.timeout(deadline_s),
-            short_connection(
+
+    async def ask(chunk_names: int, *, clean_start: bool) -> NamedAnswer | int:
+        """Return the answer on one connection, or how many names to request at a time on the next one."""
+        request: NameRequest | None = None
+        try:
+            async with short_connection(
                 address,
                 config,
                 node_id=node_id,
@@ -67,25 +73,42 @@ async def ask_by_name(
                 username=username,
                 password=password,
                 clean_start=clean_start,
-            ) as connection,
-        ):
-            request = NameRequest(
-                topics, sender=connection.sender, fence=fence, order=order, quiet_s=config.snapshot_quiet_s
-            )
+            ) as connection:
+                request = NameRequest(
+                    topics,
+                    sender=connection.sender,
+                    fence=fence,
+                    order=order,
+                    quiet_s=config.snapshot_quiet_s,
+                    chunk_names=chunk_names,
+                )
+                asked = request
 
-            def receive(item: Item) -> None:
-                request.receive(item, loop.time())
-                connection.write()
+                def receive(item: Item) -> None:
+                    asked.receive(item, loop.time())
+                    connection.write()
 
-            connection.on_item = receive
-            request.begin(loop.time())
-            connection.write()
-            while not request.done:
-                deadline = request.deadline
-                await connection.wait_read(seconds=None if deadline == _NEVER else deadline - loop.time())
-                request.tick(loop.time())
+                connection.on_item = receive
+                asked.begin(loop.time())
                 connection.write()
-            return request.answer()
+                while not asked.done:
+                    deadline = asked.deadline
+                    await connection.wait_read(seconds=None if deadline == _NEVER else deadline - loop.time())
+                    asked.tick(loop.time())
+                    connection.write()
+                return asked.answer()
+        except FanoutError as error:
+            smaller = None if request is None or isinstance(error, ProtocolError) else request.smaller_chunk
+            if smaller is None:
+                raise
+            return smaller
+
+    try:
+        async with asyncio.timeout(deadline_s):
+            while isinstance(answer := await ask(chunk_names, clean_start=clean_start), int):
+                chunk_names = answer
+                clean_start = True  # the session that the ended connection may have left is not the link's
+            return answer
     except TimeoutError as error:
         raise LinkLost(
             f"the primary did not send retained messages by name within {deadline_s:g} s",

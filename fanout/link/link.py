@@ -40,6 +40,7 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
 from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
+from fanout.link.protocol.name_request import CHUNK_NAMES
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.reporter import Reporter
 from fanout.link.sample_watch import SampleWatch
@@ -137,6 +138,8 @@ class Link:
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._asking = asyncio.Lock()
         """Held during a request by name: all have one Client Identifier, so a second would take over the first."""
+        self._chunk_names = CHUNK_NAMES
+        """Number of names in a SUBSCRIBE that the primary is known to take."""
         self._is_apart = False
         """Whether a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
@@ -447,9 +450,11 @@ class Link:
                 username=username,
                 password=password,
                 clean_start=self._is_apart,
+                chunk_names=self._chunk_names,
                 deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
             )
             self._is_apart = True
+            self._chunk_names = answer.chunk_names
         return answer
 
     @property

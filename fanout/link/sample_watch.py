@@ -16,8 +16,10 @@ from fanout.link.exact_names import NamedAnswer
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock
+from fanout.link.protocol.handshake import reason_text
 from fanout.link.session.machine import LinkSession
 from fanout.link.snapshot.sampling import Drawn, Sampling, Verdict
+from fanout.peer_text import clean_text
 
 __all__ = ["SampleWatch"]
 
@@ -68,6 +70,8 @@ class SampleWatch:
         self._heartbeat_came = asyncio.Event()
         self._asked_s = -_NEVER
         """When the newest request began, monotonic seconds."""
+        self._refusals_told: set[int] = set()
+        """Reason Codes of refusals that were logged."""
         self._failure_told = ""
         """The failure that was logged last; empty when the newest sample did not fail."""
 
@@ -107,6 +111,7 @@ class SampleWatch:
             self._failure_told = ""
             self._logger.info("primary answers requests by name again")
         doubtful = sampling.compare(drawn, answer, now_ns=clock.now_ns(), took_s=clock.monotonic() - began_s)
+        self._tell_unasked()
         if doubtful:
             settled = await self._settle()
             lifecycle = self._session.lifecycle
@@ -160,6 +165,19 @@ class SampleWatch:
             return await self._audit(first)
         except AuditRefused:
             return None
+
+    def _tell_unasked(self) -> None:
+        """Log topics that the primary refuses to be asked for by name, once for each Reason Code."""
+        for topic, code in self.sampling.unasked.items():
+            if code not in self._refusals_told:
+                self._refusals_told.add(code)
+                self._logger.warning(
+                    "primary refuses to be asked for topics by name, they are in no sample",
+                    reason=reason_text(code),
+                    topic=clean_text(topic),
+                    hint="Audits compare them all the same; the primary may limit the levels of a Topic Filter, or the"
+                    " number of subscriptions",
+                )
 
     def _tell(self, verdict: Verdict, drawn: Drawn) -> None:
         indexes = {drawn.indexes[topic] for topic in verdict.missing | verdict.changed}

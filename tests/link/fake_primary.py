@@ -112,6 +112,12 @@ class FakePrimary:
     """Whether a SUBSCRIBE below `$SYS/` ends the connection (`is_closed`)."""
     refuse_filters: tuple[bytes, ...] = ()
     """Topic Filters that SUBACK refuses."""
+    filters_max: int | None = None
+    """Number of Topic Filters that it takes in one SUBSCRIBE; None for any."""
+    at_filters_max: str = "rest"
+    """What SUBACK refuses above that: the "rest", or "all"; or "close" ends the connection."""
+    levels_max: int | None = None
+    """Number of levels of a Topic Filter above which SUBACK refuses it (0x97); None for any."""
     maximum_qos: int = 2
     """The highest QoS that SUBACK grants."""
     properties: bytes = b""
@@ -278,6 +284,15 @@ class FakePrimary:
             0x87 if each.topic_filter in self.refuse_filters else min(each.qos, self.maximum_qos)
             for each in packet.subscriptions
         ]
+        if self.filters_max is not None and len(codes) > self.filters_max:
+            if self.at_filters_max == "close":
+                self.is_closed = True
+                return
+            kept = self.filters_max if self.at_filters_max == "rest" else 0
+            codes[kept:] = [0x97] * (len(codes) - kept)
+        if self.levels_max is not None:
+            deep = (each.topic_filter.count(b"/") >= self.levels_max for each in packet.subscriptions)
+            codes = [0x97 if is_deep else code for code, is_deep in zip(codes, deep, strict=True)]
         promises = self.manifest and ASK_FOR_MANIFEST in packet.properties.user_property
         promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if promises else NO_PROPERTIES
         self.send(Suback(packet.packet_id, tuple(codes), promise))

@@ -12,6 +12,7 @@ from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.exact_names import NAMES_MAX, NamedAnswer, ask_by_name
 from fanout.link.model.evidence import Order
 from fanout.link.model.states import LinkState
+from fanout.link.protocol.name_request import CHUNK_NAMES
 from fanout.link.short_connection import CLIENT_ID_BYTES, short_client_id
 from fanout.mqtt.packets import Connack, Pingresp, Suback
 from fanout.mqtt.properties import Properties
@@ -84,6 +85,50 @@ async def test_without_a_known_order_a_name_is_absent_only_after_silence() -> No
         answer = await asked(primary, "plant/1", "plant/2", "plant/none", order=order, fence=fence)
         assert payloads(answer) == {"plant/1": b"one", "plant/2": b"two"}
         assert answer.absent == {"plant/none"}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("at_most", ["rest", "all", "close"])
+@pytest.mark.parametrize("filters", [8, 1])
+async def test_fewer_names_are_asked_for_at_a_primary_that_takes_no_more(
+    filters: int, at_most: str, version: int
+) -> None:
+    """As AWS IoT Core with its 8 filters: no name counts as refused, and the size that works is remembered."""
+    values = {b"plant/%d" % number: b"%d" % number for number in range(60)}
+    primary = FakePrimary(version=version, retained=values, filters_max=filters, at_filters_max=at_most)
+    answer = await asked(primary, *(topic.decode() for topic in values), "plant/none")
+    assert payloads(answer) == {topic.decode(): value for topic, value in values.items()}
+    assert answer.absent == {"plant/none"}
+    assert not answer.refused
+    assert answer.chunk_names == (7 if filters == 8 else 1)
+
+
+async def test_names_that_are_too_deep_are_refused_and_the_others_told() -> None:
+    """They are asked for one by one before that; the size for the others stays."""
+    deep = [f"plant/{number}/a/b/c" for number in range(5)]
+    primary = FakePrimary(retained=TWO_VALUES | {name.encode(): b"x" for name in deep}, levels_max=3)
+    answer = await asked(primary, *deep, "plant/1", "plant/2", "plant/none")
+    assert payloads(answer) == {"plant/1": b"one", "plant/2": b"two"}
+    assert answer.absent == {"plant/none"}
+    assert dict(answer.refused) == dict.fromkeys(deep, 0x97)
+    assert not answer.denied
+    assert answer.chunk_names == CHUNK_NAMES
+
+
+async def test_a_thousand_names_that_are_refused_do_not_make_a_thousand_requests() -> None:
+    """After some that are refused again, and alone, the others are not tried."""
+    primary = FakePrimary(levels_max=1)
+    answer = await asked(primary, *(f"plant/{number}" for number in range(NAMES_MAX)))
+    assert len(answer.refused) == NAMES_MAX
+    assert len(primary.subscribes) < NAMES_MAX / CHUNK_NAMES + 20
+
+
+async def test_a_primary_that_closes_at_a_single_name_is_an_error() -> None:
+    """There is nothing smaller to ask for; each size was tried once."""
+    primary = FakePrimary(filters_max=0, at_filters_max="close")
+    with pytest.raises(LinkLost, match="the primary closed it"):
+        await asked(primary, "plant/1", "plant/2")
+    assert len(primary.connects) == 3
 
 
 async def test_a_fence_that_is_refused_is_not_waited_for() -> None:

@@ -16,6 +16,7 @@ from tests.link.fake_primary import FakePrimary
 from tests.link.fake_server import FakeServer
 from tests.link.harness import Running, config_for, logging_to, running
 
+_UNASKED = "primary refuses to be asked for topics by name, they are in no sample"
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
 
 
@@ -81,6 +82,44 @@ async def test_an_update_that_is_under_way_is_no_difference() -> None:
         assert (sampling.missing_total, sampling.changed_total, sampling.audits_total) == (0, 0, 0)
         assert link.values()["plant/5"] == b"new"
         assert "plant/6" not in link.values()
+
+
+@pytest.mark.parametrize("share", ["some", "all"])
+async def test_topics_that_the_primary_refuses_to_be_asked_for_call_for_no_audit(share: str) -> None:
+    """As those that are deeper than its limit: a warning says so once, and sampling rests if it is every topic."""
+    lines: list[dict[str, object]] = []
+    deep = {b"plant/a/b/c/d/%d" % number: b"old" for number in range(10)}
+    values = deep | (VALUES if share == "some" else {})
+    one, beside = FakePrimary(retained=dict(values)), FakePrimary(retained=dict(values), levels_max=3)
+    async with sampled(one, beside, lines=lines) as (link, _):
+        await link.wait(lambda: link.status.sampling.samples_total >= 4)
+        status = link.status
+        assert (status.sampling.missing_total, status.sampling.audits_total, status.audits.ended_total) == (0, 0, 0)
+        assert status.ready
+        if share == "all":
+            assert status.sampling.topics_total == 0
+            assert status.sampling.off == "the primary refuses to be asked for topics by name: Quota exceeded (0x97)"
+        else:
+            assert status.sampling.off == ""
+            assert status.sampling.topics_total > 0
+    (line,) = [line for line in lines if line["event"] == _UNASKED]
+    assert (line["reason"], str(line["topic"])[:14]) == ("Quota exceeded (0x97)", "plant/a/b/c/d/")
+
+
+async def test_a_primary_that_takes_eight_filters_is_sampled() -> None:
+    """What is missing among the topics is still found."""
+    one = FakePrimary(retained=dict(VALUES))
+    beside = FakePrimary(retained=dict(VALUES), filters_max=8, at_filters_max="close")
+    async with sampled(one, beside, lines=[]) as (link, _):
+        await link.wait(lambda: link.status.sampling.samples_total >= 2)
+        assert (link.status.sampling.failed_total, link.status.sampling.missing_total) == (0, 0)
+        connects = len(beside.connects)
+        samples = link.status.sampling.samples_total
+        await link.wait(lambda: link.status.sampling.samples_total >= samples + 3)
+        assert len(beside.connects) <= connects + 5, "the size that works is remembered"
+        del one.retained[b"plant/3"], beside.retained[b"plant/3"]
+        await link.wait(lambda: link.status.audits.last is not None)
+        assert link.status.sampling.missing_total == 1
 
 
 async def test_while_heartbeats_stay_away_nothing_is_concluded() -> None:

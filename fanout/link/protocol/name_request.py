@@ -4,6 +4,10 @@ It goes over a connection without any other subscription. Names are requested in
 stands behind each, and the fence, if there is one, in the same SUBSCRIBE. Where the primary is known to answer in
 order, a name that did not come before these answers has no retained message. Elsewhere the primary must also be silent
 for a while.
+
+A primary may take only some names in one SUBSCRIBE, or none that are deeper than it allows. Names that it refuses, and
+not for want of a right, are requested again in smaller chunks, then one by one without the fence. Only then they count
+as refused.
 """
 
 from __future__ import annotations
@@ -19,12 +23,18 @@ from fanout.mqtt.decoder import Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Pingresp, Suback
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["CHUNK_NAMES", "NAMES_MAX", "NameRequest", "NamedAnswer"]
+__all__ = ["CHUNK_NAMES", "CHUNK_SIZES", "NAMES_MAX", "NameRequest", "NamedAnswer"]
 
 NAMES_MAX = 1_000
 """Largest number of names in one request: their values are held in memory."""
 CHUNK_NAMES = 50
 """Largest number of names in one SUBSCRIBE, far below the number of messages that a primary queues for one client."""
+CHUNK_SIZES = (CHUNK_NAMES, 7, 1)
+"""Sizes of chunks that are tried, one after another: 7 names and the fence are 8 filters, as AWS IoT Core takes."""
+_REFUSED_MAX = 8
+"""So many names refused again, and none taken: the other names of the same size are not tried."""
+_DENIALS = (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.NOT_AUTHORIZED)
+"""Reason Codes that may mean the want of a right; over MQTT 3.1.1 there is only the first."""
 _RETAIN = 0x01
 _NEVER = float("inf")
 
@@ -38,14 +48,28 @@ class NamedAnswer:
     absent: frozenset[str]
     """Topics for which SUBACK was positive and no retained message came before the answers that follow it."""
     refused: Mapping[str, int]
-    """Reason Code of SUBACK, 0x80 or above, of each topic that the primary refused."""
+    """Reason Code of SUBACK, 0x80 or above, of each topic that the primary refused, also one by one."""
+    chunk_names: int = CHUNK_NAMES
+    """Largest size of a chunk that the primary takes, as far as this request has shown."""
+
+    @property
+    def denied(self) -> frozenset[str]:
+        """Refused topics that the user may have no right to read; others cannot be requested by name at all."""
+        return frozenset(topic for topic, code in self.refused.items() if code in _DENIALS)
 
 
 class NameRequest:
     """One request over one Network Connection; all times are monotonic seconds."""
 
     def __init__(
-        self, topics: Sequence[str], *, sender: PacketSender, fence: bytes | None, order: Order, quiet_s: float
+        self,
+        topics: Sequence[str],
+        *,
+        sender: PacketSender,
+        fence: bytes | None,
+        order: Order,
+        quiet_s: float,
+        chunk_names: int = CHUNK_NAMES,
     ) -> None:
         """Prepare; `begin` sends the first chunk.
 
@@ -55,6 +79,7 @@ class NameRequest:
             fence: Topic of the fence; None for none.
             order: Whether the primary answers in order.
             quiet_s: Seconds of silence that show the end of the answers at a primary of which that is not known.
+            chunk_names: Size of the first chunks, of `CHUNK_SIZES`.
 
         Raises:
             ValueError: There are too many topics, or one of them is no Topic Name that can be requested.
@@ -71,6 +96,12 @@ class NameRequest:
         self._fence = fence
         self._order = order
         self._quiet_s = quiet_s
+        self._size = self._chunk_names = chunk_names
+        """Size of chunks now, and the largest one that the primary takes."""
+        self._again: dict[bytes, int] = {}
+        """Names to be requested again in smaller chunks, with the Reason Code of their refusal."""
+        self._refused_again = 0
+        """Number of names refused at this size, none taken; the first size does not count."""
         self._chunk: list[bytes] = []
         """Names of the chunk under way."""
         self._suback_id = 0
@@ -86,7 +117,13 @@ class NameRequest:
     @property
     def done(self) -> bool:
         """Whether every name is answered."""
-        return not (self._left or self._chunk)
+        return not (self._left or self._chunk or self._again)
+
+    @property
+    def smaller_chunk(self) -> int | None:
+        """Size to try on another connection if the primary ended this one at a chunk; None if that cannot be why."""
+        is_alone = len(self._chunk) == 1 and self._chunk_fence is None
+        return None if is_alone or not self._chunk else _smaller(self._size)
 
     @property
     def deadline(self) -> float:
@@ -100,6 +137,7 @@ class NameRequest:
             MappingProxyType({topic.decode(): row for topic, row in self._values.items()}),
             frozenset(topic.decode() for topic in self._absent),
             MappingProxyType({topic.decode(): code for topic, code in self._refused.items()}),
+            self._chunk_names,
         )
 
     def begin(self, now: float) -> None:
@@ -154,38 +192,69 @@ class NameRequest:
         self._suback_id = 0
         self._changed_s = now
         codes = packet.reason_codes
-        if len(codes) != len(self._chunk) + (self._fence is not None):
+        if len(codes) != len(self._chunk) + (self._chunk_fence is not None):
             raise ProtocolError(  # [MQTT-3.8.4-6]
                 ReasonCode.PROTOCOL_ERROR, "a SUBACK with another number of Reason Codes than Topic Filters"
             )
-        self._refused.update(
-            (name, code) for name, code in zip(self._chunk, codes, strict=False) if code >= ReasonCode.UNSPECIFIED_ERROR
-        )
-        if self._fence is not None and codes[-1] >= ReasonCode.UNSPECIFIED_ERROR:
+        refused = {
+            name: code for name, code in zip(self._chunk, codes, strict=False) if code >= ReasonCode.UNSPECIFIED_ERROR
+        }
+        self._note_refused(refused, taken=len(self._chunk) - len(refused))
+        if self._chunk_fence is not None and codes[-1] >= ReasonCode.UNSPECIFIED_ERROR:
             self._awaits_fence = False
+
+    def _note_refused(self, refused: Mapping[bytes, int], *, taken: int) -> None:
+        """Note which names of the chunk were refused for good, and which are requested again."""
+        is_last = _smaller(self._size) is None
+        for name, code in refused.items():
+            (self._refused if is_last or code == ReasonCode.NOT_AUTHORIZED else self._again)[name] = code
+        if self._size == self._chunk_names:
+            return
+        if taken:
+            self._chunk_names = self._size
+            return
+        self._refused_again += len(refused)
+        if self._refused_again >= _REFUSED_MAX:
+            code = next(iter(refused.values()))
+            (self._refused if is_last else self._again).update(dict.fromkeys(self._left, code))
+            self._left = []
+
+    @property
+    def _chunk_fence(self) -> bytes | None:
+        """The fence of the chunk; None for a name that is requested alone."""
+        return None if _smaller(self._size) is None else self._fence
 
     @property
     def _is_answered(self) -> bool:
         if self._suback_id or not self._chunk:
             return False
-        if all(name in self._values or name in self._refused for name in self._chunk):
+        if all(self._is_told(name) for name in self._chunk):
             return not self._awaits_pingresp  # no more than one PINGREQ is under way
         return self._order is Order.KNOWN and not (self._awaits_pingresp or self._awaits_fence)
 
     def _end_chunk(self, now: float) -> None:
-        self._absent.update(name for name in self._chunk if name not in self._values and name not in self._refused)
+        self._absent.update(name for name in self._chunk if not self._is_told(name))
         for name in self._chunk:
-            if name in self._refused:
+            if name in self._refused or name in self._again:
                 self._values.pop(name, None)
         self._chunk = []
         self._send_next(now)
 
+    def _is_told(self, name: bytes) -> bool:
+        """Say whether a name of the chunk needs no further answer."""
+        return name in self._values or name in self._refused or name in self._again
+
     def _send_next(self, now: float) -> None:
         """Send as many names in one SUBSCRIBE as the primary takes, and PINGREQ behind it."""
-        sender, fence = self._sender, self._fence
+        if not self._left and (smaller := _smaller(self._size)) is not None:
+            self._size = smaller
+            self._refused_again = 0
+            self._left = list(reversed(self._again))
+            self._again.clear()
+        sender, fence = self._sender, self._chunk_fence
         if not self._left:
             return
-        size = min(CHUNK_NAMES, len(self._left))
+        size = min(self._size, len(self._left))
         while size > 1 and not sender.takes_names(self._left[-size:], fence=fence):
             size //= 2
         self._chunk = self._left[-size:]
@@ -195,3 +264,8 @@ class NameRequest:
         self._awaits_pingresp = True
         self._changed_s = now
         sender.ping(now)
+
+
+def _smaller(size: int) -> int | None:
+    """Return the next smaller size of a chunk; None for the smallest."""
+    return next((each for each in CHUNK_SIZES if each < size), None)

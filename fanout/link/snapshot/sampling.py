@@ -4,6 +4,9 @@ A sample is a few topics of the replica. The primary is asked for them on a conn
 (`fanout.link.exact_names`), so its answer has no place among the updates of the link. A topic that is absent, or has
 another value, is therefore only in doubt. It counts once a heartbeat has come back that was sent behind the answer, and
 the replica still has the value it had: then no update for it was under way.
+
+A refusal is in doubt as well if it may mean that the user lost a right. Other refusals say that the topic cannot be
+requested by name, as where it is deeper than the primary allows. Such a topic is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from fanout.errors import FanoutError, PrimaryRefused
 from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
+from fanout.link.protocol.handshake import reason_text
 from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
@@ -67,7 +71,7 @@ class Verdict:
     """Topics in which the primary's answer differs from the replica."""
 
     missing: frozenset[str] = frozenset()
-    """Topics that the primary did not send, or refused."""
+    """Topics that the primary did not send, or refused for want of a right, as it seems."""
     changed: frozenset[str] = frozenset()
     """Topics of which it sent another value."""
 
@@ -84,6 +88,7 @@ class Sampling:
 
     Attributes:
         totals: Figures for the status.
+        unasked: Reason Code of each topic of the newest sample that the primary refuses to be asked for by name.
     """
 
     def __init__(self, config: LinkConfig, *, replica: Replica, pipeline: IngestPipeline, seed: int) -> None:
@@ -96,6 +101,7 @@ class Sampling:
             seed: A number that differs between processes.
         """
         self.totals = SamplingTotals(off=why_never(config))
+        self.unasked: Mapping[str, int] = {}
         self._config = config
         self._replica = replica
         self._pipeline = pipeline
@@ -111,8 +117,12 @@ class Sampling:
         """Number of audits in a row that samples called for and that found nothing."""
         self._unconfirmed = 0
         """Number of unconfirmed topics when the newest sample was judged."""
+        self._unspecified: frozenset[str] = frozenset()
+        """Topics of the newest sample that the primary refused without a reason."""
+        self._trusts_unspecified = True
+        """Whether such a refusal may mean the want of a right; an audit that found all shows that it does not."""
         self._failures = 0
-        """Number of samples in a row that failed."""
+        """Number of samples in a row that failed, or of which the primary refused every topic."""
         self._losses = 0
         """Number of connections of the link in a row that were lost during a sample."""
         self._rest_s = 0.0
@@ -162,16 +172,21 @@ class Sampling:
             took_s: Seconds that the primary took to answer.
         """
         self._took_s = took_s
-        self._failures = 0
+        self._unspecified = frozenset(
+            name for name, code in answer.refused.items() if code == ReasonCode.UNSPECIFIED_ERROR
+        )
+        denied = answer.denied if self._trusts_unspecified else answer.denied - self._unspecified
+        self.unasked = {name: code for name, code in answer.refused.items() if name not in denied}
+        self._failures = self._failures + 1 if len(self.unasked) == len(drawn.held) else 0
         totals = self.totals
         self.totals = replace(
             totals,
             samples_total=totals.samples_total + 1,
-            topics_total=totals.topics_total + len(drawn.held),
+            topics_total=totals.topics_total + len(drawn.held) - len(self.unasked),
             last_ns=now_ns,
         )
         changed = (name for name, row in answer.values.items() if not self._equals(drawn.held[name], row))
-        return Verdict(missing=answer.absent | answer.refused.keys(), changed=frozenset(changed))
+        return Verdict(missing=answer.absent | denied, changed=frozenset(changed))
 
     def confirm(self, drawn: Drawn, doubtful: Verdict) -> Verdict:
         """Return the topics of which the replica has the same value as when they were drawn.
@@ -196,6 +211,11 @@ class Sampling:
                 changed_total=totals.changed_total + len(verdict.changed),
                 audits_total=totals.audits_total + 1,
             )
+            if verdict.changed or not verdict.missing <= self._unspecified:
+                self._unspecified = frozenset()
+        elif self._failures:
+            code = next(iter(self.unasked.values()))
+            self._rest(self._failed_rest_s, f"the primary refuses to be asked for topics by name: {reason_text(code)}")
         else:
             self._in_vain = 0
             self._rest(0.0, "")
@@ -216,8 +236,7 @@ class Sampling:
         self.totals = replace(
             totals, failed_total=totals.failed_total + 1, audits_total=totals.audits_total + bool(refused)
         )
-        rest_s = min(self._config.heartbeat_s * 2.0**self._failures, _FAILED_REST_MAX_S)
-        self._rest(rest_s, f"the primary could not be asked by name: {error.message}")
+        self._rest(self._failed_rest_s, f"the primary could not be asked by name: {error.message}")
         return refused
 
     def note_audit(self, report: AuditReport | None) -> None:
@@ -231,10 +250,13 @@ class Sampling:
             return
         if report.changed or report.removed or report.kept > self._unconfirmed:
             self._in_vain = 0
+            self._trusts_unspecified = True
             self._rest(
                 min(COST_FACTOR * report.seconds, REST_MIN_S), "an audit has just ended that a sample called for"
             )
             return
+        if self._unspecified:
+            self._trusts_unspecified = False
         rest_s = min(REST_MIN_S * 2.0**self._in_vain, REST_MAX_S)
         self._in_vain += 1
         self._rest(
@@ -253,6 +275,10 @@ class Sampling:
     def note_link_kept(self) -> None:
         """Note that the link's connection has lasted since the former sample."""
         self._losses = 0
+
+    @property
+    def _failed_rest_s(self) -> float:
+        return min(self._config.heartbeat_s * 2.0**self._failures, _FAILED_REST_MAX_S)
 
     def _rest(self, seconds: float, why: str) -> None:
         self._rest_s = seconds

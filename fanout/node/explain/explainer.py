@@ -227,7 +227,7 @@ async def _ask(link: AskableLink, selector: Selector, topic: str, beside: list[s
             error=error.message if isinstance(error, FanoutError) else str(error),
             hint=(isinstance(error, FanoutError) and error.hint) or None,
         )
-    beside_absent = sum(one in answer.absent or one in answer.refused for one in beside)
+    beside_absent = sum(one in answer.absent or one in answer.denied for one in beside)
     if topic in answer.refused:
         code = answer.refused[topic]
         return PrimaryAnswer(

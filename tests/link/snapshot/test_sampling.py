@@ -158,6 +158,26 @@ def test_absent_refused_and_other_values_are_in_doubt_until_the_link_has_had_its
     assert (sampling.totals.missing_total, sampling.totals.changed_total, sampling.totals.audits_total) == (2, 1, 1)
 
 
+def test_a_refusal_without_a_reason_calls_for_one_audit() -> None:
+    """Over MQTT 3.1.1 it may be a right that is gone, or a limit: an audit that finds all topics shows which."""
+    sampling, _ = made(None, value("plant/1"), value("plant/2"))
+    told = answer(row("plant/1"), refused={"plant/2": 0x80})
+    drawn, doubtful = compared(sampling, told)
+    assert doubtful.missing == {"plant/2"}
+    sampling.take(sampling.confirm(drawn, doubtful))
+    sampling.note_audit(AuditReport(False, checked=2))
+    drawn, doubtful = compared(sampling, told)
+    assert not doubtful
+    assert sampling.unasked == {"plant/2": 0x80}
+    sampling.take(doubtful)
+    assert sampling.totals.off == ""
+    drawn, doubtful = compared(sampling, answer(row("plant/1"), absent=frozenset({"plant/2"})))
+    sampling.take(sampling.confirm(drawn, doubtful))
+    sampling.note_audit(AuditReport(False, checked=2, removed=1))
+    _, doubtful = compared(sampling, told)
+    assert doubtful.missing == {"plant/2"}, "after a real difference a refusal counts again"
+
+
 def test_the_audit_begins_with_the_first_selector_that_differs() -> None:
     """Not with the first of all."""
     config = make_config(Selector("a/#"), Selector("b/#"), Selector("c/#"))
