@@ -488,8 +488,6 @@ class LinkConfig:
     """Whether a local SUBSCRIBE inside a selector that matches no topic is announced at the primary."""
     stamp_updates: Flag = False
     """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
-    refused_publish: RefusedPublish = "acknowledge"
-    """Treatment of a client of MQTT 3.1.1 whose PUBLISH at QoS 1 or 2 is refused."""
     publisher_stamps: Flag = False
     """Whether stamps of publishers are read; else they are ordinary properties."""
     receive_buffer_bytes: ByteCount = 4 * MIB
