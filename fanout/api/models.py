@@ -326,7 +326,8 @@ class AuditDetail(_Document):
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
     reason: str = Field(
-        default="", description='What called for it: "sample", "pool", "evidence"; empty for the schedule or a person.'
+        default="",
+        description='What called for it: "sample", "pool", "evidence", "resumed"; empty for the schedule or a person.',
     )
 
 

@@ -35,6 +35,7 @@ async def ask_by_name(
     clean_start: bool = True,
     chunk_names: int = CHUNK_NAMES,
     deadline_s: float,
+    qos: int = 0,
 ) -> NamedAnswer:
     """Return the retained messages that a primary sends for exact Topic Names.
 
@@ -53,6 +54,7 @@ async def ask_by_name(
         clean_start: See `fanout.link.short_connection.short_connection`.
         chunk_names: Largest number of names in one SUBSCRIBE, as an earlier answer has it.
         deadline_s: Seconds that the whole request may take.
+        qos: QoS of the request, 0 or 1; see `fanout.link.protocol.name_request`.
 
     Raises:
         ConfigError: The link's password cannot be read.
@@ -81,6 +83,7 @@ async def ask_by_name(
                     order=order,
                     quiet_s=config.snapshot_quiet_s,
                     chunk_names=chunk_names,
+                    qos=qos,
                 )
                 asked = request
 

@@ -20,7 +20,7 @@ from fanout.link import connack_probe
 from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
-from fanout.link.exact_names import NamedAnswer, ask_by_name
+from fanout.link.exact_names import NAMES_MAX, NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
@@ -32,6 +32,7 @@ from fanout.link.model.events import (
     Forwarded,
     HeartbeatReturned,
     MarkerPassed,
+    PromisesAsked,
     StateEntered,
     TearDown,
 )
@@ -133,6 +134,8 @@ class Link:
         )
         self._absence_asked = asyncio.Event()
         """Set when evidence about unconfirmed topics is wanted."""
+        self._promises_asked = asyncio.Event()
+        """Set when it is wanted at which QoS values were published."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
@@ -426,6 +429,7 @@ class Link:
         username: str | None = None,
         password: bytes | None = None,
         deadline_s: float | None = None,
+        qos: int = 0,
     ) -> NamedAnswer:
         """Return the retained messages that the primary sends for exact Topic Names, on a connection of its own.
 
@@ -437,6 +441,7 @@ class Link:
             username: User Name in place of the link's; None for the link's, with its password.
             password: Password of `username`; None for none.
             deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
+            qos: QoS of the request, 0 or 1.
         """
         async with self._asking:
             peer = self._session.peer
@@ -445,13 +450,14 @@ class Link:
                 self.config,
                 topics,
                 node_id=self._node_id,
-                fence=peer.fence if username is None else None,  # another user may not read it
+                fence=peer.fence if username is None and not qos else None,  # another user may not read it
                 order=peer.order,
                 username=username,
                 password=password,
                 clean_start=self._is_apart,
                 chunk_names=self._chunk_names,
                 deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
+                qos=qos,
             )
             self._is_apart = True
             self._chunk_names = answer.chunk_names
@@ -495,6 +501,8 @@ class Link:
             watches.append(asyncio.create_task(self._watch_absence(), name=f"link-{self.config.name}-absence"))
         if self.config.heartbeat_s and self.config.version == 5:
             watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
+        if self.config.version == 5:
+            watches.append(asyncio.create_task(self._watch_promises(), name=f"link-{self.config.name}-promises"))
         watches.append(asyncio.create_task(self._samples.run(), name=f"link-{self.config.name}-samples"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
@@ -634,6 +642,22 @@ class Link:
             self._driver.act(self._session.end_answers(now_ns=clock.now_ns(), now=clock.monotonic()))
             self._driver.write_and_plan()
 
+    async def _watch_promises(self) -> None:
+        """Ask at which QoS values were published that a verification brought and no message did, whenever it asks."""
+        clock = self._clock
+        while True:
+            await self._promises_asked.wait()
+            self._promises_asked.clear()
+            while names := self._session.names_in_doubt(NAMES_MAX):
+                answer: NamedAnswer | str
+                try:
+                    answer = await self.ask_by_name(names, qos=1)
+                except FanoutError as error:
+                    answer = error.message
+                taken = self._session.take_promises(answer, now_ns=clock.now_ns(), now=clock.monotonic())
+                self._driver.act(taken)
+                self._driver.write_and_plan()
+
     async def _agrees(self, list_check: ListCheck) -> bool:
         """Confirm the selectors that agree with the primary's list; return whether all do."""
         agrees = True
@@ -703,6 +727,8 @@ class Link:
                 self._sink.marker_passed(self.config.name, node, marker)
             case AbsenceAsked():
                 self._absence_asked.set()
+            case PromisesAsked():
+                self._promises_asked.set()
             case TearDown(reason):
                 self._tear_down_reason = reason
                 self._attention.set()

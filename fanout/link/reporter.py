@@ -34,6 +34,7 @@ from fanout.link.model.events import (
     StateEntered,
     SystemTopicsShunned,
     TopicsMissing,
+    ValuesReobtained,
     WentStale,
 )
 from fanout.link.model.evidence import Evidence
@@ -258,6 +259,13 @@ class Reporter:
                 self._end_audit(report, called=called)
             case TopicsMissing(index, topics, branch, refusal):
                 self._warn_missing(index, topics=topics, branch=branch, refusal=refusal)
+            case ValuesReobtained(topics):
+                self._logger.warning(
+                    "values re-obtained, their messages did not come",
+                    topics=topics,
+                    hint="They were published at QoS 0, or the link subscribes at QoS 0: a primary does not queue such"
+                    " messages for a session that is away. Publish at QoS 1 what must not be missed",
+                )
             case StandingTold(notice):
                 self._take_notice(notice)
             case HeartbeatReturned(round_trip_ns):

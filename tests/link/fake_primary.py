@@ -11,6 +11,7 @@ from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig
 from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearDown
 from fanout.link.model.states import LinkState
+from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import TOPICS_MAX
 from fanout.link.snapshot.capability_check import RETAINED_COUNT
@@ -122,6 +123,8 @@ class FakePrimary:
     """The highest QoS that SUBACK grants."""
     properties: bytes = b""
     """Properties of every PUBLISH to the client."""
+    published_qos: int = 1
+    """QoS at which its retained values were published, which copies have at most."""
 
     def __post_init__(self) -> None:
         self.connects: list[Connect] = []
@@ -322,7 +325,7 @@ class FakePrimary:
                 left -= 1
                 if left >= 0 and not self.lose(number, topic):
                     altered = payload + b"!" if topic == self.alters else payload
-                    self.deliver(topic, altered, qos=min(1, subscription.qos), retain=True)
+                    self.deliver(topic, altered, qos=min(self.published_qos, subscription.qos), retain=True)
             if promises:
                 self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), total.count, total.digest).encode())
             if self.asynchronous:
@@ -383,6 +386,8 @@ class Pair:
             piece_topics=lambda: piece_topics,
         )
         self.now = 1000.0
+        self.tells_promises = True
+        """Whether the primary is asked by name at QoS 1 as soon as the session wants it."""
         self.events: list[Event] = []
         self.held: list[bytes] | None = None
         """What was not read while the session is held; None while it is not."""
@@ -414,8 +419,23 @@ class Pair:
                 self.held.append(down)
             elif down:
                 self.feed(down)
-            if not up and not down:
+            if not up and not down and not (self.tells_promises and self._tell_promises()):
                 return
+
+    def take_promises(self, answer: NamedAnswer | str) -> None:
+        """Give the session an answer to its request by name at QoS 1."""
+        self._note(self.session.take_promises(answer, now_ns=self.now_ns, now=self.now))
+
+    def _tell_promises(self) -> bool:
+        """Answer as the primary does; return whether the session wanted that."""
+        primary = self.primary
+        names = self.session.names_in_doubt(NAMES_MAX)
+        if names:
+            flags = primary.published_qos << 1 | 1
+            held = {name: primary.retained[name.encode()] for name in names if name.encode() in primary.retained}
+            values = {name: (name.encode(), payload, flags, 1, b"", None, 0) for name, payload in held.items()}
+            self.take_promises(NamedAnswer(values, frozenset(names) - values.keys(), {}))
+        return bool(names)
 
     def hold(self) -> None:
         """Read nothing from the primary from now on."""

@@ -27,14 +27,26 @@ TWO_VALUES = {b"plant/1": b"one", b"plant/2": b"two"}
 
 
 async def asked(
-    primary: FakePrimary, *topics: str, fence: bytes | None = FENCE, order: Order = Order.KNOWN, **changes: object
+    primary: FakePrimary,
+    *topics: str,
+    fence: bytes | None = FENCE,
+    order: Order = Order.KNOWN,
+    qos: int = 0,
+    **changes: object,
 ) -> NamedAnswer:
     """Return the answer of a fake primary."""
     config = make_config(version=primary.version, **{"snapshot_quiet_s": 0.2, "connect_timeout_s": 5.0, **changes})
     async with FakeServer(primary, beside=primary) as server:
         address = Address("mqtt", "127.0.0.1", server.port)
         return await ask_by_name(
-            address, config, topics, node_id="edge-1", fence=fence, order=order, deadline_s=10 if not changes else 1
+            address,
+            config,
+            topics,
+            node_id="edge-1",
+            fence=fence,
+            order=order,
+            deadline_s=10 if not changes else 1,
+            qos=qos,
         )
 
 
@@ -69,6 +81,25 @@ async def test_many_names_go_in_chunks_one_after_another() -> None:
         assert answer.absent == {"plant/none"}
         assert primary.pings == len(primary.subscribes) >= 4
     assert len(primary.subscribes) > 10
+
+
+@pytest.mark.parametrize(("published", "flags"), [(0, 1), (1, 3)])
+async def test_a_request_at_qos_1_tells_at_which_qos_a_value_was_published(published: int, flags: int) -> None:
+    """Each copy is acknowledged, and few are requested at a time, so that none waits in the primary's queue."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(50)}, published_qos=published)
+    answer = await asked(primary, *(topic.decode() for topic in primary.retained), "plant/none", fence=None, qos=1)
+    assert {row[2] for row in answer.values.values()} == {flags}
+    assert answer.absent == {"plant/none"}
+    assert len(primary.acks) == 50 * published
+    assert [len(packet.subscriptions) for packet in primary.subscribes] == [20, 20, 11]
+
+
+async def test_a_request_at_qos_1_that_is_granted_qos_0_tells_nothing() -> None:
+    """The copies have QoS 0 then, however they were published."""
+    primary = FakePrimary(retained=dict(TWO_VALUES), maximum_qos=0)
+    answer = await asked(primary, "plant/1", "plant/2", fence=None, qos=1)
+    assert not answer.values
+    assert dict(answer.refused) == {"plant/1": 0, "plant/2": 0}
 
 
 async def test_a_name_too_long_for_the_primary_is_an_error() -> None:

@@ -27,6 +27,7 @@ class AuditReport:
     """Why it failed; empty when it did not. Repairs made before the failure stay."""
     reason: str = ""
     """What called for it: "sample" for a sample of topics that differed, "pool" for members of a pool that hold
-    different values, "evidence" for better evidence that can be had now; empty for the schedule or a person."""
+    different values, "evidence" for better evidence that can be had now, "resumed" for the verification of a resumed
+    session, whose result it has; empty for the schedule or a person."""
     loss: bool = False
     """Whether the failure shows that the primary may have dropped messages, updates among them."""

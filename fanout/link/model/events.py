@@ -32,6 +32,7 @@ __all__ = [
     "HeartbeatsLost",
     "MarkerPassed",
     "MemberUnheard",
+    "PromisesAsked",
     "QosLowered",
     "ResumedAtQos0",
     "SelectorComplete",
@@ -41,6 +42,7 @@ __all__ = [
     "SystemTopicsShunned",
     "TearDown",
     "TopicsMissing",
+    "ValuesReobtained",
     "WentStale",
 ]
 
@@ -73,6 +75,11 @@ class AbsenceAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class PromisesAsked:
+    """The QoS at which values were published is wanted; `LinkSession.names_in_doubt` says which."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditCalled:
     """Something may be wrong until an audit that begins from now on has ended."""
 
@@ -102,6 +109,14 @@ class TopicsMissing:
     """Local topic above a branch that is gone as a whole; empty for none, or when it was not looked for."""
     refusal: str
     """How the primary refused the selector; empty when it granted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesReobtained:
+    """A verification brought values whose messages the session was not promised; they are delivered as copies."""
+
+    topics: int
+    """Number of topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +265,7 @@ Event: TypeAlias = (
     | HeartbeatsLost
     | MarkerPassed
     | MemberUnheard
+    | PromisesAsked
     | QosLowered
     | CountDiffers
     | DeviationTolerated
@@ -259,6 +275,7 @@ Event: TypeAlias = (
     | SystemTopicsShunned
     | TearDown
     | TopicsMissing
+    | ValuesReobtained
     | WentStale
     | Failed
 )

@@ -8,6 +8,9 @@ for a while.
 A primary may take only some names in one SUBSCRIBE, or none that are deeper than it allows. Names that it refuses, and
 not for want of a right, are requested again in smaller chunks, then one by one without the fence. Only then they count
 as refused.
+
+A request at QoS 1 tells at which QoS a value was published: a copy has that QoS, or the one requested if it is lower.
+Such copies may wait behind the answers for room in flight, so there too a name is absent only after silence.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from fanout.mqtt.decoder import Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Pingresp, Suback
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["CHUNK_NAMES", "CHUNK_SIZES", "NAMES_MAX", "NameRequest", "NamedAnswer"]
+__all__ = ["CHUNK_NAMES", "CHUNK_NAMES_AT_QOS_1", "CHUNK_SIZES", "NAMES_MAX", "NameRequest", "NamedAnswer"]
 
 NAMES_MAX = 1_000
 """Largest number of names in one request: their values are held in memory."""
@@ -35,7 +38,10 @@ _REFUSED_MAX = 8
 """So many names refused again, and none taken: the other names of the same size are not tried."""
 _DENIALS = (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.NOT_AUTHORIZED)
 """Reason Codes that may mean the want of a right; over MQTT 3.1.1 there is only the first."""
+CHUNK_NAMES_AT_QOS_1 = 20
+"""The same at QoS 1: Mosquitto has so many messages in flight by default, so that none has to wait in its queue."""
 _RETAIN = 0x01
+_QOS = 0x06
 _NEVER = float("inf")
 
 
@@ -48,7 +54,8 @@ class NamedAnswer:
     absent: frozenset[str]
     """Topics for which SUBACK was positive and no retained message came before the answers that follow it."""
     refused: Mapping[str, int]
-    """Reason Code of SUBACK, 0x80 or above, of each topic that the primary refused, also one by one."""
+    """Reason Code of SUBACK, 0x80 or above, of each topic that the primary refused, also one by one; or the QoS that it
+    granted, where that is below the one requested."""
     chunk_names: int = CHUNK_NAMES
     """Largest size of a chunk that the primary takes, as far as this request has shown."""
 
@@ -70,6 +77,7 @@ class NameRequest:
         order: Order,
         quiet_s: float,
         chunk_names: int = CHUNK_NAMES,
+        qos: int = 0,
     ) -> None:
         """Prepare; `begin` sends the first chunk.
 
@@ -80,6 +88,7 @@ class NameRequest:
             order: Whether the primary answers in order.
             quiet_s: Seconds of silence that show the end of the answers at a primary of which that is not known.
             chunk_names: Size of the first chunks, of `CHUNK_SIZES`.
+            qos: QoS of the request, 0 or 1.
 
         Raises:
             ValueError: There are too many topics, or one of them is no Topic Name that can be requested.
@@ -94,7 +103,7 @@ class NameRequest:
         self._left.reverse()  # chunks are taken from the end
         self._sender = sender
         self._fence = fence
-        self._order = order
+        self._order = Order.NONE if qos else order
         self._quiet_s = quiet_s
         self._size = self._chunk_names = chunk_names
         """Size of chunks now, and the largest one that the primary takes."""
@@ -102,6 +111,7 @@ class NameRequest:
         """Names to be requested again in smaller chunks, with the Reason Code of their refusal."""
         self._refused_again = 0
         """Number of names refused at this size, none taken; the first size does not count."""
+        self._qos = qos
         self._chunk: list[bytes] = []
         """Names of the chunk under way."""
         self._suback_id = 0
@@ -176,6 +186,8 @@ class NameRequest:
             self._end_chunk(now)
 
     def _receive_rows(self, rows: Sequence[PublishRow], now: float) -> None:
+        if to_acknowledge := [packet_id for _, _, flags, packet_id, *_ in rows if flags & _QOS]:
+            self._sender.acknowledge(to_acknowledge, now=now)
         for row in rows:
             topic, payload, flags, *_ = row
             if not flags & _RETAIN:
@@ -196,9 +208,9 @@ class NameRequest:
             raise ProtocolError(  # [MQTT-3.8.4-6]
                 ReasonCode.PROTOCOL_ERROR, "a SUBACK with another number of Reason Codes than Topic Filters"
             )
-        refused = {
-            name: code for name, code in zip(self._chunk, codes, strict=False) if code >= ReasonCode.UNSPECIFIED_ERROR
-        }
+        answered = dict(zip(self._chunk, codes, strict=False))
+        self._refused.update((name, code) for name, code in answered.items() if code < self._qos)
+        refused = {name: code for name, code in answered.items() if code >= ReasonCode.UNSPECIFIED_ERROR}
         self._note_refused(refused, taken=len(self._chunk) - len(refused))
         if self._chunk_fence is not None and codes[-1] >= ReasonCode.UNSPECIFIED_ERROR:
             self._awaits_fence = False
@@ -254,11 +266,11 @@ class NameRequest:
         sender, fence = self._sender, self._chunk_fence
         if not self._left:
             return
-        size = min(self._size, len(self._left))
+        size = min(CHUNK_NAMES_AT_QOS_1 if self._qos else CHUNK_NAMES, self._size, len(self._left))
         while size > 1 and not sender.takes_names(self._left[-size:], fence=fence):
             size //= 2
         self._chunk = self._left[-size:]
-        self._suback_id = sender.subscribe_names(self._chunk, fence=fence, now=now)
+        self._suback_id = sender.subscribe_names(self._chunk, fence=fence, now=now, qos=self._qos)
         del self._left[-size:]
         self._awaits_fence = fence is not None
         self._awaits_pingresp = True

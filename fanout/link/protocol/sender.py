@@ -26,6 +26,7 @@ from fanout.mqtt.packets import (
     Subscription,
     Unsubscribe,
     encode,
+    encode_acks,
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.publish import encode_publish
@@ -258,8 +259,8 @@ class PacketSender:
         self._request(Subscribe(1, (Subscription(fence),)), now)
         return packet_id
 
-    def subscribe_names(self, names: Sequence[bytes], *, fence: bytes | None, now: float) -> int:
-        """Send SUBSCRIBE for retained messages by exact Topic Name, at QoS 0, and return its Packet Identifier.
+    def subscribe_names(self, names: Sequence[bytes], *, fence: bytes | None, now: float, qos: int = 0) -> int:
+        """Send SUBSCRIBE for retained messages by exact Topic Name, and return its Packet Identifier.
 
         Without Retain As Published, so that RETAIN tells them from live messages.
 
@@ -267,15 +268,16 @@ class PacketSender:
             names: Topic Names.
             fence: Topic of the fence, requested behind them; None for none.
             now: Monotonic seconds.
+            qos: Maximum QoS of all.
 
         Raises:
             PrimaryRefused: It is larger than the primary takes.
         """
-        return self._request(_subscribe_names(names, fence), now)
+        return self._request(_subscribe_names(names, fence, qos), now)
 
     def takes_names(self, names: Sequence[bytes], *, fence: bytes | None) -> bool:
         """Say whether the primary takes a packet as large as `subscribe_names` would send."""
-        return self._fits(encode(_subscribe_names(names, fence), version=self.version))
+        return self._fits(encode(_subscribe_names(names, fence, 0), version=self.version))
 
     def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:
         """Send UNSUBSCRIBE and return its Packet Identifier.
@@ -382,6 +384,10 @@ class PacketSender:
         reason_code = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self._send(encode(Ack(PacketType.PUBCOMP, packet_id, reason_code), version=self.version), now)
 
+    def acknowledge(self, packet_ids: Sequence[int], *, now: float) -> None:
+        """Send PUBACK for messages at QoS 1 that came."""
+        self._send(encode_acks(PacketType.PUBACK, packet_ids), now)
+
     def disconnect(self, reason_code: ReasonCode, *, end_session: bool, now: float) -> None:
         """Send DISCONNECT.
 
@@ -439,5 +445,6 @@ class PacketSender:
         self.last_sent_s = now
 
 
-def _subscribe_names(names: Sequence[bytes], fence: bytes | None) -> Subscribe:
-    return Subscribe(1, tuple(map(Subscription, names if fence is None else (*names, fence))))
+def _subscribe_names(names: Sequence[bytes], fence: bytes | None, qos: int) -> Subscribe:
+    asked = names if fence is None else (*names, fence)
+    return Subscribe(1, tuple(Subscription(name, qos=qos) for name in asked))

@@ -5,8 +5,9 @@ Decides what follows from a stage that ends, from lost messages, and from a lost
 
 An *epoch* is the time of one session: CONNECT, a check of the primary's capabilities, a snapshot of each selector,
 live. After a lost Network Connection the session is resumed and its pending messages are applied. Then the retained
-sets are compared with the replica, because the primary's queue for the session may have overflowed. A difference means
-that messages were lost; the replica is torn down, and a new session begins.
+sets are compared with the replica, because the primary's queue for the session may have overflowed. A value that
+changed although the session was promised the message means that messages were lost; the replica is torn down, and a new
+session begins. One that nobody promised is taken over, and that is all.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fanout.link.model.events import (
     Event,
     Failed,
     Forwarded,
+    PromisesAsked,
     QosLowered,
     ResumedAtQos0,
     SelectorComplete,
@@ -32,6 +34,7 @@ from fanout.link.model.events import (
     SystemTopicsShunned,
     TearDown,
     TopicsMissing,
+    ValuesReobtained,
     WentStale,
 )
 from fanout.link.model.evidence import Evidence, Order
@@ -46,6 +49,8 @@ from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, r
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import Losses, find_losses, find_vanished
 from fanout.link.snapshot.evidence_retry import EvidenceRetry
+from fanout.link.snapshot.hints import LOSS_HINT
+from fanout.link.snapshot.missed_values import MISSED_MAX, MissedValues, PromiseCheck
 from fanout.link.snapshot.retained_pass import CAME_LATE, RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.link.snapshot.sys_count import CountState
@@ -81,6 +86,7 @@ class SessionLifecycle:
         remote_session: State of the session at the primary.
         audits: Audits of the live link.
         evidence_retry: Attempts to get better evidence for it.
+        missed: Values that verifications of this session brought and no message did.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
         expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
@@ -108,6 +114,7 @@ class SessionLifecycle:
         self.remote_session = RemoteSession(config, sender=context.sender)
         self.audits = LiveAudits(config, seed=seed)
         self.evidence_retry = EvidenceRetry()
+        self.missed = MissedValues(context.replica)
         self.now = 0.0
         self.now_ns = 0
         self.expired_ns = 0
@@ -139,6 +146,8 @@ class SessionLifecycle:
         """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
+        self._lowered: dict[int, int] = {}
+        """Positions of selectors whose own QoS was not granted in this session, each with the QoS granted."""
         self._events: list[Event] = []
 
     def at(self, now_ns: int, now: float) -> None:
@@ -355,6 +364,8 @@ class SessionLifecycle:
                 self._begin_pass(compare=True)
             else:
                 self._begin_snapshot()
+        elif isinstance(stage, PromiseCheck) and stage.done:
+            self._end_verification()
         elif isinstance(stage, RetainedPass):
             while self.stage is stage and not self.is_sweeping and (step := stage.advance(self.now)) is not None:
                 if step is Step.PROVED:
@@ -620,6 +631,8 @@ class SessionLifecycle:
         self.give_up(self._sender.begin_session())
         self._replica.refused.clear()
         self._left_below_qos = ()
+        self._lowered = {}
+        self.missed.clear()
         self.remote_session.begin()
 
     def _begin_snapshot(self) -> None:
@@ -654,13 +667,20 @@ class SessionLifecycle:
         losses = Losses(0, 0)
         verifying = self.state is LinkState.VERIFYING
         if audit is not None or verifying:
-            losses = yield from find_losses(self._replica, before=retained_pass.stamp_before, now_ns=self.now_ns)
+            losses = yield from find_losses(
+                self._replica,
+                before=retained_pass.stamp_before,
+                now_ns=self.now_ns,
+                topics_max=MISSED_MAX + 1 if verifying else 0,
+            )
         topics, exact = self._replica.count(index), evidence is Evidence.MANIFEST
-        if verifying and (losses.changed or (exact and losses.removed)):
-            self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
-            return
+        if verifying:
+            self.missed.note(losses.changed, losses.topics, promised=self._is_promised(index))
+            if self.missed.lost:
+                self._end_lost()
+                return
         few = self.audits.is_few(losses.removed, topics)
-        removes = exact if audit is None else audit.judge(losses, topics=topics, is_few=few, exact=exact)
+        removes = exact and few if audit is None else audit.judge(losses, topics=topics, is_few=few, exact=exact)
         if losses.removed and not removes:
             yield from self._keep_unseen(retained_pass, few=few)
         else:
@@ -700,26 +720,57 @@ class SessionLifecycle:
         if self.auditing:
             self._begin_absence_check()
             return
-        self.emit(*(QosLowered(index, qos) for index, qos in retained_pass.lowered.items()))
+        self._lowered = retained_pass.lowered
+        self.emit(*(QosLowered(index, qos) for index, qos in self._lowered.items()))
         assert retained_pass.started_s is not None
         took_s = self.now - retained_pass.started_s
         self.audits.plan(self.now, took_s=took_s)
         if retained_pass.order is Order.NONE:
             # An old copy may have come behind a newer update: an audit tells them apart.
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
-        self._control.begin_heartbeats(self.now)
-        self._pipeline.redelivery.note_pending_applied()
-        if self.state is LinkState.VERIFYING:
-            self._trigger(Trigger.VERIFIED)
-        else:
+        if self.state is not LinkState.VERIFYING:
             self.snapshot_seconds = took_s
             self._snapshot_topics = retained_pass.topics_total
-            self._trigger(Trigger.COMPLETED)
+            self._go_live(Trigger.COMPLETED)
+        elif self.missed.begin_try():
+            self._begin_stage(PromiseCheck(self.missed))
+            self.emit(PromisesAsked())
+        else:
+            self._end_verification()
+
+    def _end_verification(self) -> None:
+        """Go live behind a verification, unless it has shown a loss."""
+        self.stage = None
+        if self.missed.lost:
+            self._end_lost()
+        else:
+            self._go_live(Trigger.VERIFIED)
+
+    def _end_lost(self) -> None:
+        """Give up a session because messages were lost that it was promised."""
+        lost = self.missed.lost
+        self._end_session(Trigger.LOSS, lost, LinkLost(lost, hint=LOSS_HINT))
+
+    def _is_promised(self, index: int) -> bool:
+        """Say whether the session is promised what is published at QoS 1 or 2 for a selector."""
+        at_qos_0 = self._sender.version == 4 or index in self._left_below_qos  # MQTT 3.1.1 leaves all at QoS 0
+        return self._lowered.get(index, self._config.selectors[index].qos) > 0 and not at_qos_0
+
+    def _go_live(self, trigger: Trigger) -> None:
+        self._control.begin_heartbeats(self.now)
+        self._pipeline.redelivery.note_pending_applied()
+        self._left_below_qos = ()
+        repaired = self.missed.repaired
+        self.missed.clear()
+        if repaired:
+            self.emit(ValuesReobtained(repaired))
+        self._trigger(trigger)
         self.evidence_retry.end()
         if any(True for _ in self.weak_selectors()):
             self.evidence_retry.plan(self.now)
-        if self._removable:
-            self.audits.begin(confirmed=None, now=self.now)
+        if self._removable or repaired:
+            audit = self.audits.begin(confirmed=None, now=self.now, reason="resumed")
+            audit.note_repaired(repaired)
             self._begin_absence_check()
         elif self._peer.is_mosquitto:
             self._count.begin(self.now)

@@ -19,11 +19,13 @@ from fanout.link.model.events import Event, MemberUnheard
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
+from fanout.link.protocol.name_request import NamedAnswer
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.session.packet_router import PacketRouter
 from fanout.link.session.teardown import TOPICS_MAX
 from fanout.link.snapshot.context import LinkContext
+from fanout.link.snapshot.missed_values import PromiseCheck
 from fanout.link.snapshot.retained_pass import RetainedPass
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
@@ -367,6 +369,28 @@ class LinkSession:
         self.lifecycle.at(now_ns, now)
         self.lifecycle.end_answers()
         return self.lifecycle.take_events()
+
+    def names_in_doubt(self, count: int) -> list[str]:
+        """Return Topic Names to request at QoS 1, as a `PromisesAsked` event asked; none once the answer is known."""
+        return self.lifecycle.missed.names(count) if isinstance(self.lifecycle.stage, PromiseCheck) else []
+
+    def take_promises(self, answer: NamedAnswer | str, *, now_ns: int, now: float) -> list[Event]:
+        """Take the primary's answer to a request for `names_in_doubt`.
+
+        Args:
+            answer: The answer; or why there is none.
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+        """
+        lifecycle = self.lifecycle
+        lifecycle.at(now_ns, now)
+        if isinstance(lifecycle.stage, PromiseCheck):
+            if isinstance(answer, str):
+                lifecycle.missed.give_up(answer)
+            else:
+                lifecycle.missed.take(answer)
+            lifecycle.advance()
+        return lifecycle.take_events()
 
     def confirm_count(self, index: int) -> list[Event]:
         """Note that the replica and the primary count the same for a selector of the live link."""

@@ -73,6 +73,10 @@ class Audit:
             return report.removed + found.removed <= self._confirmed
         return exact and is_few
 
+    def note_repaired(self, topics: int) -> None:
+        """Note that topics were repaired in the verification that precedes it."""
+        self.report = replace(self.report, changed=self.report.changed + topics)
+
     def note_removed(self, topics: int) -> None:
         """Note that topics were removed."""
         self.report = replace(self.report, removed=self.report.removed + topics)

@@ -1,4 +1,4 @@
-"""Differences between the replica and a retained set that show that messages were lost.
+"""Differences between the replica and a retained set: what changed at the primary without a message.
 
 `fanout.link.session.lifecycle` decides what follows from them.
 """
@@ -25,15 +25,13 @@ class Losses:
     """Number of topics that are gone there."""
     changed: int
     """Number of topics that are new there or have another value."""
-
-    def __bool__(self) -> bool:
-        return self.removed + self.changed > 0
-
-    def __str__(self) -> str:
-        return f"messages were lost: {self.removed} topics vanished and {self.changed} changed without a message"
+    topics: tuple[bytes, ...] = ()
+    """Local topics that are new there or have another value, the first ones of them."""
 
 
-def find_losses(replica: Replica, *, before: Stamp | None, now_ns: int) -> Generator[None, None, Losses]:
+def find_losses(
+    replica: Replica, *, before: Stamp | None, now_ns: int, topics_max: int = 0
+) -> Generator[None, None, Losses]:
     """Find the losses that a closed pass shows, a piece per step.
 
     A primary that stamps omits the copy of a topic for which a live update waits, so that the update looks like a
@@ -44,20 +42,23 @@ def find_losses(replica: Replica, *, before: Stamp | None, now_ns: int) -> Gener
         replica: The replica; its pass runs until the last step.
         before: Stamp of a control message that came back before the pass; None without stamps.
         now_ns: Unix time in nanoseconds of the first step.
+        topics_max: Number of changed topics that are named.
     """
     removed = 0
     for number, values in enumerate(replica.unseen()):
         if number:
             yield
         removed += len(find_vanished(values, now_ns=now_ns))
-    if before is None:
+    if before is None and not topics_max:
         return Losses(removed, replica.changed_count)
-    changed = 0
+    changed, topics = 0, list[bytes]()
     for number, values in enumerate(replica.changed()):
         if number:
             yield
-        changed += sum(1 for value in values if not _is_behind(value[8], before))
-    return Losses(removed, changed)
+        missed = [value[0] for value in values if before is None or not _is_behind(value[8], before)]
+        changed += len(missed)
+        topics += missed[: topics_max - len(topics)]
+    return Losses(removed, changed, tuple(topics))
 
 
 def find_vanished(unseen: Iterable[Update], *, now_ns: int) -> list[bytes]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ALTERED_HINT", "CHURN_HINT", "LIMIT_HINT", "TOO_LARGE_HINT", "shortfall_hint"]
+__all__ = ["ALTERED_HINT", "CHURN_HINT", "LIMIT_HINT", "LOSS_HINT", "TOO_LARGE_HINT", "shortfall_hint"]
 
 LIMIT_HINT: Final = (
     "The primary may have a limit for one SUBSCRIBE, as ejabberd has (match_retained_limit of mod_mqtt, 1000 by"
     " default): raise it, or use narrower selectors"
 )
 """For topics that come for a narrower Topic Filter, or by name, but not with the set."""
+LOSS_HINT: Final = (
+    "Raise the primary's limit for what it queues for a session that is away: max_queued_messages of Mosquitto,"
+    " mqtt.max_mqueue_len of EMQX, server.queue_messages_max and queue_bytes_max of a fanout node"
+)
+"""For messages that the primary had promised to the session, and dropped."""
 CHURN_HINT: Final = (
     "Exclude the branch in which topics are created all the time, and give it a selector of its own with live_only ="
     " true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if what comes is the set,"

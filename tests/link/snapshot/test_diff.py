@@ -45,17 +45,13 @@ def steps(search: Generator[None, None, Losses]) -> tuple[int, Losses]:
 
 def test_nothing_unseen_and_nothing_changed_is_no_loss() -> None:
     """A pass that brings what is held shows nothing."""
-    found = losses(value(b"a"), came=[value(b"a")])
-    assert not found
-    assert found == Losses(0, 0)
+    assert losses(value(b"a"), came=[value(b"a")]) == Losses(0, 0)
 
 
 @pytest.mark.parametrize("before", [None, BEFORE])
 def test_unseen_and_changed_topics_are_losses(before: Stamp | None) -> None:
-    """Both are counted, and told."""
-    found = losses(value(b"a"), value(b"b"), came=[value(b"b", b"2")], before=before)
-    assert found == Losses(1, 1)
-    assert str(found) == "messages were lost: 1 topics vanished and 1 changed without a message"
+    """Both are counted."""
+    assert losses(value(b"a"), value(b"b"), came=[value(b"b", b"2")], before=before) == Losses(1, 1)
 
 
 def test_very_many_are_counted_in_small_steps() -> None:
