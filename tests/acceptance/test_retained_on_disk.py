@@ -134,22 +134,29 @@ async def test_what_changed_while_it_was_down_is_applied_once(patient: Mosquitto
     assert node.link_status()["epochs_total"] == 0
 
 
-async def test_loss_while_it_was_down_is_found(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """What the primary did not keep for the session (QoS 0) is found: a new epoch, and not ready before it is live."""
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_what_the_primary_did_not_keep_is_found(mosquitto: Mosquitto, nodes: Nodes, qos: int) -> None:
+    """At QoS 0 nobody promised it: taken over. At QoS 1 it is a loss: a new epoch, and not ready before it is live."""
+    mosquitto.settings = ["max_inflight_messages 1", "max_queued_messages 1"]
+    mosquitto.restart()
     node = nodes.secondary(DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK))
     await publish(mosquitto, VALUES)
     await node.begin()
     epoch = node.link_status()["epoch"]
     await wait_until(lambda: committed(node) >= 500, what="the values on disk")
     await kill(node)
-    await publish(mosquitto, [("plant/1", b"changed")], qos=0)
+    changed = {f"plant/{number}": b"changed" for number in range(9)}
+    await publish(mosquitto, list(changed.items()), qos=qos)
     with watched(node) as answers:
         await node.begin()
-    assert node.link_status()["epoch"] > epoch
-    assert retained(node.port) == dict(VALUES) | {"plant/1": b"changed"}
-    assert "messages were lost" in node.log_text()
-    ready = [answer for answer in answers if answer["ready"]]
-    assert all(answer["links"][0]["epoch"] > epoch for answer in ready)
+    assert retained(node.port) == dict(VALUES) | changed
+    ready = [answer["links"][0]["epoch"] for answer in answers if answer["ready"]]
+    if qos:
+        assert "messages were lost" in node.log_text()
+        assert all(each > epoch for each in [*ready, node.link_status()["epoch"]])
+    else:
+        assert "values re-obtained" in node.log_text()
+        assert {*ready, node.link_status()["epoch"]} == {epoch}
 
 
 async def test_a_session_that_is_gone_begins_anew(mosquitto: Mosquitto, nodes: Nodes) -> None:
