@@ -148,6 +148,11 @@ class Gate:
             self._count(answer)
         return answer
 
+    @property
+    def has_users(self) -> bool:
+        """Whether clients may have a user by a password or the hook; by a certificate they may in any case."""
+        return self._passwords is not None or self.hook is not None
+
     def authorize(self, identity: Identity) -> Access:
         """Return the rights of a client, to be kept with its session."""
         return Access(self, identity)

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from fanout.errors import SessionFormInvalid
+from fanout.node.pool.session_host import owner_of
 from fanout.pool.copies.copy_messages import COPY_BYTES_MAX
 from fanout.pool.copies.held_copies import HeldCopy
 from fanout.pool.copies.inheritance import HERE
+from fanout.pool.sessions.ownership import Owner
 from fanout.replica.recent import RecentUpdates
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.server import Server
 from fanout.server.client.session_inheritance import Inherited, inherit
-from fanout.server.keeping.session_copy import SessionCopy, decode_copy, decode_places, read_needs
+from fanout.server.keeping.session_copy import SessionCopy, decode_copy, decode_places, read_needs, read_owner
 
 __all__ = ["SessionHeirs"]
 
@@ -53,6 +55,14 @@ class SessionHeirs:
             return False
         links = self._recent.links
         return not any(link in links and self._recent.is_gone(link, place) for link, place in needs)
+
+    def owner_of_copy(self, value: bytes) -> Owner | None:
+        """Return whose the session of a copy is; None when it cannot be read."""
+        try:
+            identity, since = read_owner(value)
+        except SessionFormInvalid:
+            return None
+        return owner_of(identity, since=since)
 
     def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
         """Let sessions go on here; return for each `HERE`, or why it does not."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
+from fanout.access.identity import Identity
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.link.link import Link
 from fanout.mqtt.properties import Properties
@@ -21,12 +22,13 @@ from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.epochs import encode_epoch
 from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
-from fanout.pool.sessions.ownership import Choice, Reply
+from fanout.pool.sessions.ownership import Choice, Owner, Reply
 from fanout.pool.sessions.ports import OtherMemberState
 from fanout.pool.sessions.session_pool import SessionPool
 from fanout.replica.recent import Place
 from fanout.runtime.system_clock import Clock
 from fanout.server.base.ports import SessionFound
+from fanout.server.client.authorization_flow import Claim, claim_of
 from fanout.server.client.server import Server
 from fanout.server.keeping.session_copy import SessionCopy, encode_copy, has_qos_2
 from fanout.server.routing.subscribers import SubscriptionOptions
@@ -35,7 +37,7 @@ from fanout.server.session.session import Session
 from fanout.server.session.session_export import queued
 from fanout.server.session.session_format import decode_session, encode_session
 
-__all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions"]
+__all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions", "owner_of"]
 
 _NEVER: Final = float("-inf")
 _PLACES_MAX: Final = 16
@@ -105,6 +107,33 @@ class ServerSessions:
     def has(self, client_id: str) -> bool:
         """Return whether a client has a session here."""
         return self._server.registry.get(client_id) is not None
+
+    def owner_of(self, client_id: str) -> Owner | None:
+        """Return whose the session of a client is that is here; None without one."""
+        session = self._server.registry.get(client_id)
+        if session is None:
+            return None
+        identity = None if session.access is None else session.access.identity
+        return owner_of(identity, since=session.owner_since or 0)
+
+    def own(self, client_id: str, *, since: int) -> None:
+        """Note since when the owner of a session has it that has just begun here, unless that is known."""
+        session = self._server.registry.get(client_id)
+        if session is not None and session.owner_since is None:
+            session.owner_since = since
+
+    def may_end(self, client: Owner, owner: Owner) -> bool:
+        """Return whether a client may end the session of an owner with its Client Identifier."""
+        one, other = (None if each.anyone else _Client(each.user, each.superuser) for each in (client, owner))
+        return claim_of(one, other) is not Claim.REFUSED
+
+    def copy_again(self, client_id: str) -> bool:
+        """Have a session copied once more; return False for one that is not copied."""
+        session = self._server.registry.get(client_id)
+        is_copied = session is not None and session.outlives_node
+        if is_copied:
+            self._server.lifecycles.keepers.note(client_id)
+        return is_copied
 
     # Sessions that go.
 
@@ -460,7 +489,7 @@ class PoolSessionFinder:
         """Return since when the session of a client is this node's."""
         return encode_epoch(self._pool.epoch_of(client_id))
 
-    def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
+    def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
         """Bring the session of a client here that has none here, and tell where it is."""
         found: asyncio.Future[SessionFound] = asyncio.get_running_loop().create_future()
 
@@ -472,10 +501,17 @@ class PoolSessionFinder:
             if found.cancelled():  # the client has left
                 chosen.cancel()
 
-        chosen = self._pool.find(client_id, user=user, superuser=superuser, anyone=self._anyone)
+        chosen = self._pool.find(client_id, user=user, superuser=superuser, anyone=self._anyone, clean=clean)
         chosen.add_done_callback(told)
         found.add_done_callback(ended)
         return found
+
+
+def owner_of(identity: Identity | None, *, since: int) -> Owner:
+    """Return whose a session is, given the identity of its client; None without access control."""
+    if identity is None:
+        return Owner("", superuser=False, anyone=True, since=since)
+    return Owner(identity.user, identity.superuser, anyone=False, since=since)
 
 
 def _decoded(client_id: str, value: bytes) -> ExportedSession | None:

@@ -27,7 +27,7 @@ from fanout.pool.copies.held_copies import HeldCopies, HeldCopy
 from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 from fanout.pool.sessions.ledger import SessionLedger
-from fanout.pool.sessions.ownership import Answer, begin
+from fanout.pool.sessions.ownership import Answer, Owner, begin
 from fanout.pool.sessions.ports import OtherMemberState, Others
 from fanout.runtime.system_clock import Clock
 
@@ -57,6 +57,9 @@ class Heirs(Protocol):
 
     def could_inherit(self, client_id: str, value: bytes) -> bool:
         """Return whether a session could go on here from a copy that has just come."""
+
+    def owner_of_copy(self, value: bytes) -> Owner | None:
+        """Return whose the session of a copy is; None when it cannot be read."""
 
     def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
         """Let sessions go on here.

@@ -31,7 +31,7 @@ from fanout.pool.copies.inheritance import CALL_S, Heirs, Inheritance
 from fanout.pool.copies.sent_copies import SentCopies
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import SessionLedger
-from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.move_messages import ClaimAnswer, ClaimQuestion, SessionQuestion
 from fanout.pool.sessions.ownership import Answer
 from fanout.pool.sessions.ports import CopyFigures, Others
 from fanout.runtime.system_clock import Clock
@@ -153,6 +153,17 @@ class PoolCopies:
         """Tell the other members that a session is here since an epoch, once its copy is kept."""
         self.sent.claim_when_kept(client_id, epoch)
 
+    def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        """Return the answer to a claim that is against the copy of a stranger's session; None when nothing is."""
+        copy = self._held.get(question.client_id)
+        if copy is None or copy.version.epoch > question.epoch:
+            return None
+        owner = self._heirs.owner_of_copy(copy.value)
+        if owner is None or not self._ledger.is_refused(question, epoch=copy.version.epoch, owner=owner):
+            return None
+        self._ledger.see(question.epoch)
+        return ClaimAnswer(self._ledger.next_epoch(), prevails=True)
+
     def claimed(self, client_id: str, epoch: Epoch) -> None:
         """Note that a member has a session since an epoch: an older copy is of no use."""
         self.inheritance.claimed(client_id)
@@ -242,6 +253,14 @@ class PoolCopies:
     def _keep(self, holder: str, instance: str, row: CopyRow, value: bytes, newer: dict[str, Epoch]) -> bool:
         """Keep a copy unless a later one, or a later session, is known; return False when there is no room."""
         client_id, version = row.client_id, row.version
+        kept = self._held.get(client_id)
+        if self._ledger.is_here(client_id) or (kept is not None and kept.holder != holder):
+            owner = self._heirs.owner_of_copy(value)
+            claim = None if owner is None else ClaimQuestion(client_id, version.epoch, owner)
+            refused = None if claim is None else self._ledger.refuse_claim(claim) or self.refuse_claim(claim)
+            if refused is not None:
+                newer[client_id] = refused.epoch
+                return True
         self._forget_outdated(client_id, version.epoch)
         self._ledger.yield_to(SessionQuestion(client_id, version.epoch))
         kept, newest = self._held.get(client_id), self._ledger.newest_of(client_id)

@@ -63,6 +63,8 @@ class _Answers:
     """Each member that is not dead, with its answer; None when none came."""
     subscriptions: dict[str, Sequence[Subscription]]
     """Member that holds the session to its subscriptions."""
+    owner_since: int
+    """Counter of the epoch since which the client has sessions that it may end; 0 for none."""
     silent: frozenset[str]
     """Of those without an answer, the ones that were silent, or could not be reached."""
 
@@ -123,7 +125,14 @@ class Arrivals:
         """Task that waits now to the members for which it does, and what wakes it; the longest waiting one first."""
 
     def start(
-        self, client_id: str, *, user: str, superuser: bool, anyone: bool, patience_s: float = 0.0
+        self,
+        client_id: str,
+        *,
+        user: str,
+        superuser: bool,
+        anyone: bool,
+        clean: bool = False,
+        patience_s: float = 0.0,
     ) -> asyncio.Task[Choice] | None:
         """Begin to bring a session here; return None when it is here, has all but arrived, or too many are coming.
 
@@ -132,6 +141,7 @@ class Arrivals:
             user: The verified user of its client; empty for a client without one.
             superuser: Whether that may read and write every topic.
             anyone: Whether this node has no access control.
+            clean: Whether the client wants a new session, so that none comes here.
             patience_s: Time for which the client waits, for silent members that may have the session.
         """
         ledger, moves = self._ledger, self._ledger.moves
@@ -143,7 +153,7 @@ class Arrivals:
         former = moves.pop(client_id, None)
         if former is not None:
             former.cancel()
-        question = TakeQuestion(client_id, epoch, user, superuser, anyone)
+        question = TakeQuestion(client_id, epoch, user, superuser, anyone, clean)
         move = moves[client_id] = asyncio.create_task(self._move(question), name="session-move")
         if patience_s:
             self._patience[move] = self._clock.monotonic() + patience_s
@@ -206,8 +216,10 @@ class Arrivals:
                     arrived = await self._bring(question, decision, answers.subscriptions[decision.holder])
                     return Choice.FETCH if arrived else Choice.LATER
                 if decision.choice in (Choice.BEGIN, Choice.BEGIN_ANEW):
-                    ledger.put(client_id, begin(epoch))  # `began` follows, unless the client has left
-                    return Choice.BEGIN_ANEW if ledger.was_lost(client_id) else decision.choice
+                    # `began` follows, unless the client has left.
+                    ledger.put(client_id, begin(epoch, owner_since=answers.owner_since))
+                    is_lost = ledger.was_lost(client_id) and not question.clean
+                    return Choice.BEGIN_ANEW if is_lost else decision.choice
                 # The same question is asked again: a client that connects elsewhere meanwhile has a later one.
                 is_asking = own is not None and own.stage is Stage.ASKING
                 waits = decision.is_coming or answers.only_silence_is_unknown
@@ -252,6 +264,7 @@ class Arrivals:
             await asyncio.wait(asked.values(), timeout=_TAKE_S)
         answers: list[tuple[str, Answer | None]] = []
         silent: set[str] = set()
+        since: list[int] = []
         subscriptions: dict[str, Sequence[Subscription]] = {}
         for other in living:
             future = asked.get(other.name)
@@ -259,6 +272,7 @@ class Arrivals:
                 holding = future.result()
                 self._ledger.see(holding.answer.epoch)
                 subscriptions[other.name] = holding.subscriptions
+                since += [holding.owner_since] if holding.owner_since else []
                 answers.append((other.name, holding.answer))
                 continue
             if future is None or _is_unreachable(future):
@@ -275,7 +289,7 @@ class Arrivals:
         kept = self._ledger.answer_from_copy(question.client_id)
         if kept is not None:
             answers.append((self._node, kept))
-        return _Answers(answers, subscriptions, frozenset(silent))
+        return _Answers(answers, subscriptions, min(since, default=0), frozenset(silent))
 
     async def _bring(self, question: TakeQuestion, found: Decision, subscriptions: Sequence[Subscription]) -> bool:
         """Fetch a session from its holder; return whether it is here."""

@@ -7,16 +7,24 @@ The rules are in `fanout.pool.sessions.ownership`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch, EpochClock
-from fanout.pool.sessions.move_messages import Fetched, Holding, SessionQuestion, TakeQuestion
+from fanout.pool.sessions.move_messages import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Fetched,
+    Holding,
+    SessionQuestion,
+    TakeQuestion,
+)
 from fanout.pool.sessions.ownership import (
     Answer,
     Choice,
+    Owner,
     Ownership,
     Reply,
     Stage,
@@ -25,6 +33,7 @@ from fanout.pool.sessions.ownership import (
     claim,
     commit,
     fetch,
+    has_older_right,
     refuse,
     take,
     take_back,
@@ -87,6 +96,8 @@ class SessionLedger:
         """Tasks that bring sessions here."""
         self.copies: Copies | None = None
         """Copies of other members' sessions; None where none are kept."""
+        self.go_on: Callable[[str], Epoch] = _goes_nowhere
+        """Goes on with a session that is here as a later one, which the others are told of."""
         self._host = host
         self._clock = clock
         self._epochs = EpochClock(node)
@@ -188,6 +199,8 @@ class SessionLedger:
         """Promise a session to a member that asks for it, if it is here and may go."""
         client_id, epoch = question.client_id, question.epoch
         self.see(epoch)
+        if question.clean:
+            return self._holding_of_clean(question)
         kept = self.answer_from_copy(client_id)
         if kept is not None and kept.reply is Reply.BUSY:
             return Holding(kept, ())
@@ -209,6 +222,21 @@ class SessionLedger:
         self._promises.pop(client_id, None)
         self._promises[client_id] = _Promise(asker, self._clock.monotonic() + PROMISE_S)
         return Holding(answer, subscriptions)
+
+    def _holding_of_clean(self, question: TakeQuestion) -> Holding:
+        """Return whether a client may begin a session, as far as this member is concerned; nothing changes by it."""
+        client_id, epoch = question.client_id, question.epoch
+        (own, owner), kept = self._owned(client_id), self.answer_from_copy(client_id)
+        if own.stage is Stage.ARRIVING:
+            return Holding(Answer(Reply.BUSY, own.epoch), ())
+        if owner is None or (kept is not None and kept.reply is Reply.BUSY):
+            return Holding(kept or Answer(Reply.NONE, own.settled), ())
+        if epoch <= own.newest:
+            return Holding(Answer(Reply.LATE, own.newest), ())
+        client = Owner(question.user, question.superuser, question.anyone, epoch.counter)
+        if not self._host.may_end(client, owner):
+            return Holding(refuse(own, epoch), ())
+        return Holding(Answer(Reply.NONE, own.epoch), (), owner.since)
 
     def answer_from_copy(self, client_id: str) -> Answer | None:
         """Return what the copy of a client's session that is kept here says to who looks for the session."""
@@ -247,6 +275,56 @@ class SessionLedger:
             self.figures.moved_out_total += 1
         return committed
 
+    def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        """Return the answer to a claim that is against a stranger's session here, which goes on; None for others."""
+        own, mine = self._owned(question.client_id)
+        if mine is None or not self.is_refused(question, epoch=own.epoch, owner=mine):
+            return None
+        self.see(question.epoch)
+        epoch = self.go_on(question.client_id) if own.epoch < question.epoch else own.epoch
+        return ClaimAnswer(epoch, prevails=True)
+
+    def is_refused(self, claimed: ClaimQuestion, *, epoch: Epoch, owner: Owner) -> bool:
+        """Return whether a claimed session ends, since a stranger has the older right to the Client Identifier.
+
+        Args:
+            claimed: The claim.
+            epoch: Since when the other session is a member's.
+            owner: Whose it is.
+        """
+        return self._are_strangers(claimed, epoch, owner) and not has_older_right(claimed.owner, owner)
+
+    def claimed(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        """Take a member's claim that `refuse_claim` has nothing against: an older session here ends, or a stranger's.
+
+        Returns:
+            Since when a session is here, or was; None when nothing is against the claim.
+        """
+        client_id, epoch, _ = question
+        own, mine = self._owned(client_id)
+        if mine is None or not self._are_strangers(question, own.epoch, mine):
+            newer = self.yield_to(SessionQuestion(client_id, epoch))
+            return None if newer is None else ClaimAnswer(newer, prevails=True)
+        self.see(epoch)
+        self._end(client_id, Ownership(Stage.CEDED, epoch))
+        return ClaimAnswer(own.epoch, prevails=False) if own.epoch > epoch else None
+
+    def claim_of(self, client_id: str, epoch: Epoch) -> ClaimQuestion:
+        """Return the claim of a session that is here since an epoch, or has been and has ended."""
+        owner = self._host.owner_of(client_id)
+        return ClaimQuestion(client_id, epoch, owner or Owner("", superuser=False, anyone=False, since=epoch.counter))
+
+    def claim_answered(self, question: ClaimQuestion, answer: ClaimAnswer | None) -> None:
+        """Take the answer to an own claim."""
+        if answer is None:
+            return
+        if answer.prevails:
+            self.yield_to(SessionQuestion(question.client_id, answer.epoch))
+            return
+        self.see(answer.epoch)
+        if self.is_here(question.client_id) and self.epoch_of(question.client_id) < answer.epoch:
+            self.go_on(question.client_id)
+
     def yield_to(self, question: SessionQuestion) -> Epoch | None:
         """End a session here that began anew elsewhere; return the epoch of the one here when that is newer."""
         client_id, epoch = question
@@ -254,11 +332,24 @@ class SessionLedger:
         before = self.get(client_id)
         own, newer = claim(before, epoch)
         if own is not before:
-            self.forget(client_id, own)
-            if self._host.has(client_id):
-                self._host.end(client_id)
-                self.figures.ended_total += 1
+            self._end(client_id, own)
         return newer
+
+    def _owned(self, client_id: str) -> tuple[Ownership, Owner | None]:
+        """Return what is known of a session, and whose it is if it is here."""
+        own = self.get(client_id) or Ownership(Stage.CEDED, NO_EPOCH)
+        return own, self._host.owner_of(client_id) if own.stage in _HERE else None
+
+    def _are_strangers(self, claimed: ClaimQuestion, epoch: Epoch, owner: Owner) -> bool:
+        """Return whether the owner of the later of two sessions may not end the earlier one."""
+        later, earlier = (claimed.owner, owner) if claimed.epoch > epoch else (owner, claimed.owner)
+        return claimed.epoch != epoch and not self._host.may_end(later, earlier)
+
+    def _end(self, client_id: str, own: Ownership) -> None:
+        self.forget(client_id, own)
+        if self._host.has(client_id):
+            self._host.end(client_id)
+            self.figures.ended_total += 1
 
     def _take_back(self, client_id: str) -> None:
         own = take_back(self.get(client_id))
@@ -277,3 +368,7 @@ class SessionLedger:
             gone = (one for one in self._known if one not in self.moves and not self._host.has(one))
             for client_id in list(islice(gone, surplus)):
                 del self._known[client_id]
+
+
+def _goes_nowhere(client_id: str) -> Epoch:
+    return NO_EPOCH

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from fanout.pool.call_batches import CallBatches
 from fanout.pool.membership import AskFailed, AskFailure
-from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.move_messages import (
     ANSWER_BYTES_MAX,
     CLAIM_PATH,
@@ -18,6 +17,8 @@ from fanout.pool.sessions.move_messages import (
     FETCH_PATH,
     OFFER_PATH,
     TAKE_PATH,
+    ClaimAnswer,
+    ClaimQuestion,
     Fetched,
     Holding,
     SessionQuestion,
@@ -26,6 +27,7 @@ from fanout.pool.sessions.move_messages import (
     decode_commit_answers,
     decode_fetch_answers,
     decode_take_answers,
+    encode_claim_request,
     encode_fetch_request,
     encode_request,
     encode_take_request,
@@ -70,7 +72,7 @@ class MemberCalls:
         self.take: CallBatches[TakeQuestion, Holding] = batches(sends.take)
         self.fetch: CallBatches[SessionQuestion, tuple[Fetched, Mapping[str, str]]] = batches(sends.fetch)
         self.commit: CallBatches[SessionQuestion, bool] = batches(sends.commit)
-        self.claim: CallBatches[SessionQuestion, Epoch | None] = batches(sends.claim)
+        self.claim: CallBatches[ClaimQuestion, ClaimAnswer | None] = batches(sends.claim)
         self.offer: CallBatches[TakeQuestion, bool] = batches(sends.offer)
 
     def all(self) -> tuple[CallBatches[Any, Any], ...]:
@@ -135,16 +137,19 @@ class _Sends:
             decode_commit_answers, await self._call(OFFER_PATH, encode_take_request(questions), timeout_s=_CALL_S)
         )
 
-    async def claim(self, questions: Sequence[SessionQuestion]) -> list[Epoch | None]:
-        return _read(decode_claim_answers, await self._call(CLAIM_PATH, encode_request(questions), timeout_s=_CALL_S))
+    async def claim(self, questions: Sequence[ClaimQuestion]) -> list[ClaimAnswer | None]:
+        answer = await self._call(CLAIM_PATH, encode_claim_request(questions), timeout_s=_CALL_S)
+        return _read(decode_claim_answers, answer)
 
     async def _call(self, path: str, body: bytes, *, timeout_s: float) -> bytes:
         return await self._others.call(self._member, path, body, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX)
 
 
-def _bytes_of(question: TakeQuestion | SessionQuestion) -> int:
-    user = question.user if isinstance(question, TakeQuestion) else ""
-    return 100 + 6 * (len(question.client_id) + len(user))
+def _bytes_of(question: TakeQuestion | SessionQuestion | ClaimQuestion) -> int:
+    user = ""
+    if not isinstance(question, SessionQuestion):
+        user = question.user if isinstance(question, TakeQuestion) else question.owner.user
+    return 120 + 6 * (len(question.client_id) + len(user))
 
 
 def _read(decode: Callable[[bytes], list[T]], answer: bytes) -> list[T]:

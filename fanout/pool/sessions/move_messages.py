@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from fanout.peer_text import read_document
 from fanout.pool.sessions.epochs import Epoch, is_epoch_node
-from fanout.pool.sessions.ownership import Answer, Reply
+from fanout.pool.sessions.ownership import Answer, Owner, Reply
 
 __all__ = [
     "ANSWER_BYTES_MAX",
@@ -23,12 +23,15 @@ __all__ = [
     "OFFER_PATH",
     "REQUEST_BYTES_MAX",
     "TAKE_PATH",
+    "ClaimAnswer",
+    "ClaimQuestion",
     "Fetched",
     "Holding",
     "SessionQuestion",
     "Subscription",
     "TakeQuestion",
     "decode_claim_answers",
+    "decode_claim_request",
     "decode_commit_answers",
     "decode_fetch_answers",
     "decode_fetch_request",
@@ -36,6 +39,7 @@ __all__ = [
     "decode_take_answers",
     "decode_take_request",
     "encode_claim_answers",
+    "encode_claim_request",
     "encode_commit_answers",
     "encode_fetch_answers",
     "encode_fetch_request",
@@ -58,12 +62,32 @@ _STATUS: Final = ("gone", "later", "exact", "inexact")
 
 
 class SessionQuestion(NamedTuple):
-    """What FETCH, COMMIT and CLAIM say of one session."""
+    """What FETCH and COMMIT say of one session."""
 
     client_id: str
     """Client Identifier."""
     epoch: Epoch
-    """Epoch of the request, or of the claimed session."""
+    """Epoch of the request."""
+
+
+class ClaimQuestion(NamedTuple):
+    """CLAIM of one session: it is at the member that asks."""
+
+    client_id: str
+    """Client Identifier."""
+    epoch: Epoch
+    """Since when."""
+    owner: Owner
+    """Whose it is."""
+
+
+class ClaimAnswer(NamedTuple):
+    """Answer to CLAIM of one session where another one is, or was."""
+
+    epoch: Epoch
+    """Since when."""
+    prevails: bool
+    """Whether the claimed session ends. Otherwise it goes on as a later one: the other one, a stranger's, has ended."""
 
 
 class TakeQuestion(NamedTuple):
@@ -79,6 +103,8 @@ class TakeQuestion(NamedTuple):
     """Whether it may read and write every topic."""
     anyone: bool
     """Whether the member that asks has no access control, so that anybody may have every session."""
+    clean: bool = False
+    """Whether the client wants a new session: the one there stays until that is claimed, and says whether it may."""
 
 
 class Subscription(NamedTuple):
@@ -98,6 +124,8 @@ class Holding(NamedTuple):
     """The answer."""
     subscriptions: tuple[Subscription, ...]
     """Its subscriptions, with HELD."""
+    owner_since: int = 0
+    """Counter of the epoch since which the owner of a session has it that the client may end; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +143,41 @@ class Fetched:
 
 
 def encode_request(questions: Sequence[SessionQuestion]) -> bytes:
-    """Return COMMIT or CLAIM."""
+    """Return COMMIT."""
     return json.dumps([[client_id, *epoch] for client_id, epoch in questions]).encode()
 
 
 def decode_request(document: bytes) -> list[SessionQuestion]:
-    """Return the questions of COMMIT or CLAIM.
+    """Return the questions of COMMIT.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: It is none.
     """
     return [_question(one) for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX))]
 
 
+def encode_claim_request(questions: Sequence[ClaimQuestion]) -> bytes:
+    """Return CLAIM."""
+    return json.dumps([[client_id, *epoch, *owner] for client_id, epoch, owner in questions]).encode()
+
+
+def decode_claim_request(document: bytes) -> list[ClaimQuestion]:
+    """Return the questions of CLAIM.
+
+    Raises:
+        ValueError: It is none.
+    """
+    questions = []
+    for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
+        client_id, counter, node, user, superuser, anyone, since = _row(one, 7)
+        owner = Owner(_text(user, empty=True), _flag(superuser), _flag(anyone), _counter(since))
+        questions.append(ClaimQuestion(_text(client_id), _epoch(counter, node), owner))
+    return questions
+
+
 def encode_take_request(questions: Sequence[TakeQuestion]) -> bytes:
     """Return TAKE or OFFER."""
-    rows = [[one.client_id, *one.epoch, one.user, one.superuser, one.anyone] for one in questions]
+    rows = [[one.client_id, *one.epoch, one.user, one.superuser, one.anyone, one.clean] for one in questions]
     return json.dumps(rows).encode()
 
 
@@ -142,10 +189,15 @@ def decode_take_request(document: bytes) -> list[TakeQuestion]:
     """
     questions = []
     for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
-        client_id, counter, node, user, superuser, anyone = _row(one, 6)
+        client_id, counter, node, user, superuser, anyone, clean = _row(one, 7)
         questions.append(
             TakeQuestion(
-                _text(client_id), _epoch(counter, node), _text(user, empty=True), _flag(superuser), _flag(anyone)
+                _text(client_id),
+                _epoch(counter, node),
+                _text(user, empty=True),
+                _flag(superuser),
+                _flag(anyone),
+                _flag(clean),
             )
         )
     return questions
@@ -173,7 +225,10 @@ def decode_fetch_request(document: bytes) -> tuple[list[SessionQuestion], dict[s
 
 def encode_take_answers(answers: Sequence[Holding]) -> bytes:
     """Return the answers to TAKE."""
-    rows = [[one.answer.reply.value, *one.answer.epoch, [list(each) for each in one.subscriptions]] for one in answers]
+    rows = [
+        [one.answer.reply.value, *one.answer.epoch, [list(each) for each in one.subscriptions], one.owner_since]
+        for one in answers
+    ]
     return json.dumps(rows).encode()
 
 
@@ -185,9 +240,10 @@ def decode_take_answers(document: bytes) -> list[Holding]:
     """
     answers = []
     for one in _list(read_document(document, bytes_max=ANSWER_BYTES_MAX)):
-        reply, counter, node, subscriptions = _row(one, 4)
+        reply, counter, node, subscriptions, since = _row(one, 5)
         answer = Answer(Reply(_text(reply)), _epoch(counter, node, none=True))
-        answers.append(Holding(answer, tuple(_subscription(each) for each in _list(subscriptions))))
+        own = tuple(_subscription(each) for each in _list(subscriptions))
+        answers.append(Holding(answer, own, _counter(since)))
     return answers
 
 
@@ -230,19 +286,19 @@ def decode_commit_answers(document: bytes) -> list[bool]:
     return [_flag(one) for one in _list(read_document(document, bytes_max=ANSWER_BYTES_MAX))]
 
 
-def encode_claim_answers(answers: Sequence[Epoch | None]) -> bytes:
-    """Return the answers to CLAIM: the epochs of newer sessions."""
-    return json.dumps([None if one is None else list(one) for one in answers]).encode()
+def encode_claim_answers(answers: Sequence[ClaimAnswer | None]) -> bytes:
+    """Return the answers to CLAIM; None where nothing is against it."""
+    return json.dumps([None if one is None else [*one.epoch, one.prevails] for one in answers]).encode()
 
 
-def decode_claim_answers(document: bytes) -> list[Epoch | None]:
+def decode_claim_answers(document: bytes) -> list[ClaimAnswer | None]:
     """Return the answers to CLAIM.
 
     Raises:
         ValueError: It has none.
     """
     rows = _list(read_document(document, bytes_max=ANSWER_BYTES_MAX))
-    return [None if one is None else _epoch(*_row(one, 2)) for one in rows]
+    return [None if one is None else _claim_answer(one) for one in rows]
 
 
 # Their parts.
@@ -251,6 +307,11 @@ def decode_claim_answers(document: bytes) -> list[Epoch | None]:
 def _question(row: object) -> SessionQuestion:
     client_id, counter, node = _row(row, 3)
     return SessionQuestion(_text(client_id), _epoch(counter, node))
+
+
+def _claim_answer(row: object) -> ClaimAnswer:
+    counter, node, prevails = _row(row, 3)
+    return ClaimAnswer(_epoch(counter, node), _flag(prevails))
 
 
 def _subscription(row: object) -> Subscription:
@@ -287,8 +348,13 @@ def _flag(value: object) -> bool:
 
 
 def _epoch(counter: object, node: object, *, none: bool = False) -> Epoch:
-    if type(counter) is not int or not 0 <= counter < _COUNTER_MAX:
-        raise ValueError("no legal epoch")
+    counter = _counter(counter)
     if not isinstance(node, str) or not (is_epoch_node(node) or (none and not node)):
         raise ValueError("no legal node of an epoch")
     return Epoch(counter, node)
+
+
+def _counter(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _COUNTER_MAX:
+        raise ValueError("no legal epoch")
+    return value

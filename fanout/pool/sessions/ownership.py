@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 
@@ -19,6 +20,7 @@ __all__ = [
     "Answer",
     "Choice",
     "Decision",
+    "Owner",
     "Ownership",
     "Reply",
     "Stage",
@@ -32,10 +34,24 @@ __all__ = [
     "fetch",
     "finish",
     "give_up",
+    "has_older_right",
     "refuse",
     "take",
     "take_back",
 ]
+
+
+class Owner(NamedTuple):
+    """Whose a session is, as a claim says it."""
+
+    user: str
+    """The verified user of its client; empty without one."""
+    superuser: bool
+    """Whether that may read and write every topic."""
+    anyone: bool
+    """Whether its member has no access control, so that a session is anybody's."""
+    since: int
+    """Counter of the epoch since which its owner has the Client Identifier, at the latest."""
 
 
 class Stage(enum.Enum):
@@ -72,6 +88,8 @@ class Ownership:
 
     While it is CEDED or ASKING: the next holder may never have learnt of it, and another member gone on from a copy.
     """
+    owner_since: int = 0
+    """Counter of the epoch since which the owner of a session that is to begin here had former ones; 0 for none."""
 
     @property
     def is_here(self) -> bool:
@@ -212,6 +230,15 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
     return own, own.epoch if has_session and own.epoch > epoch else None
 
 
+def has_older_right(claimed: Owner, own: Owner) -> bool:
+    """Return whether the session of a claim prevails over a stranger's that is here.
+
+    Two strangers can both have a session only if a member was not heard. The one prevails who has had the Client
+    Identifier for longer, whenever either connected last.
+    """
+    return (claimed.since, claimed.user) < (own.since, own.user)
+
+
 def take_back(own: Ownership | None) -> Ownership | None:
     """Take back a session that is promised or frozen, because nobody has fetched it in time.
 
@@ -225,12 +252,12 @@ def take_back(own: Ownership | None) -> Ownership | None:
 # The side of the member that the client is at.
 
 
-def begin(epoch: Epoch) -> Ownership:
+def begin(epoch: Epoch, *, owner_since: int = 0) -> Ownership:
     """Begin a session, or go on with the one that is here, with an epoch that is later than all that are known.
 
     Claims end what the other members have. A session that was FROZEN is to be thawed, or to be ended.
     """
-    return Ownership(Stage.OWNED, epoch)
+    return Ownership(Stage.OWNED, epoch, owner_since=owner_since)
 
 
 def ask(own: Ownership | None, epoch: Epoch) -> Ownership | None:

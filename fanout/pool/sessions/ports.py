@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fanout.pool.sessions.epochs import Epoch
-from fanout.pool.sessions.move_messages import Fetched, Subscription, TakeQuestion
-from fanout.pool.sessions.ownership import Answer, Reply
+from fanout.pool.sessions.move_messages import ClaimAnswer, ClaimQuestion, Fetched, Subscription, TakeQuestion
+from fanout.pool.sessions.ownership import Answer, Owner, Reply
 
 __all__ = ["Copies", "CopyFigures", "Markers", "OtherMemberState", "Others", "SessionHost"]
 
@@ -22,6 +22,18 @@ class SessionHost(Protocol):
 
     def has(self, client_id: str) -> bool:
         """Return whether a client has a session here."""
+
+    def owner_of(self, client_id: str) -> Owner | None:
+        """Return whose the session of a client is that is here; None without one."""
+
+    def own(self, client_id: str, *, since: int) -> None:
+        """Note since when the owner of a session has it that has just begun here, unless that is known."""
+
+    def may_end(self, client: Owner, owner: Owner) -> bool:
+        """Return whether a client may end the session of an owner with its Client Identifier."""
+
+    def copy_again(self, client_id: str) -> bool:
+        """Have a session copied once more; return False for one that is not copied."""
 
     # Sessions that go.
 
@@ -189,6 +201,9 @@ class Copies(Protocol):
 
     def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
         """Tell the other members that a session is here since an epoch, once its copy is kept."""
+
+    def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        """Return the answer to a claim that is against the copy of a stranger's session; None when nothing is."""
 
     def claimed(self, client_id: str, epoch: Epoch) -> None:
         """Note that a member has a session since an epoch: an older copy is of no use."""

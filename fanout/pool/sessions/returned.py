@@ -17,7 +17,6 @@ from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls
-from fanout.pool.sessions.move_messages import SessionQuestion
 from fanout.pool.sessions.ports import Others
 
 __all__ = ["ReturnedSessions"]
@@ -94,13 +93,12 @@ class ReturnedSessions:
         """Claim the sessions at a member, and end those that are newer there; return whether all was answered."""
         claims = self._calls.to(member).claim
         waiting = iter(self._epochs.items())
-        while piece := [SessionQuestion(*one) for one in islice(waiting, _PIECE)]:
+        while piece := [self._ledger.claim_of(*one) for one in islice(waiting, _PIECE)]:
             answers = await asyncio.gather(*map(claims.ask, piece), return_exceptions=True)
             for question, answer in zip(piece, answers, strict=True):
                 if isinstance(answer, AskFailed):
                     return False
                 if isinstance(answer, BaseException):
                     raise answer
-                if answer is not None:
-                    self._ledger.yield_to(SessionQuestion(question.client_id, answer))
+                self._ledger.claim_answered(question, answer)
         return True

@@ -20,8 +20,10 @@ from fanout.pool.sessions.hand_over import HandOver
 from fanout.pool.sessions.ledger import SessionFigures, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls
 from fanout.pool.sessions.move_messages import (
+    ClaimAnswer,
+    ClaimQuestion,
     Fetched,
-    SessionQuestion,
+    decode_claim_request,
     decode_fetch_request,
     decode_request,
     decode_take_request,
@@ -87,6 +89,7 @@ class SessionPool:
         self._calls = AllMemberCalls(others=others, mark=self._own_markers.send)
         self.ledger = SessionLedger(node=node, host=host, clock=clock)
         """What this member knows of every session."""
+        self.ledger.go_on = self._go_on
         self._arrivals = Arrivals(
             self.ledger,
             node=node,
@@ -136,7 +139,9 @@ class SessionPool:
             client_id: Its Client Identifier.
             is_copied: Whether it is copied now, where copies are kept.
         """
-        epoch = self.ledger.next_epoch()
+        epoch, known = self.ledger.next_epoch(), self.ledger.known(client_id)
+        since = epoch.counter if known is None or not known.owner_since else known.owner_since
+        self._host.own(client_id, since=since)
         self.ledger.begin(client_id, epoch)
         if self.copies is not None:
             self.copies.claimed(client_id, epoch)
@@ -149,7 +154,9 @@ class SessionPool:
         """Return since when the session of a client is this node's."""
         return self.ledger.epoch_of(client_id)
 
-    def find(self, client_id: str, *, user: str, superuser: bool, anyone: bool) -> asyncio.Future[Choice]:
+    def find(
+        self, client_id: str, *, user: str, superuser: bool, anyone: bool, clean: bool = False
+    ) -> asyncio.Future[Choice]:
         """Bring the session of a client here that has none here.
 
         Args:
@@ -157,13 +164,16 @@ class SessionPool:
             user: Its verified user; empty for a client without one.
             superuser: Whether it may read and write every topic.
             anyone: Whether this node has no access control.
+            clean: Whether it wants a new session: a former one stays where it is, and is asked for its owner.
 
         Returns:
             FETCH: it is here now; BEGIN: there is none; REFUSE: it is another user's; LATER: not known in time.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Choice] = loop.create_future()
-        move = self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone, patience_s=self._silent_s)
+        move = self._arrivals.start(
+            client_id, user=user, superuser=superuser, anyone=anyone, clean=clean, patience_s=self._silent_s
+        )
         if move is None:
             self._give_later(found)
             return found
@@ -277,19 +287,25 @@ class SessionPool:
     async def answer_offer(self, asker: str, body: bytes) -> bytes:
         """Answer OFFER: begin to take the sessions, as far as there is room."""
         answers = []
-        for client_id, _, user, superuser, anyone in decode_take_request(body):
+        for client_id, _, user, superuser, anyone, _ in decode_take_request(body):
             is_free = not self.is_leaving and client_id not in self.ledger.moves
             taken = is_free and self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
             answers.append(bool(taken))
         return encode_commit_answers(answers)
 
     async def answer_claim(self, asker: str, body: bytes) -> bytes:
-        """Answer CLAIM: end what is older here."""
-        questions = decode_request(body)
+        """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
+        return encode_claim_answers([self._claimed(question) for question in decode_claim_request(body)])
+
+    def _claimed(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        refused = self.ledger.refuse_claim(question)
+        if refused is None and self.copies is not None:
+            refused = self.copies.refuse_claim(question)
+        if refused is not None:
+            return refused
         if self.copies is not None:
-            for client_id, epoch in questions:
-                self.copies.claimed(client_id, epoch)
-        return encode_claim_answers([self.ledger.yield_to(question) for question in questions])
+            self.copies.claimed(question.client_id, question.epoch)
+        return self.ledger.claimed(question)
 
     # Its own: what begins here is told to the others.
 
@@ -309,17 +325,15 @@ class SessionPool:
     def claim_at(self, member: str, epochs: Mapping[str, Epoch]) -> None:
         """Tell one member since when sessions are here: older ones of it end."""
         for client_id, epoch in epochs.items():
-            self._claim_at(member, SessionQuestion(client_id, epoch))
+            self._claim_at(member, self.ledger.claim_of(client_id, epoch))
 
-    def _claim_at(self, member: str, question: SessionQuestion) -> None:
-        def answered(answer: asyncio.Future[Epoch | None]) -> None:
+    def _claim_at(self, member: str, question: ClaimQuestion) -> None:
+        def answered(answer: asyncio.Future[ClaimAnswer | None]) -> None:
             if answer.cancelled():
                 return
             error = answer.exception()
             if error is None:
-                newer = answer.result()
-                if newer is not None:
-                    self.ledger.yield_to(SessionQuestion(question.client_id, newer))
+                self.ledger.claim_answered(question, answer.result())
                 return
             if not isinstance(error, AskFailed):
                 raise error
@@ -328,6 +342,16 @@ class SessionPool:
                 asyncio.get_running_loop().call_later(_SWEEP_S, self._claim_at, member, question)
 
         self._calls.to(member).claim.ask(question).add_done_callback(answered)
+
+    def _go_on(self, client_id: str) -> Epoch:
+        """Go on with a session that is here as one that is later than all that are known."""
+        epoch = self.ledger.next_epoch()
+        self.ledger.begin(client_id, epoch)
+        if self._host.copy_again(client_id):
+            self._claim_copied(client_id, epoch)
+        else:
+            self.claim({client_id: epoch})
+        return epoch
 
     def _is_living(self, member: str) -> bool:
         return any(other.name == member and not other.is_dead for other in self.others.states())

@@ -142,5 +142,12 @@ class SessionFinder(Protocol):
     def epoch_of(self, client_id: str) -> bytes:
         """Return since when the session of a client is this node's, as the pool writes it."""
 
-    def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
-        """Bring the session of a client here that has none here, and tell where it is; bounded in time, never fails."""
+    def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
+        """Bring the session of a client here that has none here, and tell where it is; bounded in time, never fails.
+
+        Args:
+            client_id: Its Client Identifier.
+            user: Its verified user; empty without one.
+            superuser: Whether it may read and write every topic.
+            clean: Whether it wants a new session, so that none comes: it is asked whether it may end the former one.
+        """

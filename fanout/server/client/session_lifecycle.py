@@ -94,7 +94,8 @@ class SessionLifecycles:
     def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         """Accept a client: resume or take over its session, or begin one; or refuse it after all.
 
-        In a pool, a client that wants a session which is not here waits until the other members have answered.
+        In a pool, a client whose session is not here waits until the other members have answered: it comes from there,
+        or the client may end it. Where no client has a user everybody may, so nobody is asked.
         """
         finder = self.finder
         if finder is not None and finder.is_leaving:
@@ -102,14 +103,14 @@ class SessionLifecycles:
             connection.refuse(reason_code, properties=properties)
         elif self._is_fenced_off(terms):
             self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="this node hears no other member")
-        elif finder is None or terms.clean_start:
+        elif finder is None or (terms.clean_start and not self._has_users):
             self._attach(connection, terms, access)
         elif self._registry.get(terms.client_id) is None:
             user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)
-            found = finder.find(terms.client_id, user=user, superuser=superuser)
+            found = finder.find(terms.client_id, user=user, superuser=superuser, clean=terms.clean_start)
             connection.suspend(found.cancel)
             found.add_done_callback(partial(self._found, connection, terms, access))
-        elif finder.may_resume:
+        elif terms.clean_start or finder.may_resume:
             self._attach(connection, terms, access)
         else:
             self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="its session may be elsewhere by now")
@@ -134,6 +135,12 @@ class SessionLifecycles:
             self._attach(connection, terms, access)
         connection.resume()
 
+    @property
+    def _has_users(self) -> bool:
+        """Whether a client may be another user than the owner of the session that it wants to end."""
+        has_certificates = any(one.client_ca_file is not None for one in self._config.listeners)
+        return self._gate is not None and (self._gate.has_users or has_certificates)
+
     def _is_fenced_off(self, terms: Terms) -> bool:
         """Return whether a client asks for a durable session that this node may not serve now."""
         if self.finder is None or not self.finder.is_fenced:
@@ -151,6 +158,7 @@ class SessionLifecycles:
             self._logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
             connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
+        former = self._registry.get(terms.client_id)
         session = self._session_to_resume(terms, claim)
         session_present = session is not None
         if session is None:
@@ -160,6 +168,8 @@ class SessionLifecycles:
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED)
                 return
             session = self._registry.create(terms.client_id, wire=terms.wire)
+            if former is not None and claim is Claim.RESUME:
+                session.owner_since = former.owner_since
         self._open(connection, session, terms, access, session_present=session_present)
 
     def _claim(self, client_id: str, access: Access | None) -> Claim:

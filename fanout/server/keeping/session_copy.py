@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from fanout.access.identity import Identity
 from fanout.errors import SessionFormInvalid
 from fanout.mqtt.delivery import SendState
 from fanout.replica.recent import Place, RecentUpdates
@@ -22,6 +23,7 @@ from fanout.server.messages.encoding import Message
 from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
 from fanout.server.session.session_export import ExportedMessages
 from fanout.server.session.session_format import decode_session, encode_session
+from fanout.server.session.session_format import read_owner as read_session_owner
 
 __all__ = [
     "CopiedMessage",
@@ -32,6 +34,7 @@ __all__ = [
     "encode_places",
     "has_qos_2",
     "read_needs",
+    "read_owner",
     "with_in_flight",
 ]
 
@@ -134,6 +137,21 @@ def read_needs(data: bytes) -> list[tuple[str, Place]]:
     _read_head(form)
     places = _read_places(form)
     return [*places.items(), *((link, Place(node, marker, 0, 0)) for link, node, marker in _read_keys(form))]
+
+
+def read_owner(data: bytes) -> tuple[Identity | None, int]:
+    """Return the owner of the session of a copy, and since when it has it.
+
+    Raises:
+        SessionFormInvalid: The bytes are no copy, or one of a version that is not read.
+    """
+    form = _Reader(data)
+    _, count = _read_head(form)
+    _read_places(form)
+    _read_keys(form)
+    for _ in range(count):
+        form.skip(_U32.size * form.unpack(_MESSAGE)[-1])
+    return read_session_owner(form.rest())
 
 
 def encode_copy(copy: SessionCopy) -> bytes:
@@ -275,6 +293,10 @@ class _Reader:
             return self._data[begin : self._at].decode()
         except UnicodeDecodeError as error:
             raise _invalid("a text is not well-formed UTF-8") from error
+
+    def skip(self, count: int) -> None:
+        """Leave bytes out."""
+        self._at += count
 
     def rest(self) -> bytes:
         """Return what is left."""

@@ -123,6 +123,8 @@ class ExportedSession:
     """Client Identifier."""
     owner: Identity | None
     """Identity of its client, without proof; None when the node had no access control."""
+    owner_since: int = 0
+    """Since when its owner has the Client Identifier, as a pool counts."""
     wire: WireVariant
     """Wire variant of its last Network Connection."""
     expiry_left_ms: int

@@ -182,6 +182,7 @@ class SessionRegistry:
             retained_anew: Whether all retained messages are due again.
         """
         session = self.create(exported.client_id, wire=exported.wire)
+        session.owner_since = exported.owner_since
         added: dict[bytes, SubscriptionOptions] = {}
         for subscription in exported.subscriptions:
             options, shared = self._granted(subscription), parse_shared(subscription.topic_filter)

@@ -32,6 +32,7 @@ class Session(Subscriber):
         "access",
         "expiry",
         "expiry_s",
+        "owner_since",
         "receiver",
         "sender",
         "will",
@@ -68,6 +69,8 @@ class Session(Subscriber):
         """Session Expiry Interval in seconds."""
         self.expiry: Deadline | None = None
         """Time when it ends, while it is absent."""
+        self.owner_since: int | None = None
+        """Since when its owner has the Client Identifier, as a pool counts; None while that is not known."""
         self.will: WillMessage | None = None
         """Its Will Message; None when it has none (left)."""
         self.will_deadline: Deadline | None = None

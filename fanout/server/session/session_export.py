@@ -138,6 +138,7 @@ def export_state(
     value = ExportedSession(
         client_id=session.client_id,
         owner=None if session.access is None else _without_proof(session.access.identity),
+        owner_since=session.owner_since or 0,
         wire=session.wire,
         expiry_left_ms=expiry_left_ms,
         subscriptions=subscriptions_of(session),

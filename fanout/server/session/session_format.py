@@ -43,13 +43,14 @@ __all__ = [
     "encode_one_in_flight",
     "encode_session",
     "encode_sessions",
+    "read_owner",
 ]
 
 MAGIC: Final = b"fanout session\0"
-VERSION: Final = 1
+VERSION: Final = 2
 """The version that is written."""
 
-_READABLE: Final = frozenset({VERSION})
+_READABLE: Final = frozenset({1, VERSION})
 _HINT: Final = "Compare the versions of the members of the pool, or of this fanout and the one that stored it"
 _IN_FLIGHT: Final = struct.Struct("!HB")
 """Packet Identifier, and index of the state."""
@@ -91,7 +92,7 @@ class SessionEncoder:
             session: Its value now.
             in_flight: Its messages in flight, as `encode_in_flight` writes them; None for those of the value.
         """
-        seldom = (session.owner, session.wire, session.expiry_left_ms, session.subscriptions)
+        seldom = (session.owner, session.owner_since, session.wire, session.expiry_left_ms, session.subscriptions)
         if seldom != self._seldom:
             form = _Writer()
             form.parts.append(MAGIC)
@@ -155,6 +156,7 @@ def _write_head(form: _Writer, session: ExportedSession) -> None:
         form.string(owner.address.encode())
         form.number(_MEANS.index(owner.means), 1)
         form.number(owner.local | owner.superuser << 1, 1)
+    form.number(session.owner_since, 8)
     version, stamped, packet_bytes_max = session.wire
     form.pack(_TERMS, version, stamped, packet_bytes_max, session.expiry_left_ms, len(session.subscriptions))
     for topic_filter, options in session.subscriptions:
@@ -198,6 +200,22 @@ def decode_session(data: bytes, *, bytes_max: int) -> ExportedSession:
     return _read(_Reader(data))
 
 
+def read_owner(data: bytes) -> tuple[Identity | None, int]:
+    """Return the owner of the session of some bytes, and since when it has it; nothing behind it is read.
+
+    Raises:
+        SessionFormInvalid: They do not begin like a session.
+    """
+    form = _Reader(data)
+    version = _read_version(form)
+    try:
+        client_id = form.string().decode()
+        owner = _read_owner(form, client_id) if form.flag() else None
+    except UnicodeDecodeError as error:
+        raise _invalid("a text is not well-formed UTF-8") from error
+    return owner, form.number(8) if version > 1 else 0
+
+
 def decode_sessions(records: Iterable[bytes]) -> Iterator[ExportedSession]:
     """Yield the sessions of `encode_sessions`; those that had the same message have the same value of it.
 
@@ -210,27 +228,33 @@ def decode_sessions(records: Iterable[bytes]) -> Iterator[ExportedSession]:
 
 
 def _read(form: _Reader) -> ExportedSession:
-    if form.take(len(MAGIC)) != MAGIC:
-        raise _invalid("it does not begin like one")
-    version = form.number(1)
-    if version not in _READABLE:
-        raise _invalid(f"it has version {version} of the form, and this node reads {', '.join(map(str, _READABLE))}")
+    version = _read_version(form)
     try:
         if form.known is not None:
             form.known += form.items(_read_message)
-        return _read_session(form)
+        return _read_session(form, version=version)
     except UnicodeDecodeError as error:
         raise _invalid("a text is not well-formed UTF-8") from error
     except ProtocolError as error:
         raise _invalid(error.detail) from error
 
 
-def _read_session(form: _Reader) -> ExportedSession:
+def _read_version(form: _Reader) -> int:
+    if form.take(len(MAGIC)) != MAGIC:
+        raise _invalid("it does not begin like one")
+    version = form.number(1)
+    if version not in _READABLE:
+        raise _invalid(f"it has version {version} of the form, and this node reads {', '.join(map(str, _READABLE))}")
+    return version
+
+
+def _read_session(form: _Reader, *, version: int) -> ExportedSession:
     client_id = form.string().decode()
     form.require(bool(client_id) and "\0" not in client_id, "the Client Identifier is not legal")
     session = ExportedSession(
         client_id=client_id,
         owner=_read_owner(form, client_id) if form.flag() else None,
+        owner_since=form.number(8) if version > 1 else 0,
         wire=_read_wire(form),
         expiry_left_ms=form.number(8),
         subscriptions=form.items(_read_subscription),

@@ -10,7 +10,15 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from fanout.pool.copies.copy_messages import COPY_PATH, INHERIT_PATH
+from fanout.pool.copies.copy_messages import (
+    COPY_PATH,
+    INHERIT_PATH,
+    CopyRequest,
+    CopyRow,
+    decode_copy_answer,
+    encode_copy_request,
+)
+from fanout.pool.copies.copy_rules import CopyVersion
 from fanout.pool.copies.held_copies import HeldCopy
 from fanout.pool.copies.inheritance import HERE
 from fanout.pool.copies.pool_copies import PoolCopies
@@ -18,12 +26,14 @@ from fanout.pool.copies.sent_copies import ALONE_S
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import SessionLedger
-from fanout.pool.sessions.move_messages import SessionQuestion
+from fanout.pool.sessions.move_messages import ClaimQuestion, SessionQuestion
+from fanout.pool.sessions.ownership import Owner
 from fanout.pool.sessions.ports import OtherMemberState
 from tests.pool.alone import Notices
 from tests.server.node_in_memory import ManualClock
 from tests.support.waiting import wait_until
 
+NOBODY = Owner("", superuser=False, anyone=True, since=0)
 DEAD_AFTER_S = 3.0
 _LOOKS = 50
 
@@ -102,6 +112,8 @@ class Member:
         """Make it, without sessions."""
         self.network, self.node = network, node
         self.sessions: set[str] = set()
+        self.owners: dict[str, Owner] = {}
+        """Of the sessions whose owner matters."""
         self.inherited: list[str] = []
         self.refuses: dict[str, str] = {}
         """Client Identifier to why its session does not go on."""
@@ -145,9 +157,22 @@ class Member:
         """Return whether a client has a session here."""
         return client_id in self.sessions
 
+    def owner_of(self, client_id: str) -> Owner | None:
+        """Return the owner of a session here, nobody for most."""
+        return self.owners.get(client_id, NOBODY) if client_id in self.sessions else None
+
+    def may_end(self, client: Owner, owner: Owner) -> bool:
+        """Let a user end its own sessions, and those of nobody."""
+        return owner.user in ("", client.user)
+
     def end(self, client_id: str) -> None:
         """End a session."""
         self.sessions.discard(client_id)
+
+    def owner_of_copy(self, value: bytes) -> Owner | None:
+        """Return the owner that a value names; nobody for most."""
+        user = value.decode().partition("@")[2]
+        return Owner(user, superuser=False, anyone=False, since=1 + (user != "victim")) if user else NOBODY
 
     def could_inherit(self, client_id: str, value: bytes) -> bool:
         """Return whether it holds what a copy needs."""
@@ -565,3 +590,35 @@ async def test_a_holder_that_was_taken_over_ends_its_session(network: Network) -
     b.ledger.yield_to(SessionQuestion("c", newest))
     a.put(["c"])
     await wait_until(lambda: not a.sessions)
+
+
+async def test_a_copy_ends_no_strangers_session() -> None:
+    """Neither a session nor a copy of one: the member that has it copied is told, and ends its own."""
+    network = Network()
+    a, b, c = (Member(network, name) for name in "abc")
+    try:
+        a.sessions.add("x")
+        a.owners["x"] = Owner("victim", superuser=False, anyone=False, since=1)
+        a.ledger.go_on = lambda _: a.ledger.next_epoch()
+        a.ledger.begin("x", a.ledger.next_epoch())
+        a.put(["x"], b"value@victim")
+        await wait_until(lambda: b.held + c.held == 1)
+        keeper = b if b.held else c
+        epoch = a.ledger.next_epoch()
+        row = CopyRow("x", CopyVersion(epoch, 1), b"value@stranger")
+        for member in (a, keeper):
+            other = c if member is b else b
+            data = await member.copies.answer_copy(
+                other.node, encode_copy_request(CopyRequest(f"{other.node}-1", [row]))
+            )
+            assert decode_copy_answer(data).newer["x"] > epoch
+        claim = ClaimQuestion("x", epoch, Owner("stranger", superuser=False, anyone=False, since=2))
+        refused = keeper.copies.refuse_claim(claim)
+        assert refused is not None
+        assert refused.prevails
+        assert keeper.copies.refuse_claim(claim._replace(owner=a.owners["x"])) is None
+        assert (a.sessions, keeper.held) == ({"x"}, 1)
+    finally:
+        for member in network.members.values():
+            member.task.cancel()
+        await asyncio.gather(*(one.task for one in network.members.values()), return_exceptions=True)

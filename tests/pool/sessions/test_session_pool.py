@@ -24,7 +24,7 @@ from fanout.pool.sessions.move_messages import (
     Subscription,
     TakeQuestion,
 )
-from fanout.pool.sessions.ownership import Choice, Reply
+from fanout.pool.sessions.ownership import Choice, Owner, Reply
 from fanout.pool.sessions.ports import OtherMemberState
 from fanout.pool.sessions.session_pool import ANSWER_S, SessionPool
 from fanout.runtime.system_clock import SystemClock
@@ -32,6 +32,7 @@ from tests.pool.alone import WithoutNotices
 from tests.support.waiting import wait_until
 
 DEAD_AFTER_S = 0.5
+NOBODY = Owner("", superuser=False, anyone=True, since=0)
 
 
 class Member(WithoutNotices):
@@ -40,6 +41,8 @@ class Member(WithoutNotices):
     def __init__(self, name: str, network: Network) -> None:
         self.name = name
         self.sessions: dict[str, bytes] = {}
+        self.owners: dict[str, Owner] = {}
+        """Of the sessions whose owner matters."""
         self.undecided: set[str] = set()
         self.connected: set[str] = set()
         self.rounds = 0
@@ -63,6 +66,24 @@ class Member(WithoutNotices):
 
     # SessionHost.
 
+    def owner_of(self, client_id: str) -> Owner | None:
+        """Return the owner of a session, nobody for most."""
+        return self.owners.get(client_id, NOBODY) if client_id in self.sessions else None
+
+    def own(self, client_id: str, *, since: int) -> None:
+        """Note since when an owner has a session."""
+        owner = self.owners.get(client_id)
+        if owner is not None and not owner.since:
+            self.owners[client_id] = owner._replace(since=since)
+
+    def may_end(self, client: Owner, owner: Owner) -> bool:
+        """Let a user end its own sessions, and those of nobody."""
+        return owner.user in ("", client.user)
+
+    def copy_again(self, client_id: str) -> bool:
+        """There are no copies."""
+        return False
+
     @property
     def count(self) -> int:
         """Number of sessions."""
@@ -73,7 +94,7 @@ class Member(WithoutNotices):
         return client_id in self.sessions
 
     def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
-        """Promise every session but those of user `other`."""
+        """Promise every session but to user `other`."""
         return Reply.REFUSED if question.user == "other" else (Subscription("t/#", 1, False, False, 0),)
 
     def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
@@ -200,9 +221,9 @@ class Member(WithoutNotices):
         """Call another member of the process."""
         return await self.network.call(self.name, name, path, body)
 
-    def find(self, client_id: str, user: str = "") -> asyncio.Future[Choice]:
+    def find(self, client_id: str, user: str = "", *, clean: bool = False) -> asyncio.Future[Choice]:
         """Find the session of a client."""
-        return self.pool.find(client_id, user=user, superuser=False, anyone=False)
+        return self.pool.find(client_id, user=user, superuser=False, anyone=False, clean=clean)
 
 
 class Network:
@@ -614,6 +635,79 @@ async def test_an_isolated_member_serves_no_durable_session() -> None:
         assert (a.sessions, b.sessions) == ({"y": b"old"}, {"x": b"new"})
         await wait_until(lambda: a.pool.may_resume, 10)
         assert a.pool.figures.fences_total == 1
+
+
+def of_user(user: str, *, since: int = 0) -> Owner:
+    """Return a user that owns a session, or wants to."""
+    return Owner(user, superuser=False, anyone=False, since=since)
+
+
+def begin_at(member: Member, client_id: str, user: str, value: bytes = b"1") -> None:
+    """Begin a session of a user."""
+    member.owners[client_id] = of_user(user)
+    member.sessions[client_id] = value
+    member.pool.began(client_id)
+
+
+async def test_a_stranger_does_not_end_a_session_elsewhere() -> None:
+    """Neither with a new one nor by asking for it; its owner does, when it begins one, and not by asking."""
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        begin_at(a, "x", "victim")
+        await wait_until(lambda: all(one.pool.ledger.newest_of("x") == a.pool.epoch_of("x") for one in (b, c)))
+        for member in (b, c):
+            assert await member.find("x", "stranger", clean=True) is Choice.REFUSE
+        assert await b.find("x", "victim", clean=True) is Choice.BEGIN
+        assert a.sessions == {"x": b"1"}
+        begin_at(b, "x", "victim", b"2")
+        await wait_until(lambda: not a.sessions)
+        await wait_until(lambda: Counter(path for path, _ in network.calls)[CLAIM_PATH] >= 4)
+        assert await c.find("x", "stranger", clean=True) is Choice.REFUSE
+        assert b.sessions == {"x": b"2"}
+        assert b.owners["x"].since == a.owners["x"].since  # it has the Client Identifier for as long
+
+
+async def test_a_stranger_waits_while_a_member_is_silent() -> None:
+    """It may have a session with that Client Identifier; once it is heard it says so, and nothing has happened."""
+    async with members("a", "b") as (network, (a, b)):
+        begin_at(a, "x", "victim")
+        await wait_until(lambda: b.pool.ledger.newest_of("x") == a.pool.epoch_of("x"))
+        network.silent.add("a")
+        began_s = time.monotonic()
+        assert await b.find("x", "stranger", clean=True) is Choice.LATER
+        assert DEAD_AFTER_S <= time.monotonic() - began_s < DEAD_AFTER_S + 3
+        coming = b.find("x", "stranger", clean=True)
+        await asyncio.sleep(0.2)
+        assert not coming.done()
+        network.silent.clear()
+        assert await coming is Choice.REFUSE
+        assert a.sessions == {"x": b"1"}
+
+
+@pytest.mark.parametrize("who_claims", ["a", "b"])
+@pytest.mark.parametrize("is_again", [False, True])
+async def test_a_stranger_never_wins_when_members_hear_each_other_again(who_claims: str, is_again: bool) -> None:
+    """Though its session is the newer one: the owner has had the Client Identifier for longer, wherever it comes next.
+
+    Every member knows of no later session than the owner's then.
+    """
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        begin_at(a, "x", "victim")
+        await wait_until(lambda: len(network.calls) == 2)
+        network.broken = lambda name, _: name == "a"
+        begin_at(b, "x", "stranger", b"2")
+        if is_again:
+            network.broken = lambda _, __: True
+            a.pool.began("x")
+        claimant = {"a": a, "b": b}[who_claims]
+        network.broken = lambda name, _: name == ("b" if claimant is b else "a")
+        claimant.pool.claim({"x": claimant.pool.epoch_of("x")})
+        await wait_until(lambda: not b.sessions, 10)
+        network.broken = lambda _, __: False
+        assert a.sessions == {"x": b"1"}
+        await wait_until(lambda: c.pool.ledger.newest_of("x") == a.pool.epoch_of("x"), 10)
+        await wait_until(lambda: b.pool.ledger.newest_of("x") == a.pool.epoch_of("x"), 10)
+        assert await c.find("x", "victim") is Choice.FETCH
+        assert c.sessions == {"x": b"1"}
 
 
 @pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, COMMIT_PATH, CLAIM_PATH])

@@ -40,7 +40,7 @@ class Finder:
         """Return nothing."""
         return b""
 
-    def find(self, client_id: str, *, user: str, superuser: bool) -> asyncio.Future[SessionFound]:
+    def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
         """Answer when the test does."""
         self.asked.append(asyncio.get_running_loop().create_future())
         return self.asked[-1]

@@ -30,6 +30,7 @@ from fanout.server.session.session_format import (
     decode_sessions,
     encode_session,
     encode_sessions,
+    read_owner,
 )
 from fanout.server.session.wills import will_of
 from tests.support.examples import examples
@@ -116,6 +117,7 @@ def sessions(draw: st.DrawFn) -> ExportedSession:
         superuser=draw(st.booleans()),
     )
     return ExportedSession(
+        owner_since=draw(st.integers(0, 1 << 62)),
         client_id=client_id,
         owner=draw(st.none() | st.just(owner)),
         wire=WireVariant(draw(st.sampled_from([4, 5])), draw(st.booleans()), draw(st.integers(0, 0xFFFFFFFF))),
@@ -277,3 +279,17 @@ def test_values_that_are_made_on_the_way_keep_their_identity() -> None:
     texts = [b"%d" % number for number in range(200)]
     made = (replace(FULL, queue=(replace(FULL.queue[0], payload=text),)) for text in texts)
     assert [session.queue[0].payload for session in decode_sessions(encode_sessions(made))] == texts
+
+
+def test_the_former_version_is_read() -> None:
+    """A member of the release before writes no time since when an owner has its Client Identifier."""
+    former = bytes.fromhex(
+        "66616e6f75742073657373696f6e00010001630100017500093132372e302e302e31010105000000000000000000000003e8"
+        "000000000000000000000000000000000000000000000000"
+    )
+    read = decode_session(former, bytes_max=BYTES_MAX)
+    assert (read.client_id, read.owner_since, read.expiry_left_ms) == ("c", 0, 1000)
+    assert read.owner is not None
+    assert read.owner.user == "u"
+    assert read_owner(former) == (read.owner, 0)
+    assert read_owner(encode_session(replace(read, owner_since=7))) == (read.owner, 7)

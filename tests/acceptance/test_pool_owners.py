@@ -1,0 +1,147 @@
+"""Users of a pool: nobody ends or gets the session of another one, at whatever member, and whoever is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from bench.processes import free_port
+from fanout.access.passwords import update_password_file
+from fanout.mqtt.reason_codes import ReasonCode
+from tests.access.pieces import cheap_hash
+from tests.support.durable import DURABLE, publish_numbers, take_numbers
+from tests.support.mosquitto import Mosquitto
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+MESSAGES = 20
+
+
+async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, settings: str) -> list[LiveNode]:
+    """Start three members with two users, which have heard each other."""
+    users = nodes.directory / "users"
+    update_password_file(
+        users, lambda none: none.with_user("victim", cheap_hash(b"v")).with_user("stranger", cheap_hash(b"s"))
+    )
+    ports = [free_port() for _ in range(3)]
+    peers = json.dumps([f"127.0.0.1:{port}" for port in ports])
+    members = [
+        nodes.secondary(
+            link(mosquitto.port, selector("plant/#", qos=1, writes="forward"), settings=QUICK),
+            name=f"edge-{number}",
+            log=False,
+            http=f'\n[access]\npassword_file = {json.dumps(str(users))}\nanonymous = "never"\n'
+            f'[[access.rule]]\nallow = "all"\nfilter = "#"\n'
+            f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = {peers}\ndead_after_s = 3\n{settings}',
+        )
+        for number, port in enumerate(ports)
+    ]
+    for member in members:
+        await member.begin()
+    for member in members:
+        await wait_until(knows_the_pool(member), 60, what="members that know each other")
+    return members
+
+
+def knows_the_pool(member: LiveNode) -> Callable[[], bool]:
+    """Return what tells whether a member sees the whole pool."""
+    return lambda: bool(member.document("/v1/pool")["ready"])
+
+
+async def until_served(member: LiveNode, user: str, *, client_id: str = "x") -> RawClient:
+    """Connect with Clean Start 0, again until it is known where the session is."""
+    async with asyncio.timeout(30):
+        while True:
+            client = await connect(member, user, clean_start=False, client_id=client_id)
+            if client.connack.reason_code == ReasonCode.SUCCESS:
+                return client
+            await client.close()
+            await asyncio.sleep(0.1)
+
+
+async def connect(member: LiveNode, user: str, *, clean_start: bool, client_id: str = "x") -> RawClient:
+    """Connect as a user, most often with the Client Identifier of the victim."""
+    return await RawClient.connect(
+        member.port,
+        client_id,
+        username=user,
+        password=user[:1].encode(),
+        clean_start=clean_start,
+        properties=DURABLE,
+    )
+
+
+async def leave_messages(mosquitto: Mosquitto, member: LiveNode) -> None:
+    """Leave a session of the victim with messages."""
+    async with await connect(member, "victim", clean_start=True) as client:
+        assert client.connack.reason_code == ReasonCode.SUCCESS
+        await client.subscribe(b"plant/n", qos=1)
+    await wait_until(lambda: member.document("/v1/status")["server"]["connections"] == 0)
+    await publish_numbers(mosquitto, 0, MESSAGES)
+    await wait_until(lambda: member.document("/v1/status")["server"]["queued_messages"] == MESSAGES)
+
+
+async def refused(member: LiveNode, *, clean_start: bool) -> ReasonCode | int:
+    """Return how the stranger is refused once it is known where the session is."""
+    while True:
+        async with await connect(member, "stranger", clean_start=clean_start) as client:
+            assert not client.connack.session_present
+            if client.connack.reason_code != ReasonCode.SERVER_UNAVAILABLE:
+                return client.connack.reason_code
+
+
+@pytest.mark.parametrize("settings", ["", "session_copies = false\n"], ids=["copies", "no-copies"])
+async def test_a_stranger_ends_no_session_of_another_member(mosquitto: Mosquitto, nodes: Nodes, settings: str) -> None:
+    """It is refused with 0x85, and the victim keeps its messages and its connection; its own Clean Start ends it."""
+    first, second, third = await start_pool(mosquitto, nodes, settings=settings)
+    await leave_messages(mosquitto, first)
+    for member in (second, third):
+        for clean_start in (True, False):
+            assert await refused(member, clean_start=clean_start) == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    victim = await connect(first, "victim", clean_start=False)
+    assert victim.connack.session_present
+    assert await refused(second, clean_start=True) == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    assert await take_numbers(victim, until=MESSAGES - 1) == list(range(MESSAGES))
+    async with await connect(second, "victim", clean_start=True) as anew:
+        assert anew.connack.reason_code == ReasonCode.SUCCESS
+        await victim.expect_end(ReasonCode.SESSION_TAKEN_OVER)
+    await victim.close()
+
+
+@pytest.mark.parametrize(("policy", "is_dead"), [("refuse", False), ("begin", False), ("refuse", True)])
+async def test_a_stranger_gets_no_session_while_its_holder_is_stopped(
+    mosquitto: Mosquitto, nodes: Nodes, policy: str, is_dead: bool
+) -> None:
+    """Whatever it gets for the moment: its victim has the session and all messages when the holder goes on."""
+    first, second, _ = await start_pool(
+        mosquitto, nodes, settings=f'session_copies = false\nunknown_sessions = "{policy}"\n'
+    )
+    await leave_messages(mosquitto, first)
+    assert first.process is not None
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        await wait_until(lambda: second.document("/v1/status")["pool"]["members_reachable"] == 2)
+        if is_dead:  # a client that nobody knows is served from then on
+            await (await until_served(second, "stranger", client_id="y")).close()
+        stranger = await connect(second, "stranger", clean_start=True)
+        code = stranger.connack.reason_code
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+    if not is_dead and policy == "refuse":
+        assert code in (ReasonCode.SERVER_UNAVAILABLE, ReasonCode.SUCCESS)  # the verdict may have come in between
+    else:
+        assert code == ReasonCode.SUCCESS
+    if code == ReasonCode.SUCCESS:
+        await stranger.expect_end(ReasonCode.SESSION_TAKEN_OVER)
+    await stranger.close()
+    victim = await until_served(first, "victim")
+    assert victim.connack.session_present
+    assert await take_numbers(victim, until=MESSAGES - 1) == list(range(MESSAGES))
+    await victim.close()
