@@ -95,12 +95,14 @@ class MemberAnswer:
     """What it held at the newest heartbeat of the member that asks, by the name of the link."""
     copies_are_right: bool = False
     """Whether no copy of its sessions is outdated that the member that asks has."""
+    epoch_counter: int = 0
+    """What its clock of epochs shows (`fanout.pool.sessions.epochs`); 0 where it has none."""
 
 
 def encode_answer(answer: MemberAnswer) -> bytes:
     """Return the document for an answer."""
     cuts = {link: cut.document() for link, cut in answer.cuts.items()}
-    about_asker = {"cuts": cuts, "copies_are_right": answer.copies_are_right}
+    about_asker = {"cuts": cuts, "copies_are_right": answer.copies_are_right, "epoch_counter": answer.epoch_counter}
     return json.dumps({"protocol": PROTOCOL, **asdict(answer.facts), **about_asker}).encode()
 
 
@@ -144,6 +146,7 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         facts,
         {link: cut_of_document(cut) for link, cut in cuts.items()},
         copies_are_right=said.get("copies_are_right") is True,
+        epoch_counter=_count({"epoch_counter": 0, **said}, "epoch_counter"),
     )
 
 

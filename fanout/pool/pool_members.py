@@ -22,6 +22,7 @@ from fanout.pool.member_facts import MemberAnswer, MemberFacts, encode_answer
 from fanout.pool.membership import AskFailed, AskFailure, Membership, Peer
 from fanout.pool.peer_listener import PeerListener
 from fanout.pool.peer_tls import PeerTls
+from fanout.pool.sessions.epochs import EpochClock
 from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class PoolMembers:
         """Digest of what this node replicates."""
         self.copies_are_right_at: Callable[[str], bool] = _always
         """Returns whether no copy of this node's sessions is outdated that a member has."""
+        self.epochs: EpochClock | None = None
+        """Clock of epochs, which those of the other members set; None where no session moves."""
         self._token = token
         self._tls = tls
         self._own_facts = own_facts
@@ -309,6 +312,8 @@ class PoolMembers:
             )
             if answer.copies_are_right:
                 self._note_right(answer.facts.instance, asked_s)
+            if self.epochs is not None:
+                self.epochs.hear(answer.epoch_counter)
             self._compare(answer)
         if failure is not None:
             self._failures_total[failure] += 1
@@ -343,7 +348,8 @@ class PoolMembers:
             self._facts = self.own_facts()
             self._facts_until_s = self._monotonic() + self.config.ping_interval_s / 2
         cuts, are_right = self._cuts.at_heartbeats_of(asker), self.copies_are_right_at(asker)
-        return encode_answer(MemberAnswer(self._facts, cuts, copies_are_right=are_right))
+        counter = 0 if self.epochs is None else self.epochs.reading
+        return encode_answer(MemberAnswer(self._facts, cuts, copies_are_right=are_right, epoch_counter=counter))
 
     def _tell_changes(self) -> None:
         """Log members that have become reachable or suspect since the last look."""

@@ -148,6 +148,16 @@ async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) ->
     await wait_until(lambda: [session_count(node) for node in pool] == [0, 0, 1], 10)
 
 
+async def test_epochs_of_members_agree_whatever_their_clocks_show(pool: list[Node]) -> None:
+    """The clock that is an hour ahead sets the others, as they answer each other."""
+    clocks = [node.sessions.ledger.epochs for node in pool if node.sessions is not None]
+    hour_ahead = clocks[0].reading + 3_600_000
+    clocks[0].hear(hour_ahead)
+    await wait_until(lambda: min(clock.reading for clock in clocks) >= hour_ahead, 10)
+    readings = [clock.reading for clock in clocks]
+    assert max(readings) - min(readings) < 1_000
+
+
 async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[Node]) -> None:
     """Sessions of absent clients and of connected ones, who are told which server to use; nothing is lost."""
     absent = await come_back(port_of(pool[0]), "absent")

@@ -42,6 +42,10 @@ class ManualClock:
         self._now_ns += int(seconds * 1_000_000_000)
         self._monotonic += seconds
 
+    def step(self, seconds: float) -> None:
+        """Set the time of day."""
+        self._now_ns += int(seconds * 1_000_000_000)
+
 
 class NodeInMemory:
     """A server with a replica of its own, into which every client may publish.

@@ -115,6 +115,7 @@ def make_session_pool(
         (move_messages.OFFER_PATH, sessions.answer_offer),
     ):
         members.listener.handle(path, handler, body_bytes_max=move_messages.REQUEST_BYTES_MAX)
+    members.epochs = sessions.ledger.epochs
     server.lifecycles.finder = PoolSessionFinder(sessions, has_access=has_access)
     server.pauses.look = lambda: sessions.is_fenced
     return sessions

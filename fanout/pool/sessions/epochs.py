@@ -1,6 +1,8 @@
 """Epochs: which of two sessions with one Client Identifier began later, at whatever members (core).
 
-A hybrid logical clock: Unix time in milliseconds while clocks agree, and never behind an epoch that was seen.
+A hybrid logical clock that goes by the monotonic clock. It begins with the time of day; from then on members that hear
+each other set theirs to the one that is farthest ahead (`hear`), and all go on at one pace. So they count the same when
+they are parted, whatever the time of day is at one of them, or becomes.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from fanout.peer_text import is_node_name
+from fanout.runtime.system_clock import Clock
 
 __all__ = ["INHERITED", "NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "encode_epoch", "is_epoch_node"]
 
@@ -20,7 +23,7 @@ class Epoch(NamedTuple):
     """When a session began, or was asked for; epochs of a pool are totally ordered."""
 
     counter: int
-    """Milliseconds of Unix time, or one more than the newest epoch that was seen."""
+    """Milliseconds of the clock of the pool, or one more than the newest epoch that was given."""
     node: str
     """`node.id` of the member that gave it, behind `INHERITED` when it went on with the session of a dead one."""
 
@@ -59,20 +62,37 @@ def decode_epoch(data: bytes) -> Epoch:
 class EpochClock:
     """Gives the epochs of one member."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, *, clock: Clock) -> None:
         """Begin.
 
         Args:
             node: This member.
+            clock: Gives the time.
         """
         self._node = node
+        self._monotonic = clock.monotonic
+        self._ahead_ms = clock.now_ns() // 1_000_000 - self._now_ms()
+        """What the counter is ahead of the monotonic clock."""
         self._newest = 0
 
-    def next(self, *, now_ns: int) -> Epoch:
+    @property
+    def reading(self) -> int:
+        """What the clock shows now: no epoch that was given or seen here is later, but for some of this moment."""
+        return self._now_ms() + self._ahead_ms
+
+    def next(self) -> Epoch:
         """Return an epoch that is later than all that were given or seen here."""
-        self._newest = max(self._newest + 1, now_ns // 1_000_000)
+        self._newest = max(self._newest + 1, self.reading)
         return Epoch(self._newest, self._node)
+
+    def hear(self, reading: int) -> None:
+        """Set the clock to what another member's shows, unless it is ahead of that."""
+        self._ahead_ms = max(self._ahead_ms, reading - self._now_ms())
 
     def see(self, epoch: Epoch) -> None:
         """Give only later epochs than this one from now on."""
         self._newest = max(self._newest, epoch.counter)
+        self.hear(epoch.counter)
+
+    def _now_ms(self) -> int:
+        return int(self._monotonic() * 1000)

@@ -100,18 +100,19 @@ class SessionLedger:
         """Goes on with a session that is here as a later one, which the others are told of."""
         self._host = host
         self._clock = clock
-        self._epochs = EpochClock(node)
+        self.epochs = EpochClock(node, clock=clock)
+        """Orders the sessions of all members."""
         self._known: dict[str, Ownership] = {}
         self._promises: dict[str, _Promise] = {}
         """Oldest first."""
 
     def next_epoch(self) -> Epoch:
         """Return an epoch above all that were seen."""
-        return self._epochs.next(now_ns=self._clock.now_ns())
+        return self.epochs.next()
 
     def see(self, epoch: Epoch) -> None:
         """Note another member's epoch."""
-        self._epochs.see(epoch)
+        self.epochs.see(epoch)
 
     def get(self, client_id: str) -> Ownership | None:
         """Return what is known of a session; one that has ended meanwhile is remembered by its epoch."""
