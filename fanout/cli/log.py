@@ -196,6 +196,7 @@ def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:
 
 def _update_cells(row: dict[str, Any]) -> dict[str, str]:
     from fanout.replica.update import ChangeKind, Phase
+    from fanout.replog.read.showing import name_of_code
 
     flags = [name for bit, name in _FLAGS.items() if row["flags"] & bit]
     stamp = f"{row['stamp_primary']}:{row['stamp_epoch']}:{row['sequence']}" if row["stamp_primary"] else _NOTHING
@@ -207,8 +208,8 @@ def _update_cells(row: dict[str, Any]) -> dict[str, str]:
         "topic": printable(row["topic"], length_max=_TEXT_LENGTH_MAX),
         "bytes": str(row["payload_bytes"]),
         "qos": f"{row['qos']}{' retained' if row['retain'] else ''}",
-        "change": ChangeKind(row["change"]).name.lower(),
-        "phase": Phase(row["phase"]).name.lower(),
+        "change": name_of_code(ChangeKind, row["change"]),
+        "phase": name_of_code(Phase, row["phase"]),
         "flags": " ".join(flags) or _NOTHING,
         "stamp": stamp,
     }

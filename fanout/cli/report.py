@@ -36,6 +36,7 @@ from fanout.cli.arguments.report_options import (
     Until,
     Verbose,
 )
+from fanout.cli.output.interruption import ended_by_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -278,7 +279,8 @@ def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbo
             "only one of --json, --html and --markdown can go to standard output; give the others a FILE"
         )
     options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
-    with _progress() as progress, _staged(log_dirs, master=options.master, progress=progress) as files:
+    with _scratch() as scratch, ended_by_ctrl_c(scratch), _progress() as progress:
+        files = _staged(log_dirs, scratch=scratch, master=options.master, progress=progress)
         result = entry.run_report(name, files, options, progress=progress)
     if alone:
         sys.stdout.write(entry.RENDERED[alone[0]](result.report))
@@ -292,13 +294,24 @@ def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbo
 
 
 @contextmanager
-def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]) -> Iterator[LogFiles]:
-    """Yield the files of all logs.
+def _scratch() -> Iterator[Path]:
+    """Yield a directory for all that this process writes for a while, and remove it."""
+    import tempfile
+
+    kept = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="fanout-report-", ignore_cleanup_errors=True) as scratch:
+        tempfile.tempdir = scratch
+        try:
+            yield Path(scratch)
+        finally:
+            tempfile.tempdir = kept
+
+
+def _staged(log_dirs: list[str], *, scratch: Path, master: str, progress: Callable[[str], None]) -> LogFiles:
+    """Return the files of all logs; copies are put below `scratch`.
 
     On a cluster, and of a URI that Spark can read by itself, only sealed files: Spark reads them, not this process.
     """
-    import tempfile
-
     from fanout.replog.read.reading import stage
     from fanout.replog.shipping.fetching import is_store
     from fanout.reports.read.log_files import LogFiles
@@ -308,16 +321,15 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
     local = [Path(directory) for directory in log_dirs if "://" not in directory]
     stores = [place for place in log_dirs if is_store(place)] if is_local(master) and not is_submitted() else []
     others = LogFiles.in_directories([place for place in log_dirs if "://" in place and place not in stores])
-    with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
-        fetched = _fetched(stores, Path(scratch) / "fetched", progress=progress)
-        staged = stage([*local, *fetched], target=Path(scratch) / "staged")
-        yield LogFiles.of_files(
-            updates=[*staged.updates, *others.updates],
-            events=[*staged.events, *others.events],
-            directories=log_dirs,
-            # Shipped or copied logs are sealed; where a node writes, its open segments are staged too.
-            sealed_only=len(local) < len(log_dirs) or not all((place / "open").is_dir() for place in local),
-        )
+    fetched = _fetched(stores, scratch / "fetched", progress=progress)
+    staged = stage([*local, *fetched], target=scratch / "staged")
+    return LogFiles.of_files(
+        updates=[*staged.updates, *others.updates],
+        events=[*staged.events, *others.events],
+        directories=log_dirs,
+        # Shipped or copied logs are sealed; where a node writes, its open segments are staged too.
+        sealed_only=len(local) < len(log_dirs) or not all((place / "open").is_dir() for place in local),
+    )
 
 
 def _fetched(stores: list[str], scratch: Path, *, progress: Callable[[str], None]) -> list[Path]:

@@ -20,6 +20,7 @@ from fanout.config.rules import Role, find_faults
 from fanout.config.settings import NodeConfig
 from fanout.config.translation import translate
 from fanout.errors import ConfigError, ConfigFault, system_reason
+from fanout.runtime.regular_files import open_regular
 
 __all__ = ["load_config", "parse_config", "parse_tables"]
 
@@ -29,6 +30,9 @@ _SELECTING_KEYS = ("filter", "exclude", "prefix")
 _TOML_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _TOML_TWICE = re.compile(r"Cannot declare \((.+)\) twice")
 _TOML_NAME = re.compile(r"'([^']*)'")
+
+
+_BYTES_MAX = 16 * 1024 * 1024
 
 
 def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
@@ -42,11 +46,15 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
         ConfigError: When the file cannot be read, is not TOML, or has faults; it carries all of them.
     """
     try:
-        data = Path(path).read_bytes()
+        with open_regular(path) as file:
+            data = file.read(_BYTES_MAX + 1)
     except OSError as error:
         hint = "Check its permissions." if isinstance(error, PermissionError) else "Check the path."
         fault = ConfigFault("", f"cannot read the configuration file: {system_reason(error)}", hint)
         raise ConfigError(str(path), (fault,)) from error
+    if len(data) > _BYTES_MAX:
+        fault = ConfigFault("", f"it is larger than {_BYTES_MAX:,} bytes", "Give the file of a configuration.")
+        raise ConfigError(str(path), (fault,))
     try:
         text = data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:

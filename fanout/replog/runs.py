@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from fanout.runtime.directories import sync_directory
+from fanout.runtime.regular_files import open_regular
 
 __all__ = ["Run", "RunRecord", "missing_numbers", "read_runs"]
 
@@ -119,7 +120,8 @@ def read_runs(place: Path) -> dict[int, Run] | None:
         OSError: It cannot be read.
     """
     try:
-        data = (place / _NAME).read_bytes()
+        with open_regular(place / _NAME) as file:
+            data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     try:

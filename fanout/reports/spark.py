@@ -10,8 +10,10 @@ import contextlib
 import importlib.util
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -129,7 +131,13 @@ def spark_session(
             active.conf.set("spark.sql.session.timeZone", str(zone))
         return
     own = session_settings(master, cores=os.cpu_count() or 1) | (SHORT_RUN_SETTINGS if short else {})
-    spark, archive = _start(own | dict(settings or {}), short=short)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        spark, archive = _start(own | dict(settings or {}), short=short)
+    finally:
+        # A SparkContext puts its own in this place, which calls the JVM in the middle of another call.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
     try:
         yield spark
     except BaseException:

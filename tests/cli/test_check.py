@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -400,3 +401,26 @@ def test_pool_that_is_hardly_meant_is_a_warning(runner: CliRunner, config: Path)
     assert answer.exit_code == 0
     assert "  pool.peers: no other member is known: " in answer.stderr
     assert "  pool.token_file: members show each other the token unencrypted, " in answer.stderr
+
+
+@pytest.mark.timeout(60)
+def test_named_pipes_and_devices_are_refused_and_not_opened(tmp_path: Path, runner: CliRunner) -> None:
+    """As the configuration, and in the place of any file that it names: nobody waits, and each is named."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, reason in ((pipe, "named pipe"), (Path("/dev/zero"), "device"), (tmp_path, "directory")):
+        answer = runner.invoke(app, ["check", str(path)])
+        assert answer.exit_code == 2
+        assert reason in answer.stderr
+        assert str(path) in answer.stderr
+    config = tmp_path / "secondary.toml"
+    config.write_text(
+        SECONDARY.replace('username = "edge"', f'username = "edge"\npassword_file = "{pipe}"')
+        + f'\n[access]\npassword_file = "{pipe}"\n'
+    )
+    answer = runner.invoke(app, ["check", str(config)])
+    assert answer.exit_code == 2
+    for key in ("access.password_file", "link[0].password_file"):
+        assert f"{key}: {pipe}: it is a named pipe" in answer.stderr
+    config.write_text("#" * (16 * 1024 * 1024 + 1))
+    assert "larger than" in runner.invoke(app, ["check", str(config)]).stderr

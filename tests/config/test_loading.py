@@ -59,7 +59,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     """Any failure of reading is an error of the configuration."""
-    with pytest.raises(ConfigError, match=r"is a directory\. Check the path\.$"):
+    with pytest.raises(ConfigError, match=r"it is a directory, and not a regular file\. Check the path\.$"):
         load_config(tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_a_file_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.M
     def refuse(path: Path) -> bytes:
         raise PermissionError(13, os.strerror(13), str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("fanout.config.loading.open_regular", refuse)
     with pytest.raises(ConfigError, match=r"permission denied\. Check its permissions\.$"):
         load_config(tmp_path / "edge.toml")
 
@@ -80,7 +80,7 @@ def test_a_reason_is_given_even_when_the_system_gives_none(tmp_path: Path, monke
     def fail(path: Path) -> bytes:
         raise OSError
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr("fanout.config.loading.open_regular", fail)
     with pytest.raises(ConfigError, match="the system gives no reason"):
         load_config(tmp_path / "edge.toml")
 

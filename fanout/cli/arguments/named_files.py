@@ -5,6 +5,8 @@ Each file is opened as a node does at its start. Nothing is changed, and no faul
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +18,7 @@ from fanout.config import NodeConfig, read_audit_password, read_count_key, read_
 from fanout.errors import ConfigError, ConfigFault
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
 from fanout.pool.peer_tls import find_tls_faults as find_pool_tls_faults
+from fanout.runtime.regular_files import irregularity
 from fanout.server.accept.tls import find_tls_faults
 
 __all__ = ["find_file_faults", "find_file_warnings"]
@@ -23,6 +26,8 @@ __all__ = ["find_file_faults", "find_file_warnings"]
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
     """Return the faults of the files that `config` names, relative to the current directory."""
+    if irregular := [*_irregular_files(config)]:
+        return irregular  # the checks below would open them, and wait
     return [
         *_tls_faults(config),
         *_password_file_faults(config),
@@ -40,6 +45,21 @@ def find_file_warnings(config: NodeConfig, *, now_s: float) -> list[ConfigFault]
         now_s: Unix time, in seconds.
     """
     return [*_password_file_warnings(config), *_certificate_warnings(config, now_s=now_s)]
+
+
+def _irregular_files(value: object, key: str = "") -> Iterator[ConfigFault]:
+    """Yield a fault for each key below `key` that names something which is there and is no regular file."""
+    if isinstance(value, Path) and key.endswith("_file"):
+        with contextlib.suppress(OSError):  # it is not there, or not for this user: said by the check of this file
+            if reason := irregularity(value):
+                yield ConfigFault(key, f"{value}: {reason}", "Correct the path.")
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            name = {"links": "link", "listener_tables": "listener"}.get(field.name, field.name)
+            yield from _irregular_files(getattr(value, field.name), f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, tuple):
+        for index, each in enumerate(value):
+            yield from _irregular_files(each, f"{key}[{index}]")
 
 
 def _password_file_warnings(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -25,6 +25,7 @@ async def search_log(directory: Path, *, node: str, link: str, topic: str) -> To
         link: The link.
         topic: The topic's name at the primary.
     """
+    from fanout.replog.read.showing import name_of_code
     from fanout.replog.read.topic_history import topic_history  # pyarrow.compute is not needed to start a node
 
     try:
@@ -36,8 +37,8 @@ async def search_log(directory: Path, *, node: str, link: str, topic: str) -> To
         updates=tuple(
             LoggedUpdate(
                 at=row["applied"],
-                change=ChangeKind(row["change"]).name.lower(),
-                phase=Phase(row["phase"]).name.lower(),
+                change=name_of_code(ChangeKind, row["change"]),
+                phase=name_of_code(Phase, row["phase"]),
                 digest=f"{row['digest'] % 2**64:016x}",
                 payload_bytes=row["payload_bytes"],
             )

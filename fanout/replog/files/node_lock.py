@@ -18,6 +18,7 @@ from typing import Final
 
 from fanout.errors import LogError
 from fanout.replog.files.segments import make_directory
+from fanout.runtime.regular_files import open_regular
 
 __all__ = ["LastRun", "NodeLock", "lock_is_damaged", "read_last_run"]
 
@@ -126,7 +127,8 @@ class NodeLock:
 def lock_is_damaged(path: Path) -> bool:
     """Tell whether a lock file exists and cannot be read; an empty one was never written."""
     try:
-        text = path.read_bytes()
+        with open_regular(path) as file:
+            text = file.read()
     except FileNotFoundError:
         return False
     return bool(text) and _parse(text) is None
@@ -135,7 +137,8 @@ def lock_is_damaged(path: Path) -> bool:
 def read_last_run(path: Path) -> LastRun | None:
     """Return the content of the lock file without taking the lock; None for no content."""
     try:
-        return _parse(path.read_bytes())
+        with open_regular(path) as file:
+            return _parse(file.read())
     except FileNotFoundError:
         return None
 

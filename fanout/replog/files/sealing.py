@@ -33,11 +33,13 @@ import pyarrow.parquet as pq
 from fanout.replog.files.schema import EVENTS, SCHEMA_VERSION, UPDATES
 from fanout.replog.files.segments import Damage, SegmentIdentity, SegmentReader, make_directory
 from fanout.runtime.directories import sync_directory
+from fanout.runtime.regular_files import open_regular, require_regular
 
 __all__ = [
     "TABLES",
     "Sealed",
     "convert",
+    "footer_statistics",
     "last_row",
     "last_sealed",
     "node_of",
@@ -113,16 +115,34 @@ def last_row(files: Iterable[Path]) -> tuple[int, int] | None:
     positions: list[int] = []
     times_us: list[int] = []
     for path in files:
-        metadata = pq.read_metadata(path)
-        names = metadata.schema.names
-        time = next(column for column in _TIMES.values() if column in names)
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            # Any: the stubs allow for files without statistics, which are not made here.
-            pos: Any = group.column(names.index("log_pos")).statistics
-            at: Any = group.column(names.index(time)).statistics
+        for _, pos, at in footer_statistics(path):
             positions.append(pos.max_raw)
             times_us.append(at.max_raw)
     return (max(positions), max(times_us) * 1000) if positions else None
+
+
+def footer_statistics(path: Path) -> Iterator[tuple[int, Any, Any]]:
+    """Yield, for each row group of a sealed file, its rows and the statistics of their positions and times.
+
+    Raises:
+        OSError: The file cannot be read, or is no regular file.
+        pyarrow.ArrowException: It is damaged, or not a file that a node wrote.
+    """
+    require_regular(path)
+    metadata = pq.read_metadata(path)
+    names = metadata.schema.names
+    table = next((table for table, time in _TIMES.items() if time in names), None)
+    if table is None or "log_pos" not in names:
+        raise pa.ArrowInvalid(f"{path} has not the columns of a log")
+    schema = metadata.schema.to_arrow_schema()
+    for name in ("log_pos", _TIMES[table]):
+        if schema.field(name).type != TABLES[table].field(name).type:
+            raise pa.ArrowInvalid(f"column {name!r} of {path} has another type than in a log")
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        pos, at = (group.column(names.index(name)).statistics for name in ("log_pos", _TIMES[table]))
+        if pos is None or at is None or not (pos.has_min_max and at.has_min_max):
+            raise pa.ArrowInvalid(f"the footer of {path} does not say which positions and times it has")
+        yield group.num_rows, pos, at
 
 
 def sealed_files(directory: Path, *, node: str, node_epoch: int | None = None) -> Iterator[Path]:
@@ -179,7 +199,7 @@ def read_aside(path: Path) -> list[Damage]:
         ValueError: It is itself damaged.
     """
     found: list[Damage] = []
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(4096):
             told = json.loads(line)
             kept_bytes = told.pop("kept_bytes")

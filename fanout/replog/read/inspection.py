@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from fanout.errors import LogError
 from fanout.replog.files.columns import Column
 from fanout.replog.files.node_lock import LastRun, lock_is_damaged, read_last_run
-from fanout.replog.files.sealing import TABLES, node_of, read_aside
+from fanout.replog.files.sealing import TABLES, footer_statistics, node_of, read_aside
 from fanout.replog.files.segments import Damage, SegmentReader
 from fanout.replog.read.reading import LogPart, log_parts
 from fanout.replog.runs import missing_numbers, read_runs
 from fanout.replog.shipping.archive import read_removed
+from fanout.runtime.regular_files import require_regular
 
 __all__ = ["NodeCheck", "NodeFigures", "PositionGap", "Problem", "stat", "verify"]
 
@@ -207,13 +208,8 @@ def _stat_sealed(figures: NodeFigures, files: dict[str, Path]) -> int:
     for table, path in files.items():
         figures.sealed_files += 1
         figures.sealed_bytes += path.stat().st_size
-        metadata = pq.read_metadata(path)
-        _count(figures, table, metadata.num_rows)
-        names = metadata.schema.names
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            # Any: the stubs allow for files without statistics, which the writer does not make.
-            positions: Any = group.column(names.index("log_pos")).statistics
-            times: Any = group.column(names.index(_TIME_COLUMN[table])).statistics
+        for rows, positions, times in footer_statistics(path):
+            _count(figures, table, rows)
             last_log_pos = max(last_log_pos, positions.max_raw)
             _widen(figures, times.min_raw, times.max_raw)
     return last_log_pos
@@ -266,6 +262,7 @@ def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
     for table, path in part.sealed.items():
         check.files += 1
         try:
+            require_regular(path)
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 if not file.schema_arrow.equals(TABLES[table]):
                     check.problems.append(Problem(path, "its columns are not those of this version"))
@@ -273,7 +270,8 @@ def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
                 for group in range(file.num_row_groups):
                     yield table, file.read_row_group(group)
         except (OSError, pa.ArrowException) as error:
-            check.problems.append(Problem(path, f"it cannot be read: {error}"))
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            check.problems.append(Problem(path, f"it cannot be read: {reason}"))
 
 
 def _kept_aside(path: Path) -> Iterator[Problem]:

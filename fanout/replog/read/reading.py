@@ -30,6 +30,7 @@ from fanout.replog.files.segments import SegmentIdentity, SegmentReader
 from fanout.replog.runs import Run, read_runs
 from fanout.replog.shipping.archive import read_removed
 from fanout.replog.write.write_queue import Loss
+from fanout.runtime.regular_files import open_regular, require_regular
 
 __all__ = ["LogPart", "PartName", "StagedLog", "log_parts", "stage"]
 
@@ -96,6 +97,8 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
                         parts[name] = part
             for name, part in parts.items():
                 for table, path in part.sealed.items():
+                    with contextlib.suppress(FileNotFoundError):  # removed since it was listed; who reads it tells
+                        require_regular(path)
                     files[table][name] = path
                 if part.segment is None:
                     continue
@@ -182,7 +185,7 @@ def log_parts(directory: Path) -> Iterator[dict[PartName, LogPart]]:
         for name, path in _segments(directory):
             if name.number <= newest.get((name.node, name.node_epoch), 0):
                 with contextlib.suppress(FileNotFoundError):  # sealed since it was listed
-                    parts[name] = LogPart(segment=stack.enter_context(path.open("rb")))
+                    parts[name] = LogPart(segment=stack.enter_context(open_regular(path)))
         for table in TABLES:
             for name, path in _sealed(directory, table):
                 if name.number <= newest.get((name.node, name.node_epoch), 0):

@@ -5,21 +5,26 @@ Nothing is changed, and nodes may go on writing.
 
 from __future__ import annotations
 
+import contextlib
+import enum
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fanout.errors import LogError
-from fanout.replog.files.sealing import node_of
+from fanout.replog.files.sealing import TABLES, node_of
 from fanout.replog.files.segments import SegmentReader
 from fanout.replog.read.reading import LogPart, log_parts
+from fanout.runtime.regular_files import require_regular
 
-__all__ = ["newest_rows", "pieces_of"]
+__all__ = ["name_of_code", "newest_rows", "pieces_of"]
+
+_FOREIGN: Final = "`fanout log verify` tells whether it is damaged; take a file away that no node of this version wrote"
 
 
 def newest_rows(
@@ -91,13 +96,22 @@ def _last(
 
 
 def _with_times(rows: pa.Table) -> pa.Table:
-    """Clamp stamps of the year 10000 or later, which publishers may send, to the last moment before it."""
-    at = rows.schema.get_field_index("origin")
-    if at < 0:
-        return rows
-    last = pa.scalar(datetime.max.replace(tzinfo=UTC), rows.schema.field(at).type)
-    origin = rows["origin"]
-    return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
+    """Clamp times that Python cannot hold, such as stamps of the year 10000, which publishers may send."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            times = rows[at]
+            first, last = (pa.scalar(end.replace(tzinfo=UTC), field.type) for end in (datetime.min, datetime.max))
+            times = pc.if_else(pc.greater(times, last), last, times)
+            rows = rows.set_column(at, field, pc.if_else(pc.less(times, first), first, times))
+    return rows
+
+
+def name_of_code(kind: type[enum.IntEnum], code: int) -> str:
+    """Return the name of a code in the column `change` or `phase`; of one that is not known here, the number."""
+    try:
+        return kind(code).name.lower()
+    except ValueError:
+        return str(code)
 
 
 def pieces_of(
@@ -110,10 +124,13 @@ def pieces_of(
         table: `updates` or `events`.
         since: Pieces of sealed files that end before this time are left out; None leaves out none.
         columns: The columns to read of sealed files; None for all. Segments yield all in any case.
+
+    Raises:
+        LogError: A sealed file cannot be read, or has not the columns of the log.
     """
     if part.segment is not None:
         return _of_segment(part, table)
-    return _of_file(part.sealed.get(table), since, columns)
+    return _of_file(part.sealed.get(table), TABLES[table], since, columns)
 
 
 def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
@@ -124,21 +141,38 @@ def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
             yield pa.ipc.open_stream(stream).read_all()
 
 
-def _of_file(path: Path | None, since: datetime | None, columns: list[str] | None) -> Iterator[pa.Table]:
+def _of_file(
+    path: Path | None, schema: pa.Schema, since: datetime | None, columns: list[str] | None
+) -> Iterator[pa.Table]:
     if path is None:
         return
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            if since is None or not _ends_before(file.metadata.row_group(group), since):
-                yield file.read_row_group(group, columns=columns)
+    names = columns or schema.names
+    with _reading(path):
+        require_regular(path)
+        with pq.ParquetFile(path) as file:
+            groups = range(file.num_row_groups)
+            for group in groups:
+                if since is None or not _ends_before(file.metadata.row_group(group), since):
+                    piece = file.read_row_group(group, columns=names)
+                    # Of other types are files that another program wrote; it may have used other encodings, too.
+                    yield piece.select(names).cast(pa.schema([schema.field(name) for name in names]))
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise LogError(f"{path} cannot be read: {reason}", hint=_FOREIGN) from error
 
 
 def _ends_before(group: pq.RowGroupMetaData, time: datetime) -> bool:
     """Return whether all rows of a group are older than `time`, by what the file says of it."""
     columns = (group.column(index) for index in range(group.num_columns))
-    at = next(column for column in columns if column.path_in_schema in ("at", "applied"))
-    latest: Any = at.statistics.max if at.statistics is not None else None
-    return latest is not None and bool(latest < time)
+    at = next((column for column in columns if column.path_in_schema in ("at", "applied")), None)
+    latest: Any = at.statistics.max if at is not None and at.statistics is not None else None
+    return isinstance(latest, datetime) and latest < time
 
 
 def _with_topics(piece: pa.Table, wanted_topic: Callable[[str], bool]) -> pa.Table:

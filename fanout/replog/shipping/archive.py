@@ -29,6 +29,7 @@ from fanout.replog.runs import RunRecord
 from fanout.replog.settings import ArchiveSettings, ArchiveStats
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
 from fanout.runtime.directories import sync_directory
+from fanout.runtime.regular_files import open_regular
 from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
@@ -378,7 +379,8 @@ class Archive:
 def read_removed(place: Path) -> dict[int, int]:
     """Return the highest removed number of each run, from a node's open directory."""
     try:
-        return {int(run): int(number) for run, number in json.loads((place / _RECORD).read_bytes()).items()}
+        with open_regular(place / _RECORD) as file:
+            return {int(run): int(number) for run, number in json.load(file).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

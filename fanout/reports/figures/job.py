@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import closing
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.registry import REPORTS, ReportKind, Section
 from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.query_threads import query_threads
 from fanout.reports.read.reading import Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
 from fanout.reports.read.survey import LogCut, Survey
@@ -119,12 +120,11 @@ def _build_all(sections: Sequence[Section], material: Material, *, progress: Pro
         progress(section.name)
         return section.build(material)
 
-    pool = ThreadPoolExecutor(_THREADS if material.survey.rows <= _FEW_ROWS else 1, thread_name_prefix="section")
-    try:
-        return list(pool.map(build, sections))
-    finally:
-        # After an error the sections that have begun end with the session.
-        pool.shutdown(wait=False, cancel_futures=True)
+    threads = _THREADS if material.survey.rows <= _FEW_ROWS else 1
+    with query_threads(material.spark, threads, name="section") as pool:
+        parts = [pool.submit(build, section) for section in sections]
+        done, waiting = wait(parts, return_when=FIRST_EXCEPTION)
+        return [part.result() for part in (done if waiting else parts)]
 
 
 def _scope(kind: ReportKind, material: Material) -> Scope:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fanout.errors import ReportError
 from fanout.replog.files.schema import SCHEMA_VERSION
+from fanout.runtime.regular_files import files_below
 
 __all__ = ["LogFiles"]
 
@@ -69,11 +69,12 @@ class LogFiles:
                             f"{directory} is not the directory of a replication log",
                             hint="Give the value of log.directory of a node",
                         )
-                    updates += _sealed(tables[0])
-                    events += _sealed(tables[1])
+                    updates += sorted(files_below(tables[0], suffix=".parquet"))
+                    events += sorted(files_below(tables[1], suffix=".parquet"))
                 except OSError as error:
                     raise ReportError(
-                        f"{error.filename} cannot be read: {error.strerror}", hint="Check the permissions"
+                        f"{error.filename} cannot be read: {error.strerror}",
+                        hint="Check the permissions; take away what is no file of the log",
                     ) from error
             else:
                 updates.append(tables[0])
@@ -97,19 +98,3 @@ class LogFiles:
 
 def _texts(paths: Sequence[Path | str]) -> tuple[str, ...]:
     return tuple(str(path) for path in paths)
-
-
-def _sealed(table: str) -> list[str]:
-    """Return the sealed files of a table, in order; a directory that may not be read is an error, not empty."""
-
-    def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone since it was listed, or never there
-            raise error
-
-    found = os.walk(table, onerror=failed, followlinks=True)
-    return sorted(
-        f"{place}/{name}"
-        for place, _, names in found
-        for name in names
-        if name.endswith(".parquet") and not name.startswith((".", "_"))
-    )

@@ -9,7 +9,6 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from fanout.reports.read import first_look, positions
 from fanout.reports.read.details import parse_gap_detail
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.lost_positions import PositionBlock, block_bits, find_holes
+from fanout.reports.read.query_threads import query_threads
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import EVENTS, UPDATES
 from fanout.reports.read.scope import WHOLE, AskedWindow
@@ -99,7 +99,7 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
     Raises:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="survey") as pool:
+    with query_threads(tables.updates.sparkSession, 1, name="survey") as pool:
         summary = first_look.summarize_updates(tables.updates)
         counted = pool.submit(_bounded_rows, summary)  # planning the queries of the events takes as long meanwhile
         events = collect_rows(first_look.summarize_events(tables.events))

@@ -14,6 +14,7 @@ from fanout.replog.files.sealing import open_directory, seal
 from fanout.replog.read import reading
 from fanout.replog.read.reading import StagedLog, log_parts, stage
 from fanout.replog.write.writer import LogSettings, LogWriter
+from fanout.runtime.regular_files import open_regular
 from tests.replog.files.test_sealing import make_segment
 from tests.replog.rows import (
     EPOCH,
@@ -75,17 +76,15 @@ def test_a_segment_that_is_sealed_while_it_is_listed_is_read_once(
     """Sealed after it was opened, or between its listing and its opening: its rows are there once either way."""
     log, target = tmp_path / "log", tmp_path / "target"
     segment = make_segment(log)
-    real = Path.open
+    real = open_regular
 
-    def sealing_open(path: Path, mode: str = "r") -> object:
-        if path != segment:
-            return real(path, mode)
+    def sealing_open(path: Path) -> object:
         monkeypatch.undo()
-        file = real(path, mode) if opened else None
+        file = real(path) if opened else None
         seal(segment, directory=log)
-        return file or real(path, mode)
+        return file or real(path)
 
-    monkeypatch.setattr(Path, "open", sealing_open)
+    monkeypatch.setattr("fanout.replog.read.reading.open_regular", sealing_open)
     assert staged_positions(stage([log], target=target)) == list(range(1, 19))
     assert not segment.exists()
     assert not target.exists()
