@@ -22,13 +22,12 @@ from fanout.pool.member_facts import MemberAnswer, MemberFacts, encode_answer
 from fanout.pool.membership import AskFailed, AskFailure, Membership, Peer
 from fanout.pool.peer_listener import PeerListener
 from fanout.pool.peer_tls import PeerTls
-from fanout.pool.sessions.epochs import EpochClock
 from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
     from fanout.pool.peer_client import PeerClient
 
-__all__ = ["CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
+__all__ = ["CommonClock", "CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
 
 _PROCESSES: Final = 4
 """Processes of each member of which it is remembered that their copies were right."""
@@ -78,6 +77,17 @@ class CutsOfLinks(Protocol):
         """Return the cut at the newest heartbeat of another member, by link."""
 
 
+class CommonClock(Protocol):
+    """A clock that the members set for each other."""
+
+    @property
+    def reading(self) -> int:
+        """What it shows."""
+
+    def hear(self, reading: int) -> None:
+        """Set it to what another member's shows, unless it is ahead of that."""
+
+
 class PoolMembers:
     """Asks the members of a pool all the time, and answers them."""
 
@@ -125,7 +135,7 @@ class PoolMembers:
         """Digest of what this node replicates."""
         self.copies_are_right_at: Callable[[str], bool] = _always
         """Returns whether no copy of this node's sessions is outdated that a member has."""
-        self.epochs: EpochClock | None = None
+        self.epochs: CommonClock | None = None
         """Clock of epochs, which those of the other members set; None where no session moves."""
         self._token = token
         self._tls = tls
