@@ -253,7 +253,7 @@ class Reporter:
             case AuditCalled(reason):
                 self._possible_loss = f"values may be wrong until an audit has ended: {reason}"
                 self._note_doubt()
-                self._sink.readiness_changed()
+                self._sink.readiness_changed(self._config.name)
                 self._logger.warning("audit called for", reason=reason)
             case AuditEnded(report, called):
                 self._end_audit(report, called=called)
@@ -276,7 +276,7 @@ class Reporter:
             case HeartbeatsLost(count):
                 self._possible_loss = "updates may be missing until an audit has ended: the primary dropped heartbeats"
                 self._note_doubt()
-                self._sink.readiness_changed()
+                self._sink.readiness_changed(self._config.name)
                 self._logger.warning(
                     "primary dropped heartbeats, updates may be missing until an audit",
                     heartbeats=count,
@@ -470,7 +470,7 @@ class Reporter:
         self._unconfirmed_told = count
         if began or ended:
             self._record_event("unconfirmed", detail=json.dumps({"unconfirmed": count}))
-            self._sink.readiness_changed()
+            self._sink.readiness_changed(self._config.name)
         if ended:
             self._missing_told.clear()
             self._logger.info("no topic is unconfirmed any more")
@@ -506,7 +506,7 @@ class Reporter:
         self._record_event("audit", detail=json.dumps(asdict(report)))
         log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
         log("audit ended", **asdict(report))
-        self._sink.readiness_changed()
+        self._sink.readiness_changed(self._config.name)
 
     def _take_notice(self, notice: ReadinessNotice) -> None:
         if notice is UNTOLD:  # until the notice comes the paths stay, so that a cycle is still recognised
@@ -514,7 +514,7 @@ class Reporter:
         changed, self._notice = notice != self._notice, notice
         self._note_doubt()
         if changed:
-            self._sink.readiness_changed()
+            self._sink.readiness_changed(self._config.name)
             self._logger.info("primary told how it stands", reason=notice.reason, hops=notice.hops)
 
     def _note_doubt(self) -> None:

@@ -169,6 +169,8 @@ class NodeDocuments:
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
         self._config_digest = config_digest(node.config.links)
+        self._readiness_told: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {}
+        """Link to why it is not ready, empty when it is, and the paths above it, as the newest notice has them."""
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
@@ -305,11 +307,20 @@ class NodeDocuments:
         causes = causes_of_absence(shown.status().user)
         return await unconfirmed_page(link, shown.unconfirmed, causes=causes, after=after)
 
-    def readiness_notice(self) -> ReadinessNotice:
-        """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain."""
-        statuses = [link.status() for link in self._node.links]
-        reasons = link_reasons(statuses)
-        paths_above = [path for status in statuses for path in status.paths_above]
+    def readiness_notice(self, changed: str | None = None) -> ReadinessNotice:
+        """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain.
+
+        Args:
+            changed: The only link of which the notice may differ from the newest one; None for all. A status costs as
+                much as some hundred reasons, and each link changes several times while all of them start.
+        """
+        told = self._readiness_told
+        for link in self._node.links:
+            if changed is None or link.config.name == changed or link.config.name not in told:
+                status = link.status()
+                told[link.config.name] = "".join(link_reasons([status])), status.paths_above
+        reasons = filter(None, (reason for reason, _ in told.values()))
+        paths_above = [path for _, paths in told.values() for path in paths]
         return ReadinessNotice("; ".join(reasons), join(self._node.config.node.id, paths_above))
 
     def drain(self) -> Draining:

@@ -246,9 +246,24 @@ class Node:
                 await self.agent.start()
             if self.peer_listener is not None:
                 await self.peer_listener.start()
+            await self._begin_tasks()
         except BaseException:
             await self.stop()
             raise
+        self._logger.info(
+            "node started",
+            role=self.role,
+            version=__version__,
+            build=build(),
+            listeners=self.server.addresses if self.server else [],
+            http=self.http.url if self.http else "",
+        )
+        for warning in find_config_warnings(self.config):
+            self._logger.warning(
+                "configuration needs a look", key=warning.key, problem=warning.problem, hint=warning.hint
+            )
+
+    async def _begin_tasks(self) -> None:
         self.opening = ""
         self.spawn("housekeeping", self._keep_house)
         if self.http is not None:
@@ -265,22 +280,11 @@ class Node:
             self.spawn("retained values", self.storage.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)
-        for name, link in self._links.items():
-            self.spawn(f"link-{name}", link.run)
         for name, announcer in self._announcers.items():
             self.spawn(f"missing-{name}", announcer.run)
-        self._logger.info(
-            "node started",
-            role=self.role,
-            version=__version__,
-            build=build(),
-            listeners=self.server.addresses if self.server else [],
-            http=self.http.url if self.http else "",
-        )
-        for warning in find_config_warnings(self.config):
-            self._logger.warning(
-                "configuration needs a look", key=warning.key, problem=warning.problem, hint=warning.hint
-            )
+        for name, link in self._links.items():
+            self.spawn(f"link-{name}", link.run)
+            await asyncio.sleep(0)  # all in one turn would take each further step in one turn, too: 0.8 ms a link
 
     async def _open_files(self) -> None:
         if self.storage is not None:
@@ -453,18 +457,23 @@ class Node:
     def event(self, link: str, event: str, *, epoch: int, **columns: Unpack[EventColumns]) -> None:
         """Log an event of a link, and send the nodes below a new readiness notice."""
         if event == "state":
-            self.readiness_changed()
+            self.readiness_changed(link)
             if self.recent is not None:
                 self.recent.note_connection(link, epoch=epoch)
         if self.log is not None:
             self.log.event(event, link=link, link_epoch=epoch, **columns)
 
-    def readiness_changed(self) -> None:
-        """Send the nodes below a new readiness notice if it has changed."""
+    def readiness_changed(self, link: str | None = None) -> None:
+        """Send the nodes below a new readiness notice if it has changed.
+
+        Args:
+            link: The link whose readiness may have changed; None for all of them.
+        """
         for announcer in self._announcers.values():
             announcer.wake()
         if self.server is not None:
-            updates = self._sys.set_readiness_notice(self.documents.readiness_notice(), now_ns=self.clock.now_ns())
+            notice = self.documents.readiness_notice(link)
+            updates = self._sys.set_readiness_notice(notice, now_ns=self.clock.now_ns())
             if updates:
                 self.server.dispatch(updates)
 

@@ -91,7 +91,7 @@ class RecordingSink:
         """Remember an event."""
         self.events.append({"name": event, **fields})
 
-    def readiness_changed(self) -> None:
+    def readiness_changed(self, link: str) -> None:
         """Remember that readiness may have changed."""
         self.events.append({"name": "readiness"})
 

@@ -182,7 +182,10 @@ class PartsOfNode(SimpleNamespace):
             config=CONFIG,
             role="secondary",
             clock=SimpleNamespace(now_ns=lambda: NOW_NS, monotonic=lambda: 1000.0),
-            links=tuple(SimpleNamespace(status=lambda one=one: one, config=LINK_CONFIG) for one in links),
+            links=tuple(
+                SimpleNamespace(status=lambda one=one: one, config=dataclasses.replace(LINK_CONFIG, name=one.name))
+                for one in links
+            ),
             gate=None,
             pool=None,
             server=SimpleNamespace(stats=lambda: SERVER_STATS, addresses=["mqtt://127.0.0.1:1884"]),
@@ -265,6 +268,32 @@ def test_standing_is_what_the_links_say() -> None:
     assert [(one.paths_above, one.hops) for one in node.documents.status().links] == [(("hub > a", "b"), 2), ((), 0)]
     waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.readiness_notice()
     assert waiting == ReadinessNotice("link plant is snapshot, waits for the retained set", (("edge-1",),))
+
+
+def test_a_notice_about_one_link_asks_no_other() -> None:
+    """Each link changes several times while all of them start: their number does not count twice."""
+    asked = list[str]()
+
+    class Link:
+        def __init__(self, name: str) -> None:
+            self.config = dataclasses.replace(LINK_CONFIG, name=name)
+            self.state = LinkState.SNAPSHOT
+
+        def status(self) -> LinkStatus:
+            asked.append(self.config.name)
+            return dataclasses.replace(LIVE, name=self.config.name, state=self.state)
+
+    node = PartsOfNode()
+    node.links = links = tuple(Link(f"plant-{number}") for number in range(3))
+    documents = node.documents
+    assert "plant-1" in documents.readiness_notice("plant-0").reason, "the first one has all"
+    asked.clear()
+    for link in links:
+        link.state = LinkState.LIVE
+        notice = documents.readiness_notice(link.config.name)
+        assert link.config.name not in notice.reason
+    assert notice == ReadinessNotice("", (("edge-1",),))
+    assert asked == ["plant-0", "plant-1", "plant-2"]
 
 
 def test_newest_audit_is_in_the_status() -> None:

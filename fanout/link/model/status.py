@@ -253,7 +253,7 @@ class LinkSink(Protocol):
     def marker_passed(self, link: str, node: str, marker: str) -> None:
         """Note the place of a member's heartbeat: what came before it was dispatched, what comes behind it not yet."""
 
-    def readiness_changed(self) -> None:
+    def readiness_changed(self, link: str) -> None:
         """Note that `not_ready_reason` or `paths_above` of a link's status may have changed."""
 
     def client_count(self) -> int:

@@ -1,0 +1,52 @@
+"""A node with many links beside a real Mosquitto: they start without holding up each other, nor anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from fanout.selection import Selector
+from tests.link.harness import config_for
+from tests.node.test_node import config, node_of
+from tests.support.mosquitto import Mosquitto
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+LINKS = 200
+CPU_S_MAX = 5.0
+TURN_CPU_S_MAX = 0.2
+
+
+async def test_many_links_become_ready_with_little_work_and_in_short_turns(
+    tmp_path: Path, mosquitto: Mosquitto
+) -> None:
+    """The work grows with the number of links, not with its square; it is measured as CPU time of this thread."""
+    links = (config_for(mosquitto.port, Selector(f"s{number}/#"), heartbeat_s=5.0) for number in range(LINKS))
+    named = tuple(dataclasses.replace(link, name=f"link-{number}") for number, link in enumerate(links))
+    node = node_of(dataclasses.replace(config(tmp_path), links=named))
+    loop, longest_s, turn_began = asyncio.get_running_loop(), 0.0, time.thread_time()
+
+    def next_turn() -> None:
+        nonlocal longest_s, turn_began
+        now = time.thread_time()
+        longest_s, turn_began = max(longest_s, now - turn_began), now
+        if not ended:
+            loop.call_soon(next_turn)
+
+    ended, began = False, time.thread_time()
+    loop.call_soon(next_turn)
+    try:
+        await node.start()
+        await wait_until(lambda: all(link.status().ready for link in node.links), 60)
+        ended = True
+        assert node.documents.readiness_notice().reason == ""
+        assert time.thread_time() - began < CPU_S_MAX
+        assert longest_s < TURN_CPU_S_MAX
+    finally:
+        ended = True
+        await node.stop()
