@@ -214,7 +214,8 @@ class Link:
                 if not failed and preferred is not None:
                     self._addresses.take(preferred, now, live_s=live_s or 0.0)
                 elif live_s is not None:
-                    self._addresses.lose(now, live_s=live_s)
+                    # Not a primary that closes each connection soon: it closes those with a certain message.
+                    self._addresses.lose(now, live_s=_NEVER if self._session.was_lost_at_message else live_s)
                 else:
                     self._addresses.fail(now)
                 await self._wait_retry(self._addresses.try_at_s)
@@ -234,9 +235,9 @@ class Link:
             prefix: Prefix of the selector, which is removed from the topic.
 
         Returns:
-            The primary's Reason Code, one that PUBACK may carry. It comes at once when the message is not sent:
-            `fanout.link.protocol.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait.
-            It is UNAVAILABLE when the session ends before the primary answers; the message may have arrived or not.
+            The primary's Reason Code, or the nearest that PUBACK may carry; at once when the message is not sent
+            (`LinkSession.forward`). It is `fanout.link.protocol.forwarding.UNAVAILABLE` when the session ends before
+            the primary answers; the message may have arrived or not.
         """
         topic, payload, flags, _, properties, expiry_s, _ = row
         message = OutgoingMessage(
@@ -488,7 +489,7 @@ class Link:
             FanoutError: The connection ended.
         """
         clock, session = self._clock, self._session
-        stopping = False
+        stopping = by_peer = False
         self._failure = None
         self._reporter.begin_attempt(self._address)
         watches: list[asyncio.Task[None]] = []
@@ -530,6 +531,7 @@ class Link:
             self._samples.note_connection_lost()
             if self._failure is not None:
                 raise self._failure
+            by_peer = _is_close(connection.error)
             raise self._lost(connection.error)
         except asyncio.CancelledError:
             stopping = True
@@ -542,7 +544,7 @@ class Link:
             await connection.close()
             self._connection = None
             self._driver.detach()
-            self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic(), by_peer=by_peer))
             # Skipped when the node stops: it has no clients left, and values without a session are not restored.
             if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
@@ -767,3 +769,8 @@ class Link:
         """Let `run` raise an error that is a bug."""
         self._crash = error
         self._attention.set()
+
+
+def _is_close(error: Exception | None) -> bool:
+    """Say whether a connection ended because the other end closed it, and neither the network nor TLS failed."""
+    return error is None or isinstance(error, ConnectionResetError | BrokenPipeError)

@@ -22,6 +22,8 @@ class SkipReason(enum.StrEnum):
     """The packet is larger than `packet_bytes_max` of the link."""
     TOPIC_TOO_LONG = "topic_too_long"
     """The local name, with the prefix, is longer than a Topic Name may be."""
+    CLOSES_CONNECTION = "closes_connection"
+    """A message of a local client that was forwarded: the primary closes the connection at it."""
 
 
 SKIP_TEXTS: Final = {
@@ -29,6 +31,7 @@ SKIP_TEXTS: Final = {
     SkipReason.MALFORMED: "the PUBLISH is malformed",
     SkipReason.PACKET_TOO_LARGE: "larger than packet_bytes_max",
     SkipReason.TOPIC_TOO_LONG: "the local name is longer than 65,535 bytes",
+    SkipReason.CLOSES_CONNECTION: "published by a local client, and the primary closes the connection at it",
 }
 """The reasons for an operator."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from tests.acceptance.conftest import Mirror
 from tests.support.clients import mosquitto_sub, subscriber
-from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.nodes import QUICK, Nodes, link, selector
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until, wait_until_blocking
@@ -132,3 +134,75 @@ async def test_forwarding_without_a_primary(mosquitto: Mosquitto, nodes: Nodes) 
     mosquitto.start()
     await node.until_ready()
     assert node.topics() == 0
+
+
+async def test_what_the_primary_closes_at_costs_its_publisher_only(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """The defaults of a link: live again within 5 s after each, its epoch goes on, others arrive, and it is named."""
+    node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward")))
+    await node.begin()
+    epoch = node.link_status()["epoch"]
+    bad = [b"set/\x01", b"set/\x7f", "set/\uffff".encode(), b"/".join([b"set", *[b"l"] * 299])]
+    with subscriber(mosquitto.port, "set/#", qos=1) as at_primary:
+        for number, topic in enumerate(bad):
+            async with (
+                await RawClient.connect(node.port, "bad") as client,
+                await RawClient.connect(node.port, "good") as other,
+            ):
+                packet_id = client.publish(topic, b"x", qos=1)
+                others = [other.publish(f"set/{number}-{one}".encode(), b"x", qos=1) for one in range(20)]
+                async with asyncio.timeout(5):
+                    await client.expect_ack(PacketType.PUBACK, packet_id, 0x83)
+                for one in others:
+                    await other.expect_ack(PacketType.PUBACK, one)
+            await wait_until(lambda: node.link_state() == "live", 5, what="the link live again")
+        at_primary.wait_for(f"set/{len(bad) - 1}-19")
+        assert set(at_primary.topics) == {f"set/{number}-{one}" for number in range(len(bad)) for one in range(20)}
+    status = node.link_status()
+    assert (status["epoch"], status["skipped_total"]["closes_connection"]) == (epoch, len(bad))
+    assert [one["topic"] for one in status["skipped_newest"]][::-1][:3] == ["set/\\x01", "set/\\x7f", "set/\\uffff"]
+    assert node.log_text().count("published by a local client, and the primary closes the connection at it") == len(bad)
+    assert r"topic=set/\x01" in node.log_text()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_refusal_with_an_unexpected_code_costs_its_publisher_only(nodes: Nodes, version: int) -> None:
+    """Mosquitto with `message_size_limit` says 0x95 in PUBACK and PUBREC, which no table has."""
+    with Mosquitto(nodes.directory, settings=["message_size_limit 1000"]) as mosquitto:
+        node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward")))
+        await node.begin()
+        before = node.link_status()
+        async with await RawClient.connect(node.port, version=version) as client:
+            for qos, kind in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
+                packet_id = client.publish(b"set/large", b"x" * 2000, qos=qos)
+                await client.expect_ack(kind, packet_id, 0x97 if version == 5 else 0)
+                await client.expect_ack(PacketType.PUBACK, client.publish(b"set/small", b"x", qos=1))
+        after = node.link_status()
+        assert (after["epoch"], after["reconnects_total"]) == (before["epoch"], before["reconnects_total"])
+        assert node.document("/v1/status")["server"]["dropped_total"]["refused"] == 2
+        assert "topic=set/large" in node.log_text()
+        assert "Quota exceeded (0x97)" in node.log_text()
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+async def test_a_mosquitto_bridge_below_a_secondary_gets_everything(
+    mosquitto: Mosquitto, nodes: Nodes, version: str
+) -> None:
+    """By default it publishes its state to `$SYS` here, which is refused, and must not end it."""
+    load_retained(mosquitto.port, [(f"plant/{number}", b"x") for number in range(30)])
+    node = nodes.secondary(link(mosquitto.port, selector("plant/#")))
+    await node.begin()
+    settings = ["connection up", f"address 127.0.0.1:{node.port}", "topic # in 1", f"bridge_protocol_version {version}"]
+    with Mosquitto(nodes.directory, name="below", settings=settings) as below:
+        with subscriber(below.port, "plant/#", qos=1) as inbox:
+            await asyncio.to_thread(inbox.wait, 30)
+        assert sorted(inbox.newest()) == sorted(f"plant/{number}" for number in range(30))
+    assert "topic=$SYS/broker/connection/" in node.log_text()
+
+
+async def test_paho_goes_on_after_a_refused_message(mirror: Mirror) -> None:
+    """Over MQTT 3.1.1 it would send the message again with each connection, and nothing else would come through."""
+    with publisher(mirror.secondary.port, version=4) as client:
+        for qos in (1, 2):
+            client.publish("plant/writes/paho", b"x", qos).wait_for_publish(10)
+        client.publish("own/paho", b"after", 1, True).wait_for_publish(10)
+    assert mosquitto_sub(mirror.secondary.port, "own/paho", count=1)[0].payload == b"after"

@@ -109,6 +109,8 @@ class FakePrimary:
     """After so many packets to the client, counted from now, everything is dropped; None drops nothing."""
     swallow: tuple[type[Packet], ...] = ()
     """Answers that are dropped."""
+    closes_at: Callable[[bytes, bytes], bool] = lambda topic, payload: False
+    """Told topic and payload of what the client publishes: whether it ends the connection (`is_closed`)."""
     closes_at_system: bool = False
     """Whether a SUBSCRIBE below `$SYS/` ends the connection (`is_closed`)."""
     refuse_filters: tuple[bytes, ...] = ()
@@ -268,6 +270,10 @@ class FakePrimary:
             self.disconnects.append(item)
         elif isinstance(item, PublishRun):
             for topic, payload, flags, packet_id, *_ in item.rows:
+                self.is_closed |= self.closes_at(topic, payload)
+                if self.is_closed:
+                    self.published.append((topic, payload, flags))
+                    break
                 self._on_publish(topic, payload, flags, packet_id)
         elif isinstance(item, AckRun):
             self.acks += [(item.type, packet_id) for packet_id in item.packet_ids]
@@ -474,9 +480,9 @@ class Pair:
             raise AssertionError("the session is always due: a busy loop")
         self.now = end
 
-    def lose(self) -> None:
-        """End the Network Connection."""
-        self._note(self.session.lost(now_ns=self.now_ns, now=self.now))
+    def lose(self, *, by_peer: bool = False) -> None:
+        """End the Network Connection; `by_peer` as `LinkSession.lost` takes it."""
+        self._note(self.session.lost(now_ns=self.now_ns, now=self.now, by_peer=by_peer))
 
     def tear_down(self) -> None:
         """Remove the replica, as `TearDown` asks."""

@@ -35,6 +35,8 @@ from fanout.peer_text import clean_text
 
 __all__ = ["OutgoingMessage", "PacketSender", "PrimaryLimits"]
 
+_SPENT_MAX = 1_000
+"""Packet Identifiers of given-up messages that are kept out of use."""
 _OVERHEAD_BYTES_MAX = 22
 """PUBLISH without topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
 
@@ -123,12 +125,19 @@ class PacketSender:
         self._outbound: Outbound[OutgoingMessage] = Outbound(packet_ids=self._packet_ids)
         self._to_resend: deque[int] = deque()
         """Packet Identifiers of messages in flight that the resumed session has yet to send again."""
+        self.held: deque[int] = deque()
+        """Packet Identifiers of forwarded messages in flight that are to be sent again alone, one after another."""
+        self._is_trying = False
+        """Whether the first of these was sent on this Network Connection."""
+        self._spent: deque[int] = deque()
+        """Packet Identifiers of messages at QoS 2 that were given up, the oldest first."""
         self._limits = PrimaryLimits()
 
     def begin_connection(self) -> None:
         """Forget the state of the former Network Connection."""
         self._output.clear()
-        self._to_resend.clear()
+        self._to_resend = deque(each for each in self._unanswered_forwards() if each not in self.held)
+        self._is_trying = False
         self.ping_sent_s = None
         for packet_id in self._requests:
             self._packet_ids.release(packet_id)
@@ -141,14 +150,19 @@ class PacketSender:
         """
         in_flight = [(packet_id, message) for packet_id, message, _ in self._outbound.in_flight()]
         self._packet_ids.release_all(packet_id for packet_id, _ in in_flight)
+        self._packet_ids.release_all(self._spent)
+        self._spent.clear()
         self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
         self._to_resend.clear()
+        self.held.clear()
+        self._is_trying = False
         return [message for _, message in in_flight]
 
     @property
     def unfinished(self) -> frozenset[int]:
-        """Packet Identifiers of QoS 2 messages that may have arrived and are not completed."""
-        return frozenset(packet_id for packet_id, message, _ in self._outbound.in_flight() if message.qos == 2)
+        """Packet Identifiers of QoS 2 messages that may have arrived and are not completed, given-up ones included."""
+        in_flight = self._outbound.in_flight()
+        return frozenset(packet_id for packet_id, message, _ in in_flight if message.qos == 2).union(self._spent)
 
     def restore(self, unfinished: Iterable[int]) -> None:
         """Take over `unfinished` of an earlier process, so that its Packet Identifiers become free again."""
@@ -346,6 +360,9 @@ class PacketSender:
                 continue
             if self._to_resend and packet_id in self._to_resend:
                 self._to_resend.remove(packet_id)
+            if self.held and packet_id == self.held[0]:
+                self.held.popleft()
+                self._is_trying = False
             outcome = outbound.acknowledge(run.type, packet_id, reason_code)
             if outcome is AckOutcome.RELEASE:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
@@ -361,17 +378,67 @@ class PacketSender:
             The messages that the present limits of the primary exclude; they may have arrived or not.
         """
         given_up: list[OutgoingMessage] = []
+        self._to_resend.clear()
         for packet_id, message, state in list(self._outbound.in_flight()):
             if state is SendState.AWAIT_PUBCOMP:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
-            elif self.takes(message) and message.qos <= self._limits.maximum_qos:
+            elif not (self.takes(message) and message.qos <= self._limits.maximum_qos):
+                given_up.append(self._drop(packet_id, state))
+            elif packet_id not in self.held:
                 self._to_resend.append(packet_id)
-            else:
-                answer = PacketType.PUBACK if state is SendState.AWAIT_PUBACK else PacketType.PUBREC
-                self._outbound.acknowledge(answer, packet_id, ReasonCode.UNSPECIFIED_ERROR)
-                given_up.append(message)
         self._resend(now)
         return given_up
+
+    def unanswered(self) -> list[int]:
+        """Return the Packet Identifiers of forwarded messages sent on this Network Connection and not answered."""
+        unsent = {*self._to_resend, *self.held} - {*self._tried}
+        return [packet_id for packet_id in self._unanswered_forwards() if packet_id not in unsent]
+
+    def hold(self) -> None:
+        """Have every forwarded message without an answer sent again alone (`try_held`), not by `resend_in_flight`."""
+        self.held = deque(self._unanswered_forwards())
+
+    def try_held(self, now: float) -> None:
+        """Send the first of `held` again, unless it is under way or Receive Maximum allows nothing."""
+        outbound = self._outbound
+        unsent = len(self._to_resend) + len(self.held)
+        if self.held and not self._is_trying and len(outbound) - unsent < outbound.window:  # [MQTT-3.3.4-9]
+            self._is_trying = True
+            packet_id = self.held[0]
+            self._send(outbound.message(packet_id).encode(packet_id, version=self.version, dup=True), now)
+
+    def message(self, packet_id: int) -> OutgoingMessage:
+        """Return the message in flight with a Packet Identifier."""
+        return self._outbound.message(packet_id)
+
+    def quarantine(self, packet_id: int) -> None:
+        """Never send a message again.
+
+        At QoS 1 a receiver keeps nothing of a message. At QoS 2 it may know the Packet Identifier, which is not used
+        again in this session, unless very many others were given up since.
+        """
+        message = self._drop(packet_id, SendState.AWAIT_PUBACK if self.message(packet_id).qos == 1 else None)
+        if message.qos == 2:
+            self._packet_ids.claim(packet_id)
+            self._spent.append(packet_id)
+            if len(self._spent) > _SPENT_MAX:
+                self._packet_ids.release(self._spent.popleft())
+
+    def _drop(self, packet_id: int, state: SendState | None) -> OutgoingMessage:
+        message = self._outbound.message(packet_id)
+        answer = PacketType.PUBACK if state is SendState.AWAIT_PUBACK else PacketType.PUBREC
+        self._outbound.acknowledge(answer, packet_id, ReasonCode.UNSPECIFIED_ERROR)
+        if packet_id in self.held:
+            self.held.remove(packet_id)
+        return message
+
+    def _unanswered_forwards(self) -> list[int]:
+        in_flight = self._outbound.in_flight()
+        return [each for each, message, state in in_flight if message.token and state is not SendState.AWAIT_PUBCOMP]
+
+    @property
+    def _tried(self) -> list[int]:
+        return [self.held[0]] if self._is_trying else []
 
     def _resend(self, now: float) -> None:
         outbound = self._outbound

@@ -39,7 +39,7 @@ from fanout.link.model.events import (
 )
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState, Trigger, next_state
-from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.stale_policy import StalePolicy
@@ -92,11 +92,14 @@ class SessionLifecycle:
         expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
     """
 
-    def __init__(self, context: LinkContext, *, seed: int, piece_topics: Callable[[], int]) -> None:
+    def __init__(
+        self, context: LinkContext, *, forwarding: Forwarding, seed: int, piece_topics: Callable[[], int]
+    ) -> None:
         """Begin without a session.
 
         Args:
             context: Collaborators of the link.
+            forwarding: Queue of forwarded messages.
             seed: A number that differs between processes, for the time of audits.
             piece_topics: Returns how many topics to remove before other work gets its turn.
         """
@@ -126,6 +129,7 @@ class SessionLifecycle:
         self._control = context.control
         self._peer = context.peer
         self._count = context.count
+        self._forwarding = forwarding
         self._piece_topics = piece_topics
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
@@ -628,7 +632,7 @@ class SessionLifecycle:
         self._peer.begin_epoch()
         self._count.begin_epoch()
         self._pipeline.begin_session()
-        self.give_up(self._sender.begin_session())
+        self.give_up(self._forwarding.begin_session())
         self._replica.refused.clear()
         self._left_below_qos = ()
         self._lowered = {}

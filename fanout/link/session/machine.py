@@ -15,10 +15,10 @@ from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.liveness.member_cuts import MemberCuts, alone_payload
-from fanout.link.model.events import Event, MemberUnheard
+from fanout.link.model.events import Event, Forwarded, MemberUnheard
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
+from fanout.link.protocol.forwarding import NOT_TAKEN, UNAVAILABLE, Forwarding
 from fanout.link.protocol.name_request import NamedAnswer
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.lifecycle import SessionLifecycle
@@ -27,6 +27,7 @@ from fanout.link.session.teardown import TOPICS_MAX
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.missed_values import PromiseCheck
 from fanout.link.snapshot.retained_pass import RetainedPass
+from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -81,9 +82,9 @@ class LinkSession:
         self.peer = context.peer
         self.pipeline = context.pipeline
         self.skipped = context.skipped
-        self.lifecycle = SessionLifecycle(context, seed=nonce, piece_topics=piece_topics)
-        self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._sender)
+        self.lifecycle = SessionLifecycle(context, forwarding=self._forwarding, seed=nonce, piece_topics=piece_topics)
+        self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._keep_alive = KeepAlive(config, sender=self._sender, probe_filter=self.control.probe_filter)
         self._heartbeat = Heartbeat(self.control, sender=self._sender)
         self.item_lag = ItemLag(self.control)
@@ -188,6 +189,7 @@ class LinkSession:
             else:
                 if decoder.fault is not None:
                     raise decoder.fault
+            self._try_forwards()
         except SnapshotUnproved as error:
             lifecycle.end_unproved(error)
         except FanoutError as error:
@@ -211,6 +213,7 @@ class LinkSession:
                     self._tick_connected(now)
                 else:
                     self._tick_held(now)
+                self._try_forwards()
             except SnapshotUnproved as error:
                 lifecycle.end_unproved(error)
             except FanoutError as error:
@@ -250,12 +253,24 @@ class LinkSession:
             self.control.begin_listening(now)
             self._postpone(pause_s)
 
-    def lost(self, *, now_ns: int, now: float) -> list[Event]:
-        """Note that the Network Connection is gone."""
-        self.lifecycle.at(now_ns, now)
-        self.lifecycle.give_up(self._forwarding.drop_waiting())
-        self.lifecycle.lose()
-        return self.lifecycle.take_events()
+    def lost(self, *, now_ns: int, now: float, by_peer: bool = False) -> list[Event]:
+        """Note that the Network Connection is gone.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+            by_peer: Whether the other end closed it, without a word in MQTT and without a fault.
+        """
+        lifecycle = self.lifecycle
+        lifecycle.at(now_ns, now)
+        by_primary = self.packet_router.was_disconnected or (by_peer and lifecycle.connected)
+        given_up, waiting = self._forwarding.note_lost(by_primary=by_primary)
+        if given_up is not None:
+            lifecycle.emit(Forwarded(given_up.token, NOT_TAKEN))
+            lifecycle.emit(self.skipped.note(SkipReason.CLOSES_CONNECTION, given_up.topic, now_ns=now_ns))
+        lifecycle.give_up(waiting)
+        lifecycle.lose()
+        return lifecycle.take_events()
 
     def torn_down(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the replica was removed, as a `TearDown` event asked."""
@@ -276,13 +291,15 @@ class LinkSession:
 
         Returns:
             The token of its later `Forwarded` event; or, when the message is not accepted, the Reason Code for its
-            publisher: `UNAVAILABLE` while the link is not live or when the primary does not take such messages, Quota
-            exceeded when too many wait.
+            publisher: `UNAVAILABLE` while the link is not live, unless it comes back in a moment because the primary
+            closed the connection at a message; `NOT_TAKEN` when the primary does not take such a message, `BUSY` when
+            too many wait.
         """
         self.lifecycle.at(now_ns, now)
-        if self.lifecycle.state is not LinkState.LIVE:
+        live = self.lifecycle.state is LinkState.LIVE
+        if not (live or self._forwarding.is_to_blame):
             return UNAVAILABLE
-        return self._forwarding.add(message, now=now)
+        return self._forwarding.add(message, now=now, live=live)
 
     def audit(
         self,
@@ -317,6 +334,11 @@ class LinkSession:
         self.lifecycle.at(now_ns, now)
         self.lifecycle.recheck()
         return self.lifecycle.take_events()
+
+    @property
+    def was_lost_at_message(self) -> bool:
+        """Whether the newest connection may have been closed at a message of a client, by a primary that is well."""
+        return self._forwarding.is_to_blame
 
     @property
     def may_send_heartbeat(self) -> bool:
@@ -429,6 +451,11 @@ class LinkSession:
         return self._sender.take()
 
     # --- time ---
+
+    def _try_forwards(self) -> None:
+        """Send what waited for the link to be live again after the primary closed the connection at a message."""
+        if self._forwarding.is_waiting and self.lifecycle.state is LinkState.LIVE:
+            self._forwarding.send(self.lifecycle.now)
 
     def _postpone(self, pause_s: float) -> None:
         """Move all deadlines of answers by a pause, and by the time to read what came meanwhile."""

@@ -46,6 +46,21 @@ from fanout.replica.update import Phase
 __all__ = ["PacketRouter"]
 
 _TOPIC = itemgetter(0)
+_OF_NO_MESSAGE = frozenset(
+    {
+        ReasonCode.SUCCESS,
+        ReasonCode.SERVER_BUSY,
+        ReasonCode.SERVER_SHUTTING_DOWN,
+        ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ReasonCode.SESSION_TAKEN_OVER,
+        ReasonCode.ADMINISTRATIVE_ACTION,
+        ReasonCode.USE_ANOTHER_SERVER,
+        ReasonCode.SERVER_MOVED,
+        ReasonCode.CONNECTION_RATE_EXCEEDED,
+        ReasonCode.MAXIMUM_CONNECT_TIME,
+    }
+)
+"""Reason Codes of DISCONNECT that say nothing of a message of the link."""
 
 
 class PacketRouter:
@@ -56,6 +71,8 @@ class PacketRouter:
         received_total: PUBLISH packets received.
         outside_total: PUBLISH packets outside all selectors, without own control messages.
         heartbeats_lost_total: Heartbeats that the primary dropped while the link was live.
+        was_disconnected: Whether the primary ended the newest Network Connection with a DISCONNECT that may concern a
+            message of the link.
     """
 
     def __init__(
@@ -83,6 +100,7 @@ class PacketRouter:
         self.received_total = 0
         self.outside_total = 0
         self.heartbeats_lost_total = 0
+        self.was_disconnected = False
         self._config = config
         # MQTT 3.1.1 leaves every selector at QoS 0.
         self._takes_qos_0 = config.version == 4 or any(selector.qos == 0 for selector in config.selectors)
@@ -108,6 +126,7 @@ class PacketRouter:
         if isinstance(item, Connack):
             self._on_connack(item)
         elif isinstance(item, Disconnect):
+            self.was_disconnected = item.reason_code not in _OF_NO_MESSAGE
             raise disconnected(item)
         elif self._lifecycle.state is LinkState.CONNECTING:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
@@ -133,6 +152,7 @@ class PacketRouter:
         if handshake.session_present and not lifecycle.remote_session.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
         self._sender.accept(handshake.limits)
+        self.was_disconnected = False
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
         self._item_lag.note_count(handshake.count)
@@ -292,7 +312,7 @@ class PacketRouter:
                 self._refuse_control(message.payload, reason_code)
             if lifecycle.stage is not None:
                 lifecycle.stage.receive_puback(message.topic, reason_code, lifecycle.now)
-        self._forwarding.send(lifecycle.now)
+        self._forwarding.send(lifecycle.now, live=lifecycle.state is LinkState.LIVE)
 
     def _refuse_control(self, payload: bytes, reason_code: int) -> None:
         """Note that the primary refused a message to the control topic: for good, or this one only.

@@ -27,8 +27,8 @@ def test_messages_are_sent_while_there_is_room() -> None:
         queue.add(OutgoingMessage(b"t", b"%d" % number), now=1.0)
     assert sender.free == 4
     assert sender.take().count(b"\x00\x01t") == 6
-    assert [message.payload for message in queue.drop_waiting()] == [b"6", b"7"]
-    assert queue.drop_waiting() == []
+    assert [message.payload for message in queue.note_lost(by_primary=False)[1]] == [b"6", b"7"]
+    assert queue.note_lost(by_primary=False) == (None, [])
 
 
 def test_a_receive_maximum_of_one_still_forwards() -> None:
@@ -45,7 +45,7 @@ def test_the_queue_is_bounded() -> None:
     taken = [queue.add(OutgoingMessage(b"t", b"x"), now=1.0) for _ in range(QUEUE_MAX + 1)]
     assert taken == list(range(1, QUEUE_MAX + 2))
     assert queue.add(OutgoingMessage(b"t", b"x"), now=1.0) is BUSY
-    assert len(queue.drop_waiting()) == QUEUE_MAX
+    assert len(queue.note_lost(by_primary=False)[1]) == QUEUE_MAX
 
 
 @pytest.mark.parametrize("reason_code", range(256))

@@ -1,0 +1,262 @@
+"""Every field of a PUBLISH and of a Will of a local client that is forwarded, at and over each limit, legal or not.
+
+After each of them the link is live within 5 s, in the same epoch, everything around it arrived at the primary and came
+back, and a message that was given up is counted and named. The primary is a Mosquitto, whose limits are lower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fanout.escaping import printable
+from fanout.mqtt.packets import Ack, PacketType, Publish, Will
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
+from fanout.mqtt.publish import encode_publish
+from tests.support.clients import Inbox, subscriber
+from tests.support.mosquitto import Mosquitto, find_mosquitto
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_client import RawClient, ServerClosed
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+SIZE_LIMIT = 20_000
+"""`message_size_limit` of the Mosquitto, which answers PUBACK 0x95 above it."""
+LIVE_S = 5.0
+K = (("k", "v"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One message."""
+
+    name: str
+    topic: bytes = b""
+    payload: bytes = b"x"
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+    block: bytes = b""
+    """Encoded properties in place of these."""
+    legal: bool = True
+    """False when the node itself refuses it, or the whole client."""
+    arrives: bool | None = True
+    """Whether the primary takes it; None: it is left to the primary."""
+
+
+def topics() -> Iterator[Case]:
+    """Give Topic Names."""
+    for name, level, arrives in (
+        ("U+0001", "\x01", False),
+        ("U+001F", "\x1f", False),
+        ("U+007F", "\x7f", False),
+        ("U+0085", "\x85", False),
+        ("U+FDD0", "\ufdd0", False),
+        ("U+FFFF", "\uffff", False),
+        ("U+FFFE", "\ufffe", False),
+        ("U+10FFFF", "\U0010ffff", None),
+        ("U+FEFF", "\ufeff", True),
+        ("a blank", " ", True),
+        ("an empty level", "", True),
+        ("a dollar", "$SYS", True),
+    ):
+        yield Case(f"topic with {name}", b"set/%b/t" % level.encode(), arrives=arrives)
+    for levels in (100, 199, 200, 201, 300, 5_000):
+        yield Case(f"topic of {levels} levels", b"/".join([b"set", *[b"l"] * (levels - 1)]), arrives=None)
+    yield Case("topic of one byte more than the filter", b"set/", arrives=True)
+    yield Case("longest topic", b"set/" + b"x" * (65_535 - 4), arrives=None)
+    for name, topic in (("+", b"set/+"), ("#", b"set/#"), ("U+0000", b"set/\0"), ("bad UTF-8", b"set/\xff"), ("", b"")):
+        yield Case(f"illegal topic {name}", topic, legal=False)
+    yield Case("surrogate in the topic", b"set/\xed\xa0\x80", legal=False)
+
+
+def payloads() -> Iterator[Case]:
+    """Give payloads."""
+    for size in (0, 1, 126, 127, 128, SIZE_LIMIT - 100):
+        yield Case(f"payload of {size}", b"set/payload", b"p" * size)
+    yield Case("payload over the primary's limit", b"set/payload", b"p" * (SIZE_LIMIT + 1), arrives=False)
+    yield Case("payload at the node's limit", b"set/payload", b"p" * ((1 << 20) - 40), arrives=False)
+    yield Case("packet over the node's limit", b"set/payload", b"p" * (1 << 20), legal=False)
+    yield Case("retained", b"set/retained", retain=True)
+    yield Case("removal", b"set/retained", b"", retain=True)
+
+
+def properties() -> Iterator[Case]:
+    """Give properties, of MQTT 5 only."""
+    long = "x" * 65_535
+    for name, block, arrives in (
+        ("User Property", Properties(user_property=K), True),
+        ("empty User Property", Properties(user_property=(("", ""),)), True),
+        ("User Property key with U+0001", Properties(user_property=(("\x01", "v"),)), False),
+        ("User Property value with U+0001", Properties(user_property=(("k", "\x01"),)), False),
+        ("User Property with U+FFFF", Properties(user_property=(("k", "\uffff"),)), False),
+        ("500 User Properties", Properties(user_property=K * 500), True),
+        ("longest User Property", Properties(user_property=((long, long),)), None),
+        ("Content Type", Properties(content_type="text/plain"), True),
+        ("empty Content Type", Properties(content_type=""), True),
+        ("Content Type with U+0001", Properties(content_type="\x01"), False),
+        ("Response Topic", Properties(response_topic="answers"), True),
+        ("Response Topic with U+007F", Properties(response_topic="\x7f"), False),
+        ("Response Topic of 300 levels", Properties(response_topic="/".join("x" * 300)), None),
+        ("Correlation Data", Properties(response_topic="a", correlation_data=bytes(range(256))), True),
+        ("empty Correlation Data", Properties(correlation_data=b""), True),
+        ("longest Correlation Data", Properties(correlation_data=b"\0" * 65_535), None),
+        ("Payload Format Indicator", Properties(payload_format_indicator=1), True),
+        ("expiry 0", Properties(message_expiry_interval=0), None),
+        ("expiry 1", Properties(message_expiry_interval=1), True),
+        ("longest expiry", Properties(message_expiry_interval=0xFFFFFFFF), None),
+        ("Topic Alias", Properties(topic_alias=1), True),
+    ):
+        yield Case(name, b"set/properties", properties=block, arrives=arrives)
+    for name, encoded in (
+        ("Response Topic with a wildcard", b"\x08\0\x03k/#"),
+        ("empty Response Topic", b"\x08\0\0"),
+        ("Topic Alias 0", b"\x23\0\0"),
+        ("Topic Alias over the maximum", b"\x23\xff\xff"),
+        ("Subscription Identifier", b"\x0b\x01"),
+        ("Payload Format Indicator 2", b"\x01\x02"),
+        ("two Content Types", b"\x03\0\0\x03\0\0"),
+        ("property of another packet", b"\x11\0\0\0\0"),
+        ("unknown property", b"\x7f"),
+    ):
+        yield Case(name, b"set/properties", block=encoded, legal=False)
+
+
+OF_BOTH = [*topics(), *payloads()]
+OF_5 = list(properties())
+
+
+@dataclass
+class Scene:
+    """A node that forwards to a Mosquitto, and subscribers at both."""
+
+    mosquitto: Mosquitto
+    node: LiveNode
+    at_primary: Inbox
+    local: Inbox
+    numbers: Iterator[int]
+
+    def epoch(self) -> int:
+        """Return the epoch of the link."""
+        return int(self.node.link_status()["epoch"])
+
+    def refused(self) -> int:
+        """Return how many messages were refused, given-up ones included."""
+        return int(self.node.document("/v1/status")["server"]["dropped_total"]["refused"])
+
+    def given_up(self) -> int:
+        """Return how many messages were given up."""
+        return int(self.node.link_status()["skipped_total"]["closes_connection"])
+
+    async def neighbour(self, client: RawClient) -> str:
+        """Publish something harmless, and return its topic."""
+        topic = f"set/neighbour/{next(self.numbers)}"
+        client.publish(topic.encode(), b"n", qos=1)
+        return topic
+
+    async def check(self, case: Case, *, neighbours: list[str], epoch: int) -> None:
+        """Wait until the link is live and everything around the message is at both sides."""
+        await wait_until(lambda: self.node.link_state() == "live", LIVE_S, what=f"the link live after {case.name}")
+        for inbox in (self.at_primary, self.local):
+            await wait_until(
+                lambda inbox=inbox: set(neighbours) <= set(inbox.topics),  # type: ignore[misc]
+                20,
+                what=f"what surrounds {case.name}",
+            )
+        assert self.epoch() == epoch, case.name
+        assert self.node.ready
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Give the scene, which all cases share."""
+    if find_mosquitto() is None:
+        pytest.skip("Mosquitto is not installed; scripts/test installs it")
+    directory = tmp_path_factory.mktemp("fields")
+    nodes = Nodes(directory)
+    with Mosquitto(directory, settings=[f"message_size_limit {SIZE_LIMIT}"]) as mosquitto:
+        node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward"), settings=QUICK))
+        try:
+            node.started()
+            with (
+                subscriber(mosquitto.port, "set/neighbour/#", qos=1) as at_primary,
+                subscriber(node.port, "set/neighbour/#", qos=1) as local,
+            ):
+                yield Scene(mosquitto, node, at_primary, local, itertools.count())
+        finally:
+            nodes.end()
+
+
+async def answers(client: RawClient) -> AsyncIterator[Ack]:
+    """Yield the acknowledgements that come until the client is closed or nothing comes any more."""
+    with contextlib.suppress(ServerClosed, TimeoutError):
+        while True:
+            async with asyncio.timeout(LIVE_S + 15):
+                packet = await client.receive()
+            if isinstance(packet, Ack):
+                yield packet
+
+
+@pytest.mark.parametrize(
+    ("version", "case"),
+    [pytest.param(5, case, id=f"5 {case.name}") for case in (*OF_BOTH, *OF_5)]
+    + [pytest.param(4, case, id=f"4 {case.name}") for case in OF_BOTH],
+)
+async def test_every_field_of_a_publish(scene: Scene, version: int, case: Case) -> None:
+    """At each QoS, with other messages around it."""
+    epoch = scene.epoch()
+    neighbours: list[str] = []
+    for qos in (0, 1, 2):
+        refused, given_up = scene.refused(), scene.given_up()
+        async with await RawClient.connect(scene.node.port, version=version) as client:
+            neighbours.append(await scene.neighbour(client))
+            packet_id = client.next_packet_id() if qos else 0
+            if case.block or not case.legal:
+                client.send_bytes(
+                    encode_publish(
+                        case.topic, case.payload, version=version, qos=qos, packet_id=packet_id, properties=case.block
+                    )
+                )
+            else:
+                client.send(
+                    Publish(case.topic, case.payload, qos, case.retain, False, packet_id or None, case.properties)
+                )
+            if not case.legal:
+                async with await RawClient.connect(scene.node.port, version=version) as other:
+                    neighbours.append(await scene.neighbour(other))
+                    await other.expect(Ack)
+                continue
+            neighbours.append(await scene.neighbour(client))
+            told = [await anext(answers(client)) for _ in range(3 if qos else 2)]
+            if qos:
+                code = next(one.reason_code for one in told if one.packet_id == packet_id)
+                assert version == 4 or case.arrives is None or (code < 0x80) is case.arrives, (case.name, code)
+                assert all(one.reason_code < 0x80 for one in told if one.packet_id != packet_id)
+        if case.arrives is False:
+            await wait_until(lambda before=refused: scene.refused() > before, LIVE_S, what="a refused message")  # type: ignore[misc]
+            if scene.given_up() > given_up:  # the log is thinned out, for there are many
+                named = scene.node.link_status()["skipped_newest"][0]
+                assert (named["reason"], named["topic"]) == ("closes_connection", printable(case.topic.decode()))
+    await scene.check(case, neighbours=neighbours, epoch=epoch)
+
+
+@pytest.mark.parametrize("case", [*OF_BOTH, *OF_5], ids=lambda case: case.name)
+async def test_every_field_of_a_will(scene: Scene, case: Case) -> None:
+    """It is published as any other message when its client is gone without DISCONNECT."""
+    if not case.legal or len(case.payload) > 0xFFFF or case.properties.topic_alias:
+        pytest.skip("a CONNECT cannot have it, or is refused by the node itself")
+    epoch = scene.epoch()
+    neighbours: list[str] = []
+    for qos in (0, 1, 2):
+        will = Will(case.topic, case.payload, qos, case.retain, case.properties)
+        async with await RawClient.connect(scene.node.port, will=will) as client:
+            assert client.connack.reason_code == 0
+        async with await RawClient.connect(scene.node.port) as other:
+            neighbours.append(await scene.neighbour(other))
+            await other.expect_ack(PacketType.PUBACK, 1, 0)
+    await scene.check(case, neighbours=neighbours, epoch=epoch)
