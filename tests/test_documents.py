@@ -35,6 +35,7 @@ from fanout.config import parse_config
 from fanout.config.loading import parse_tables
 from fanout.config.translation import SECTIONS, section_keys
 from fanout.errors import ConfigError
+from fanout.mqtt.breaches import Deviation, SkipReason
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -372,3 +373,9 @@ def test_the_modules_that_a_page_names_exist(page: str) -> None:
         if not is_module and not any(re.search(rf"\b{places[0].name}\b", file.read_text()) for file in files):
             missing.append(name)
     assert missing == []
+
+
+def test_each_reason_to_skip_and_each_breach_is_on_its_page() -> None:
+    """The page on what a link tolerates has every word that is counted."""
+    page = PAGES["docs/reference/tolerance.md"]
+    assert [word for word in (*SkipReason, *Deviation) if f"`{word}`" not in page] == []

@@ -456,7 +456,7 @@ class LinkConfig:
     receive_maximum: PositiveUint16 = 65_535
     """QoS 1 and 2 messages that the primary may send without waiting for their acknowledgement."""
     packet_bytes_max: PacketBytes = 16 * MIB
-    """Largest packet accepted from the primary, which drops larger ones (Maximum Packet Size)."""
+    """Largest packet read from the primary; a larger one is skipped, and not held in memory meanwhile."""
     connect_timeout_s: Seconds = 10.0
     """Time for one address from the first packet to CONNACK."""
     retry_min_s: Seconds = 0.5

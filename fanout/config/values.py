@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
@@ -190,12 +190,18 @@ def _check_path(text: str) -> None:
         raise fault(problem, "Write a path; a relative one is relative to the current directory.")
 
 
+_CONTROL_TOPIC_BYTES_MAX: Final = 1024
+"""Names of nodes and links follow it, and a Topic Name has at most 65,535 bytes."""
+
+
 def _check_control_topic(text: str) -> None:
     if not text or "+" in text or "#" in text or text.startswith("$") or text.endswith("/"):
         raise fault(
             f'"{text}" is not a topic below which the node can publish',
             'Use one without wildcards, without "$" in front and "/" at the end, as in "fanout/control".',
         )
+    if len(text.encode()) > _CONTROL_TOPIC_BYTES_MAX:
+        raise fault(f"it is longer than {_CONTROL_TOPIC_BYTES_MAX} bytes", 'Use a short one, as "fanout/control".')
     check_filter(text)
 
 
@@ -333,8 +339,9 @@ WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 MemberCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 ByteCountOrZero: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1024 * 1024 * GIB)]
-# A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
-PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]
+# Four MiB below the largest Remaining Length (MQTT 5, section 1.5.5): a packet may grow by a prefix, a stamp, and a
+# Subscription Identifier for each subscription of a client.
+PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=252 * 1024 * KIB)]
 MessageCount: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1_000_000_000)]
 PayloadBytes: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=268_435_455)]
 DaysOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=36_500, allow_inf_nan=False)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from fanout.errors import ProtocolError
 from fanout.mqtt.data_representation import (
     MAX_VARINT,
     decode_binary,
@@ -32,6 +33,7 @@ __all__ = [
     "Properties",
     "PropertyOwner",
     "PublishProperties",
+    "clean_block",
     "decode_properties",
     "encode_properties",
     "split_publish_block",
@@ -246,6 +248,52 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
         raise protocol_error("Authentication Data without an Authentication Method")
     found.update((name, tuple(values)) for name, values in repeated.items())
     return Properties(**found), pos
+
+
+def clean_block(block: bytes, *, packet: PropertyOwner) -> bytes:
+    """Return a property block, without its length, with the allowed properties only, in order.
+
+    What follows an identifier that is unknown, or a value that is cut off, is left out: where it ends cannot be told.
+    """
+    pos = 0
+    kept: list[bytes] = []
+    seen: set[str] = set()
+    with_method = False
+    while pos < len(block):
+        start, rule = pos, _RULES.get(block[pos])
+        if rule is None:
+            break
+        value: Any = None
+        try:
+            value, pos = rule.type.decode(block, start + 1)
+        except ProtocolError:
+            try:
+                pos = _skip_text(block, start + 1, rule.type)
+            except ProtocolError:
+                break
+        is_allowed = value is not None and packet in rule.owners and (rule.values is None or value in rule.values)
+        if rule.name == "response_topic" and is_allowed:
+            is_allowed = not _check_response_topic(value)
+        if rule.name == "authentication_data" and not with_method:
+            is_allowed = False
+        if is_allowed and (rule.name not in seen or _may_repeat(rule.name, packet)):
+            seen.add(rule.name)
+            with_method = with_method or rule.name == "authentication_method"
+            kept.append(block[start:pos])
+    return b"".join(kept)
+
+
+def _skip_text(block: bytes, pos: int, value_type: _Type) -> int:
+    """Return the position behind a text that is not well-formed.
+
+    Raises:
+        ProtocolError: It is cut off, or no text.
+    """
+    if value_type not in (_STRING, _STRING_PAIR):
+        raise malformed("a value is cut off")
+    for _ in range(1 if value_type is _STRING else 2):
+        _, pos = decode_binary(block, pos)
+    return pos
 
 
 def encode_properties(properties: Properties, *, packet: PropertyOwner) -> bytes:

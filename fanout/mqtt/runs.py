@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fanout.mqtt.breaches import Deviation, SkipReason
 from fanout.mqtt.packet_types import PacketType
 from fanout.mqtt.packets import Packet
 
-__all__ = ["AckRun", "Item", "PublishRow", "PublishRun", "is_empty_run"]
+__all__ = ["AckRun", "Item", "PublishRow", "PublishRun", "SkippedPublish", "ToleratedBreach", "is_empty_run"]
 
 PublishRow: TypeAlias = tuple[bytes, bytes, int, int, bytes, int | None, int]
 """(topic, payload, flags, packet_id, properties, expiry_s, user_at) of one PUBLISH.
@@ -55,7 +56,35 @@ class AckRun:
         return AckRun(self.type, self.packet_ids[start:stop], codes)
 
 
-Item: TypeAlias = PublishRun | AckRun | Packet
+@dataclass(frozen=True, slots=True)
+class SkippedPublish:
+    """A PUBLISH from a server that cannot be replicated; only the role of a client gets it."""
+
+    reason: SkipReason
+    """Why it is skipped."""
+    topic: bytes
+    """Its Topic Name as far as known, maybe no valid one; empty for unknown."""
+    flags: int
+    """Flags of its fixed header."""
+    packet_id: int
+    """Packet Identifier to acknowledge, as the QoS in `flags` demands; 0 for none."""
+    detail: str
+    """What is wrong, or how large it is."""
+    payload_bytes: int = 0
+    """Bytes of the payload of a packet that is too large; 0 for another reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToleratedBreach:
+    """A breach of MQTT by a server that costs no message; only the role of a client gets it."""
+
+    deviation: Deviation
+    """Kind of the breach."""
+    detail: str
+    """What is wrong."""
+
+
+Item: TypeAlias = PublishRun | AckRun | SkippedPublish | ToleratedBreach | Packet
 """What `Decoder.feed` returns."""
 
 

@@ -32,6 +32,7 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.mqtt.runs import SkippedPublish, ToleratedBreach
 from tests.mqtt.strategies import connects, packets_from_client, packets_from_server, refused
 from tests.support.examples import examples
 
@@ -135,8 +136,6 @@ def test_second_connect() -> None:
 
 WRONG_WAY: list[tuple[Role, int, int]] = [
     *(("server", version, first) for version in (4, 5) for first in (0x20, 0x90, 0xB0, 0xD0)),
-    *(("client", version, first) for version in (4, 5) for first in (0x10, 0x82, 0xA2, 0xC0)),
-    ("client", 4, 0xE0),  # a server of MQTT 3.1.1 has no DISCONNECT
 ]
 
 
@@ -160,15 +159,11 @@ def test_reserved_packet_type(version: int, first: int) -> None:
         ("server", C.PUBACK, 0),
         ("server", C.PUBREC, 0),
         ("server", C.PUBREL, 2),
-        ("client", C.PUBCOMP, 0),
+        ("server", C.PUBCOMP, 0),
         ("server", C.SUBSCRIBE, 2),
-        ("client", C.SUBACK, 0),
         ("server", C.UNSUBSCRIBE, 2),
-        ("client", C.UNSUBACK, 0),
         ("server", C.PINGREQ, 0),
-        ("client", C.PINGRESP, 0),
         ("server", C.DISCONNECT, 0),
-        ("client", C.CONNACK, 0),
     ],
 )
 def test_reserved_flags(role: Role, kind: PacketType, legal: int, version: int) -> None:
@@ -219,9 +214,11 @@ def test_packets_for_a_client(packet: Packet, version: int) -> None:
 
 
 def test_disconnect_of_a_server_with_a_session_expiry_interval() -> None:
-    """Only a client may change the Session Expiry Interval at the end [MQTT-3.14.2-2]."""
-    data = encode(Disconnect(0, Properties(session_expiry_interval=1)), version=5)
-    expect_fault(client(), data, PROTOCOL)
+    """Only a client may change the Session Expiry Interval at the end [MQTT-3.14.2-2]; the rest counts."""
+    packet = Disconnect(0, Properties(session_expiry_interval=1))
+    breach, found = client().feed(encode(packet, version=5))
+    assert isinstance(breach, ToleratedBreach)
+    assert found == packet
 
 
 # Remaining Length
@@ -561,7 +558,8 @@ def test_known_topics_are_not_validated() -> None:
         (b"a/#", b"", 0, 0, b"", None, 0),
         (b"a/#", b"", 0, 0, b"\x01\x00", None, 2),
     ]
-    expect_fault(decoder, v5(b"b/#"), ReasonCode.TOPIC_NAME_INVALID)
+    (skipped,) = decoder.feed(v5(b"b/#"))
+    assert isinstance(skipped, SkippedPublish)
 
 
 @pytest.mark.parametrize("role", ["client", "server"])
@@ -574,7 +572,11 @@ def test_any_number_of_topics_that_come_again(role: Role) -> None:
         (run,) = decoder.feed(data)
         assert isinstance(run, PublishRun)
         assert [each[0] for each in run.rows] == topics
-    expect_fault(decoder, encode_publish(b"t/#", b"1", version=5), ReasonCode.TOPIC_NAME_INVALID)
+    if role == "server":
+        expect_fault(decoder, encode_publish(b"t/#", b"1", version=5), ReasonCode.TOPIC_NAME_INVALID)
+    else:
+        (skipped,) = decoder.feed(encode_publish(b"t/#", b"1", version=5))
+        assert isinstance(skipped, SkippedPublish)
 
 
 @pytest.mark.parametrize("after", [b"", v5(b"c"), b"\x36\x00", v5(b"c", b"\x23\x00\x09")])
@@ -643,10 +645,9 @@ def test_topic_alias_is_resolved() -> None:
         (v5(b"a", b"\x23\x00\x01\x23\x00\x01"), PROTOCOL),  # twice
     ],
 )
-@pytest.mark.parametrize("make", [server, client])
-def test_topic_alias_refused(make: type[Decoder], data: bytes, reason_code: ReasonCode) -> None:
-    """An alias of 0, over the maximum, or without a topic is refused, on either side."""
-    expect_fault(make(topic_alias_max=2), data, reason_code)  # type: ignore[call-arg]
+def test_topic_alias_refused(data: bytes, reason_code: ReasonCode) -> None:
+    """An alias of 0, over the maximum, or without a topic is refused."""
+    expect_fault(server(topic_alias_max=2), data, reason_code)
 
 
 # Sections 3.4 to 3.7, acknowledgements

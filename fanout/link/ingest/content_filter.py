@@ -65,7 +65,7 @@ class ContentFilter:
             selector = self._selectors[index]
             reason = self._reason_against(update, selector, copies=self._copies_come and phase is not Phase.LIVE)
             if reason is not None:
-                self.rejected[index][reason] = self.rejected[index].get(reason, 0) + 1
+                self.reject(index, reason)
                 if update[3] and (update[0] in taken or update[0] in self._replica.view):
                     admitted.append(_removal(update, selector))
             elif selector.live_only and update[3]:
@@ -75,6 +75,10 @@ class ContentFilter:
                 if update[3]:
                     taken.add(update[0])
         return admitted
+
+    def reject(self, index: int, reason: str) -> None:
+        """Count a message that the selector at `index` does not take."""
+        self.rejected[index][reason] = self.rejected[index].get(reason, 0) + 1
 
     @staticmethod
     def _reason_against(update: Update, selector: Selector, *, copies: bool) -> str | None:

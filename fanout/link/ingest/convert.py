@@ -164,7 +164,7 @@ class Converter:
         digest = xxh3_64_intdigest
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, _ = row
-            if flags & 6 and not self._note(converted, flags, packet_id):
+            if flags & 6 and not self.acknowledge(converted, flags, packet_id):
                 continue
             held = get(topic)
             if held is not None:
@@ -204,7 +204,7 @@ class Converter:
         split_stamp = self.split_stamp
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, user_at = row
-            if flags & 6 and not self._note(converted, flags, packet_id):
+            if flags & 6 and not self.acknowledge(converted, flags, packet_id):
                 continue
             for prefix in prefixes:  # nearly always one
                 held = get(prefix + topic)
@@ -239,7 +239,7 @@ class Converter:
             )
         return converted
 
-    def _note(self, converted: ConvertedRows, flags: int, packet_id: int) -> bool:
+    def acknowledge(self, converted: ConvertedRows, flags: int, packet_id: int) -> bool:
         """Note the acknowledgement of a row at QoS 1 or 2, and say whether the row is to be applied."""
         if flags & 2:
             converted.to_puback.append(packet_id)

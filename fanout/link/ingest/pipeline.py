@@ -6,13 +6,13 @@ Owns the QoS 2 state of the session, and enforces Receive Maximum. Messages outs
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
 from fanout.chain.stamp import StampCount, TrailerReader, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
-from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
@@ -22,13 +22,13 @@ from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks
-from fanout.mqtt.reason_codes import ReasonCode
+from fanout.mqtt.runs import SkippedPublish
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase, Stamp, Update
+from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 
 _TOPIC = itemgetter(TOPIC)
 
-__all__ = ["CutTaker", "IngestPipeline", "encode_acknowledgement"]
+__all__ = ["CutTaker", "IngestPipeline", "SkippedFate", "encode_acknowledgement"]
 
 
 class CutTaker(Protocol):
@@ -40,6 +40,19 @@ class CutTaker(Protocol):
 
     def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
         """Note what the replica holds at the place of a row with one of these topics, and return the place."""
+
+
+class SkippedFate(enum.Enum):
+    """What became of a message that cannot be replicated."""
+
+    SKIPPED = "skipped"
+    """It is skipped."""
+    KNOWN = "known"
+    """It was skipped before, and was sent again."""
+    OUTSIDE = "outside"
+    """It is outside all selectors."""
+    UNFIT = "unfit"
+    """Its selector does not take it."""
 
 
 class IngestPipeline:
@@ -163,11 +176,7 @@ class IngestPipeline:
             now_ns: Unix time in nanoseconds of the read that brought them.
             epoch: Epoch of the rows.
             queued: Whether they were queued before the request of the running pass, and may come behind its copies.
-
-        Raises:
-            ProtocolError: The rows exceed Receive Maximum.
         """
-        self._check_open(rows)
         converted = self.converter.convert(rows, now_ns=now_ns)
         if phase is None:
             parts = self._replica.split_pass(converted.updates)  # each is applied before the next one is told apart
@@ -211,23 +220,52 @@ class IngestPipeline:
                     applied.append(passed)
         return applied, updates[done:]
 
-    def _check_open(self, rows: Sequence[PublishRow]) -> None:
-        """Refuse rows beyond Receive Maximum before any counts as received, because they are sent again.
-
-        Raises:
-            ProtocolError: They exceed it.
-        """
+    def exceeds(self, rows: Sequence[PublishRow]) -> int:
+        """Return how many messages are under way with these rows if they exceed Receive Maximum; else 0."""
         if self._open_max is None or len(rows) + self._inbound.open_count <= self._open_max:
-            return
+            return 0
         at_qos_1 = sum(1 for row in rows if row[FLAGS] & QOS == QOS_1)
         at_qos_2 = self._inbound.unreleased.union(row[PACKET_ID] for row in rows if row[FLAGS] & QOS == QOS_2)
         open_count = at_qos_1 + len(at_qos_2)
-        if open_count > self._open_max:
-            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
+        return open_count if open_count > self._open_max else 0
 
     def release(self, packet_id: int) -> bool:
         """Note PUBREL, and return whether its Packet Identifier is known."""
         return self._inbound.release(packet_id)
+
+    def skip(self, item: SkippedPublish, *, phase: Phase, now_ns: int, epoch: int) -> tuple[SkippedFate, list[Applied]]:
+        """Acknowledge a message that cannot be replicated, and remove the value that it would replace.
+
+        Args:
+            item: The message.
+            phase: Why it came.
+            now_ns: Unix time in nanoseconds of the read that brought it.
+            epoch: Epoch of the message.
+        """
+        topic, flags = item.topic, item.flags
+        converted, is_new = ConvertedRows(), True
+        if item.packet_id:
+            is_new = self.converter.acknowledge(converted, flags, item.packet_id)
+            self.redelivery.note([(topic, b"", flags, item.packet_id, b"", None, 0)], converted, now_ns=now_ns)
+        index, local = self.converter.local_name(topic)
+        fate, removals = SkippedFate.SKIPPED, list[Update]()
+        if not is_new:
+            fate = SkippedFate.KNOWN
+        elif topic and item.reason is not SkipReason.INVALID_TOPIC:  # an invalid one has no value here
+            if index < 0:
+                fate = SkippedFate.OUTSIDE
+            elif self.converter.retains(flags) and local in self._replica.view:
+                removals = [(local, b"", 0, True, b"", now_ns, 0, content_digest(topic, b""), None)]
+        changes = self._apply(removals, phase=phase)
+        if fate is SkippedFate.SKIPPED and index >= 0 and item.reason is not SkipReason.INVALID_TOPIC:
+            most = self._selectors[index].max_payload
+            if self.content is not None and most and item.payload_bytes > most:
+                self.content.reject(index, "payload_too_large")
+                fate = SkippedFate.UNFIT
+            else:
+                self.keep_out(index, local, b"?", flags, reason=item.reason)
+        acknowledgement = encode_acknowledgement(converted)
+        return fate, [Applied(changes, acknowledgement, epoch)] if removals or acknowledgement else []
 
     def keep_out(self, index: int, topic: bytes, payload: bytes, flags: int, *, reason: SkipReason) -> None:
         """Note that a message of a selected topic, which is not held, is skipped: if retained, the topic is not held.

@@ -44,7 +44,7 @@ _HINTS = {
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "Set client_id for the link to one that the primary accepts",
     ReasonCode.NOT_AUTHORIZED: "Allow the link's user at the primary what fanout check --acl prints",
     ReasonCode.SESSION_TAKEN_OVER: "Another client uses the same Client Identifier: give each node its own id",
-    ReasonCode.PACKET_TOO_LARGE: "Raise packet_bytes_max of the link",
+    ReasonCode.PACKET_TOO_LARGE: "Raise the primary's limit of the size of a packet",
     ReasonCode.USE_ANOTHER_SERVER: _OTHER_SERVER,
     ReasonCode.SERVER_MOVED: _OTHER_SERVER,
     ReasonCode.QUOTA_EXCEEDED: "The primary is at a limit of its own; its log says which",

@@ -120,8 +120,8 @@ class PacketSender:
         self._node_id = node_id
         self._output: list[bytes] = []
         self._packet_ids = PacketIds()
-        self._requests: set[int] = set()
-        """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
+        self._requests: dict[int, int] = {}
+        """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer, with their number of filters."""
         self._outbound: Outbound[OutgoingMessage] = Outbound(packet_ids=self._packet_ids)
         self._to_resend: deque[int] = deque()
         """Packet Identifiers of messages in flight that the resumed session has yet to send again."""
@@ -186,7 +186,6 @@ class PacketSender:
         properties = Properties(
             session_expiry_interval=config.session_expiry_s,
             receive_maximum=config.receive_maximum,
-            maximum_packet_size=config.packet_bytes_max,
             user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, self._node_id)),
         )
         packet = Connect(
@@ -301,13 +300,12 @@ class PacketSender:
         """
         return self._request(Unsubscribe(1, (topic_filter,)), now)
 
-    def answered(self, packet_id: int) -> bool:
-        """Note the answer to a SUBSCRIBE or UNSUBSCRIBE; return whether one was under way."""
-        if packet_id not in self._requests:
-            return False
-        self._requests.remove(packet_id)
-        self._packet_ids.release(packet_id)
-        return True
+    def answered(self, packet_id: int) -> int:
+        """Note the answer to a SUBSCRIBE or UNSUBSCRIBE; return its number of filters, 0 if none was under way."""
+        filters = self._requests.pop(packet_id, 0)
+        if filters:
+            self._packet_ids.release(packet_id)
+        return filters
 
     def ping(self, now: float) -> None:
         """Send PINGREQ; none may be under way."""
@@ -477,7 +475,8 @@ class PacketSender:
         """Send a packet under a new Packet Identifier, and return that."""
         self._check_size(packet)
         packet_id = self._packet_ids.allocate()
-        self._requests.add(packet_id)
+        filters = packet.subscriptions if isinstance(packet, Subscribe) else packet.topic_filters
+        self._requests[packet_id] = len(filters)
         self._send(encode(replace(packet, packet_id=packet_id), version=self.version), now)
         return packet_id
 

@@ -187,6 +187,8 @@ class LinkSession:
                 if not self.lifecycle.connected:
                     break
             else:
+                if decoder.is_passing and lifecycle.stage is not None:
+                    lifecycle.stage.receive_part(now)
                 if decoder.fault is not None:
                     raise decoder.fault
             self._try_forwards()

@@ -7,6 +7,7 @@ follows from a packet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -15,6 +16,7 @@ from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.ingest.classify import split_phases
+from fanout.link.ingest.pipeline import SkippedFate
 from fanout.link.ingest.rows import FLAGS, QOS, RETAIN, TOPIC
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
@@ -37,10 +39,11 @@ from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
 from fanout.link.snapshot.sys_count import CountState
-from fanout.mqtt.breaches import SkipReason
+from fanout.mqtt.breaches import Deviation, SkipReason
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.mqtt.runs import SkippedPublish, ToleratedBreach
 from fanout.replica.update import Phase
 
 __all__ = ["PacketRouter"]
@@ -123,7 +126,9 @@ class PacketRouter:
         Raises:
             FanoutError: The Network Connection must end.
         """
-        if isinstance(item, Connack):
+        if isinstance(item, ToleratedBreach):
+            self._tolerate(item.deviation, item.detail)
+        elif isinstance(item, Connack):
             self._on_connack(item)
         elif isinstance(item, Disconnect):
             self.was_disconnected = item.reason_code not in _OF_NO_MESSAGE
@@ -132,6 +137,8 @@ class PacketRouter:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
         elif isinstance(item, PublishRun):
             self._on_publish(item.rows)
+        elif isinstance(item, SkippedPublish):
+            self._on_skipped(item)
         elif isinstance(item, AckRun):
             self._on_acks(item)
         elif isinstance(item, Suback):
@@ -141,13 +148,14 @@ class PacketRouter:
         elif isinstance(item, Pingresp):
             self._on_pingresp()
         else:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(item).__name__} was not asked for")
+            self._tolerate(Deviation.PACKET, f"{type(item).__name__} was not asked for")
         self._lifecycle.advance()
 
     def _on_connack(self, packet: Connack) -> None:
         lifecycle = self._lifecycle
         if lifecycle.state is not LinkState.CONNECTING:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNACK")  # [MQTT-3.2.0-2]
+            self._tolerate(Deviation.PACKET, "a second CONNACK")  # [MQTT-3.2.0-2]
+            return
         handshake = read_connack(packet, self._config)
         if handshake.session_present and not lifecycle.remote_session.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
@@ -164,6 +172,33 @@ class PacketRouter:
         )
         lifecycle.emit(StandingTold(self._peer.begin_connection(handshake.primary_node, now=lifecycle.now)))
         lifecycle.accept(session_present=handshake.session_present)
+
+    def _tolerate(self, deviation: Deviation, detail: str) -> None:
+        self._lifecycle.emit(self._skipped.tolerate(deviation, detail))
+
+    def _on_skipped(self, item: SkippedPublish) -> None:
+        """Acknowledge a message that cannot be replicated; the value that it would replace is not served either."""
+        lifecycle = self._lifecycle
+        self.received_total += 1
+        if lifecycle.state is LinkState.TEARING_DOWN:
+            self.outside_total += 1
+            return
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_messages(1)
+            lifecycle.stage.receive_skipped(item.flags)
+        in_pass = lifecycle.state in (LinkState.SNAPSHOT, LinkState.PROVING)
+        is_live = lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing
+        fate, applied = self._pipeline.skip(
+            item,
+            phase=Phase.SNAPSHOT if in_pass else Phase.LIVE if is_live else Phase.AUDIT,
+            now_ns=lifecycle.now_ns,
+            epoch=lifecycle.epoch,
+        )
+        lifecycle.emit(*applied)
+        if fate is SkippedFate.SKIPPED:
+            self._skip(item.reason, item.topic, item.detail)
+        elif fate is SkippedFate.OUTSIDE:
+            self.outside_total += 1
 
     def _on_publish(self, rows: list[PublishRow]) -> None:
         lifecycle = self._lifecycle
@@ -218,6 +253,8 @@ class PacketRouter:
         )
         for phase, part in parts:
             for queued, some in self._split_queued(part):
+                if (count := self._pipeline.exceeds(some)) > 0:
+                    self._tolerate(Deviation.RECEIVE_MAXIMUM, f"{count} messages at a time")  # [MQTT-3.3.4-9]
                 applied, others = self._pipeline.take(
                     some,
                     phase=Phase.AUDIT if copies and phase is not Phase.SNAPSHOT else phase,
@@ -330,8 +367,14 @@ class PacketRouter:
             raise LinkLost(f"the link is stalled, and {self._control.refusal}")
 
     def _on_suback(self, packet: Suback) -> None:
-        if not self._sender.answered(packet.packet_id):
+        asked = self._sender.answered(packet.packet_id)
+        if not asked:
+            self._tolerate(Deviation.PACKET, "SUBACK was not asked for")
             return
+        if len(packet.reason_codes) != asked:  # [MQTT-3.8.4-6]; nothing shows that what is not answered is subscribed
+            self._tolerate(Deviation.FIELD, f"SUBACK has {len(packet.reason_codes)} Reason Codes for {asked} filters")
+            refused = (int(ReasonCode.UNSPECIFIED_ERROR),) * asked
+            packet = replace(packet, reason_codes=(*packet.reason_codes, *refused)[:asked])
         self._peer.receive_suback(packet)
         self._pipeline.converter.receive_suback(packet.packet_id)
         unheard = self._cuts.receive_suback(packet)
@@ -352,6 +395,9 @@ class PacketRouter:
 
     def _on_pingresp(self) -> None:
         lifecycle = self._lifecycle
+        if self._sender.ping_sent_s is None:
+            self._tolerate(Deviation.PACKET, "PINGRESP was not asked for")
+            return
         self._sender.receive_pingresp()
         lifecycle.audits.end_late_copies()
         if lifecycle.stage is not None:

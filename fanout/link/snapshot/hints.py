@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ALTERED_HINT", "CHURN_HINT", "LIMIT_HINT", "LOSS_HINT", "TOO_LARGE_HINT", "shortfall_hint"]
+__all__ = ["ALTERED_HINT", "CHURN_HINT", "LIMIT_HINT", "LOSS_HINT", "shortfall_hint"]
 
 LIMIT_HINT: Final = (
     "The primary may have a limit for one SUBSCRIBE, as ejabberd has (match_retained_limit of mod_mqtt, 1000 by"
@@ -22,11 +22,6 @@ CHURN_HINT: Final = (
     " slowly"
 )
 """For new topics that hide the end of a set at a primary that does not answer in order."""
-TOO_LARGE_HINT: Final = (
-    "A fanout node leaves out what is larger than the link takes: raise packet_bytes_max of the link, or exclude such"
-    " topics"
-)
-"""For messages that a fanout node counted and did not send."""
 ALTERED_HINT: Final = "Look for what changes messages on the way from the primary, as a proxy between both may"
 """For messages that differ from those that a fanout node says it sent."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fanout.mqtt.topics import MAX
 from fanout.selection import Selector
 
 __all__ = ["SAMPLE_TOPICS", "is_likely_limit", "narrower_filters"]
@@ -44,7 +45,11 @@ def narrower_filters(selector: Selector, topics: Sequence[bytes]) -> list[bytes]
     for topic in topics[:: max(1, len(topics) // _SPREAD)]:
         found.update(_branches(selector, topic)[-1:])
     # A branch that contains every topic would bring the same as the selector.
-    return [branch for branch, prefix in found.items() if not all(one.startswith(prefix) for one in topics)]
+    return [
+        branch
+        for branch, prefix in found.items()
+        if len(branch) <= MAX and not all(one.startswith(prefix) for one in topics)
+    ]
 
 
 def _branches(selector: Selector, topic: bytes) -> list[tuple[bytes, bytes]]:

@@ -28,7 +28,7 @@ from fanout.link.protocol.handshake import refused_subscription
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.snapshot.capability_check import RETAINED_COUNT, own_fence
 from fanout.link.snapshot.context import LinkContext
-from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO_LARGE_HINT, shortfall_hint
+from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, shortfall_hint
 from fanout.link.snapshot.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.link.snapshot.stage import Stage
@@ -122,6 +122,10 @@ class RetainedPass(Stage):
         """Advice to an operator about a set that is not complete."""
         self._manifest_sum: ManifestSum | None = None
         """Sum over the messages since the manifest began; None outside a manifest."""
+        self._skipped_in_manifest = False
+        """Whether some of these were skipped."""
+        self._skipped = 0
+        """Number of retained messages skipped in this pass: progress, as topics are."""
         self._compare = compare
         self._paced = paced
         self._set_started_s = 0.0
@@ -303,8 +307,11 @@ class RetainedPass(Stage):
                 self._proof = SetProof(0, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
                 self._proof.refute("it lacks topics that the primary sends when asked by name")
         elif unseen and (self.order is Order.NONE or self._fence == self._control.fence_topic):
-            self._asked_unseen = unseen, evidence
             packet_id = self._ask(self._unseen(UNSEEN_ASKED), now)
+            if not packet_id:  # the primary takes no SUBSCRIBE for so long a name
+                self.evidence = evidence
+                return
+            self._asked_unseen = unseen, evidence
             if self.order is Order.NONE:
                 self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
             else:
@@ -314,10 +321,15 @@ class RetainedPass(Stage):
             self.evidence = evidence
 
     def _ask(self, topic_filters: Iterable[bytes], now: float) -> int:
-        """Request retained messages beside the set; return the last Packet Identifier, 0 for none."""
+        """Request retained messages beside the set; return the last Packet Identifier, 0 for none.
+
+        A Topic Filter that is too long for a packet of the primary is left out.
+        """
         packet_id = 0
         no_local = self._selectors[self.index].writes == "reject"
         for topic_filter in topic_filters:
+            if not self._sender.takes_names([topic_filter], fence=None):
+                continue
             packet_id = self._sender.subscribe(
                 topic_filter, qos=0, no_local=no_local, retain_handling=_SEND_RETAINED, now=now
             )
@@ -418,6 +430,22 @@ class RetainedPass(Stage):
                 if row[2] & 7 == 1:
                     self._manifest_sum.add(row[0], row[1])
 
+    def receive_skipped(self, flags: int) -> None:
+        """Count a skipped message as a copy."""
+        if flags & 7 != 1:
+            return
+        self._skipped += 1
+        if self.order is Order.LIKELY and not self._comparison.passes:
+            self._copies += 1
+        if self._manifest_sum is not None:
+            self._manifest_sum.count += 1
+            self._skipped_in_manifest = True
+
+    def receive_part(self, now: float) -> None:
+        """Note that a part of a packet came that is too large to be read, so the set goes on."""
+        if isinstance(self._proof, SilentProof):
+            self._proof.note_part(now)
+
     def receive_manifest(self, payload: bytes, now: float) -> None:
         """Take the manifest of the set under way: a message before it and one behind it."""
         manifest = decode_manifest(payload)
@@ -425,13 +453,13 @@ class RetainedPass(Stage):
             return
         if manifest.count is None:
             self._manifest_sum = ManifestSum()
+            self._skipped_in_manifest = False
         elif self._manifest_sum is not None:
             came, self._manifest_sum = self._manifest_sum, None
             difference = ""
             if came.count != manifest.count:
                 difference = f"got {came.count} of {manifest.count} retained messages that the primary says it sent"
-                self._hint = TOO_LARGE_HINT
-            elif came.digest != manifest.digest:
+            elif came.digest != manifest.digest and not self._skipped_in_manifest:  # these were not read whole
                 difference = f"got {came.count} retained messages, and not all are what the primary says it sent"
                 self._hint = ALTERED_HINT
             self._proof.receive_manifest(difference, now)
@@ -439,7 +467,7 @@ class RetainedPass(Stage):
     def receive_unsuback(self, packet_id: int) -> None:
         """Take the answer to a probe."""
         if self._proof is not None:
-            self._proof.receive_probe_answer(packet_id, topics=self.topics_now)
+            self._proof.receive_probe_answer(packet_id, topics=self.topics_now + self._skipped)
 
     def receive_pingresp(self, now: float) -> None:
         """Take the PINGRESP for the set under way, or the one for which `begin` waited."""
@@ -498,7 +526,7 @@ class RetainedPass(Stage):
             )
         elif proof.probe_due(now):
             probe_id = self._sender.unsubscribe(self._control.probe_filter, now=now)
-            proof.add_probe(probe_id, now=now, topics=self.topics_now)
+            proof.add_probe(probe_id, now=now, topics=self.topics_now + self._skipped)
 
     @property
     def deadline(self) -> float:

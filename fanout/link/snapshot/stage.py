@@ -29,6 +29,12 @@ class Stage:
     def receive_messages(self, count: int) -> None:
         """Note that `count` PUBLISH packets came."""
 
+    def receive_skipped(self, flags: int) -> None:
+        """Take a message with these flags that is skipped."""
+
+    def receive_part(self, now: float) -> None:
+        """Note that a part of a packet came that is too large to be read."""
+
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
         """Examine PUBLISH packets that come before or behind a manifest."""
 

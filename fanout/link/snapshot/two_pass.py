@@ -89,6 +89,10 @@ class SilentProof(SetProof):
             self._topics = topics
             self._progress_s = max(self._progress_s, now)
 
+    def note_part(self, now: float) -> None:
+        """Note that a part of a large packet came."""
+        self._progress_s = max(self._progress_s, now)
+
     def end_if_due(self, now: float) -> None:
         """End the pass if it was quiet long enough, else check whether topics trickle; to be called at `deadline`."""
         self.ended = self._answered and now >= self._quiet_at_s

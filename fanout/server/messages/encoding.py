@@ -79,8 +79,11 @@ class WireVariant(NamedTuple):
 
 
 def remaining_expiry_s(expires_ns: int, now_ns: int) -> int:
-    """Return the Message Expiry Interval to send: the seconds that are left, rounded up [MQTT-3.3.2-6]."""
-    return max(0, -((now_ns - expires_ns) // _NS_PER_S))
+    """Return the Message Expiry Interval to send: the seconds that are left, rounded up [MQTT-3.3.2-6].
+
+    A time of day that was set back must not make it longer than four bytes hold.
+    """
+    return min(max(0, -((now_ns - expires_ns) // _NS_PER_S)), 0xFFFF_FFFF)
 
 
 def encode_message(message: Message, *, wire: WireVariant, now_ns: int, packet_id: int = 0, dup: bool = False) -> bytes:
