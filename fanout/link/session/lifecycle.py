@@ -143,6 +143,11 @@ class SessionLifecycle:
         """Nanoseconds by which the time of day was ahead of the monotonic clock when it was last looked at."""
         self._clock_set_s: float | None = None
         """When the time of day was set, monotonic seconds; None once a pass that began behind it has ended."""
+        self._shown_retained: set[bytes] | None = None
+        """Topics, as named at the primary, that came as copies in this epoch; None unless live messages count as
+        retained (`keep`)."""
+        if config.version == 4 and config.retain_policy == "keep":
+            self._shown_retained = set()
         self._outside: int | None = None
         """Retained messages that the primary had beyond the replica when nothing was missing; None for unknown."""
         self._snapshot_topics = 0
@@ -634,6 +639,8 @@ class SessionLifecycle:
         self._pipeline.begin_session()
         self.give_up(self._forwarding.begin_session())
         self._replica.refused.clear()
+        if self._shown_retained is not None:
+            self._shown_retained.clear()
         self._left_below_qos = ()
         self._lowered = {}
         self.missed.clear()
@@ -689,6 +696,8 @@ class SessionLifecycle:
             yield from self._keep_unseen(retained_pass, few=few)
         else:
             yield from self._sweep_unseen(audit)
+        if self._shown_retained is not None:
+            self._shown_retained |= retained_pass.copied
         if index in retained_pass.refused:
             pass
         elif audit is None:
@@ -802,6 +811,8 @@ class SessionLifecycle:
     def _keep_unseen(self, retained_pass: RetainedPass, *, few: bool) -> Iterator[None]:
         """Keep topics that the running pass has not brought, as unconfirmed ones, and judge what may be removed later.
 
+        With `retain_policy = "keep"` a topic that never came as a copy is removed: its messages were not retained.
+
         Args:
             retained_pass: The pass.
             few: Whether they are not too many to be removed without confirmation.
@@ -811,12 +822,18 @@ class SessionLifecycle:
             if number:
                 yield
             gone = find_vanished(values, now_ns=self.now_ns)
+            if (shown := self._shown_retained) is not None:
+                prefix = self._config.selectors[index].prefix.encode()
+                self._sweep([topic for topic in gone if topic.removeprefix(prefix) not in shown], self.audits.current)
+                gone = [topic for topic in gone if topic.removeprefix(prefix) in shown]
             replica.unconfirmed.note(gone, selector_index=index)
             found += gone
         refusal, branch, removable = retained_pass.refused.get(index, ""), b"", Removable.NO
         if few and not refusal:
             branch = yield from find_whole_branch(replica, found)
             removable = Removable.EXACT if branch or self._peer.order is not Order.KNOWN else Removable.LIKELY
+        if not found and self._shown_retained is not None:
+            return
         self._removable[index] = removable
         self.emit(TopicsMissing(index, len(found), branch, refusal))
 

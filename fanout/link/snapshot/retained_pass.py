@@ -83,6 +83,7 @@ class RetainedPass(Stage):
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
         lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
         refused: Positions of selectors that the primary refused in a comparison, each with how it did.
+        copied: Topics, as named at the primary, of which copies came, where live messages count as retained (`keep`).
     """
 
     def __init__(
@@ -103,6 +104,8 @@ class RetainedPass(Stage):
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
         self.refused: dict[int, str] = {}
+        self.copied: set[bytes] = set()
+        self._notes_copies = config.version == 4 and config.retain_policy == "keep"
         self.evidence: Evidence | None = None
         self.order = peer.order
         self.why = peer.why_unordered
@@ -421,6 +424,8 @@ class RetainedPass(Stage):
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
         """Count the copies of the first pass, and add retained messages at QoS 0 to the sum for the manifest."""
+        if self._notes_copies:  # live messages have no RETAIN
+            self.copied.update(row[0] for row in rows if row[2] & 1)
         # Numbers instead of the names of `fanout.link.ingest.rows`, which take a fifth more time in these loops.
         if self.order is Order.LIKELY and not self._comparison.passes:
             own = (self._fence, RETAINED_COUNT)
