@@ -121,6 +121,8 @@ class FakePrimary:
     """What SUBACK refuses above that: the "rest", or "all"; or "close" ends the connection."""
     levels_max: int | None = None
     """Number of levels of a Topic Filter above which SUBACK refuses it (0x97); None for any."""
+    merges_no_local: bool = False
+    """Whether No Local of one subscription applies to all that match a message, as at mochi-mqtt."""
     maximum_qos: int = 2
     """The highest QoS that SUBACK grants."""
     properties: bytes = b""
@@ -358,8 +360,8 @@ class FakePrimary:
         self.send(Ack(PacketType.PUBACK if qos == 1 else PacketType.PUBREC, packet_id))
 
     def _deliver_own(self, topic: bytes, payload: bytes, *, qos: int, retain: bool) -> None:
-        subscription = next((each for name, each in self.subscriptions.items() if matches(name, topic)), None)
-        if subscription is not None and subscription.no_local:
+        matching = [each for name, each in self.subscriptions.items() if matches(name, topic)]
+        if any(each.no_local for each in (matching if self.merges_no_local else matching[:1])):
             if retain:
                 self.retained[topic] = payload
             return

@@ -287,6 +287,40 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert pair.values() == VALUES
 
 
+@pytest.mark.parametrize("text", [b"other 1.0", b"mosquitto version 2.0.11"])
+def test_no_local_that_hides_the_control_topic_is_left_out(text: bytes) -> None:
+    """At mochi-mqtt the marker does not come back behind `#`: the set is taken again, and heartbeats come."""
+    one = primary(version_text=text, merges_no_local=True)
+    pair = Pair(make_config(Selector("#")), one)
+    pair.connect()
+    pair.wait(30)
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
+    assert pair.session.control.lag_ns(pair.now) is not None
+    assert pair.states()[-1] is S.LIVE
+    assert S.STALLED not in pair.states()
+    assert pair.session.lifecycle.epochs_total == 1
+    assert not one.subscriptions[b"#"].no_local
+
+
+def test_a_marker_that_stays_away_without_no_local_is_no_proof() -> None:
+    """The set is taken once more without No Local, and is not proved then."""
+    one = primary()
+    pair = Pair(make_config(Selector("#")), one)
+    pair.connect(pump=False)
+    while not one.asked(b"#"):
+        one.receive(pair.session.take_output())
+        if one.asked(b"#"):
+            break
+        pair.feed(one.take())
+    one.silent_control = True
+    packets = one.take_packets()
+    pair.feed(b"".join(packet for packet in packets if not (b"fanout/control" in packet and packet[0] >> 4 == 3)))
+    pair.pump()
+    pair.wait(20)
+    assert one.asked(b"#") == 2
+    assert "without the marker" in pair.failure()
+
+
 # --- retained messages for wildcards ---
 
 

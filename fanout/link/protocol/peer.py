@@ -30,6 +30,8 @@ class RemotePeer:
         ordered_topics: Topics whose messages must be handled at their place among the data.
         is_mosquitto: Whether it is a Mosquitto, whose counts are understood, and which sends messages at QoS 0 in
             front of those that it has queued at QoS 1 and 2.
+        merges_no_local: Whether No Local of a selector applies to the control topic, too, so that no control message
+            comes back (mochi-mqtt); found out once in the life of the process.
         system_topics: Whether it takes subscriptions below `$SYS/`.
     """
 
@@ -48,6 +50,7 @@ class RemotePeer:
         self.order = Order.NONE
         self.why_unordered = ""
         self.is_mosquitto = False
+        self.merges_no_local = False
         self.system_topics = SystemTopics()
         self._version = config.version
         self._node_id = node_id

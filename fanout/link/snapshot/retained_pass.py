@@ -42,6 +42,7 @@ from fanout.link.snapshot.two_pass import (
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.mqtt.topics import matches
+from fanout.selection import Selector
 
 __all__ = ["CAME_LATE", "RetainedPass", "Step"]
 
@@ -118,6 +119,7 @@ class RetainedPass(Stage):
         self._sender = context.sender
         self._control = context.control
         self._count = context.count
+        self._peer = peer
         self._fence = peer.fence
         self._quiet_s = config.snapshot_quiet_s
         self._asks_manifest = peer.node is not None and config.version == 5
@@ -209,7 +211,7 @@ class RetainedPass(Stage):
             packet_id = self._sender.subscribe(
                 selector.filter.encode(),
                 qos=selector.qos,
-                no_local=selector.writes == "reject",
+                no_local=self._wants_no_local(selector),
                 retain_handling=_SEND_NO_RETAINED,
                 now=now,
             )
@@ -329,7 +331,7 @@ class RetainedPass(Stage):
         A Topic Filter that is too long for a packet of the primary is left out.
         """
         packet_id = 0
-        no_local = self._selectors[self.index].writes == "reject"
+        no_local = self._wants_no_local(self._selectors[self.index])
         for topic_filter in topic_filters:
             if not self._sender.takes_names([topic_filter], fence=None):
                 continue
@@ -525,6 +527,9 @@ class RetainedPass(Stage):
             if now >= self._next_at_s:
                 self._next_at_s = _NEVER
                 self._subscribe(now)
+        elif proof.is_truncated(now) and self._is_hidden_by_no_local(proof):
+            self._peer.merges_no_local = True
+            self._subscribe(now)
         elif proof.is_truncated(now):
             raise SnapshotUnproved(
                 self._shortfall(proof), hint=self._hint if self._asked_unseen is None else LIMIT_HINT
@@ -571,7 +576,7 @@ class RetainedPass(Stage):
         packet_id = self._sender.subscribe(
             selector.filter.encode(),
             qos=selector.qos if live_only else 0,
-            no_local=selector.writes == "reject",
+            no_local=self._wants_no_local(selector),
             retain_handling=_SEND_NO_RETAINED if live_only else _SEND_RETAINED,
             fence=fence,
             manifest=self._asks_manifest and not live_only,
@@ -591,6 +596,21 @@ class RetainedPass(Stage):
         silence_s = AUDIT_QUIETS * self._quiet_s if self._paced else None
         self._proof = SetProof(
             packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s
+        )
+
+    def _wants_no_local(self, selector: Selector) -> bool:
+        """Say whether to subscribe without own messages: copies of the own fence do not belong to the set of `#`."""
+        return selector.writes == "reject" and not self._peer.merges_no_local
+
+    def _is_hidden_by_no_local(self, proof: SetProof) -> bool:
+        """Say whether only the marker is missing, and No Local of the selector may be why."""
+        selector = self._selectors[self.index]
+        return (
+            proof.barrier
+            and not proof.refuted
+            and self._sender.version == 5
+            and self._wants_no_local(selector)
+            and matches(selector.filter.encode(), self._control.topic)
         )
 
     def _note_granted(self, index: int, packet: Suback) -> None:
