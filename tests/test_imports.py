@@ -57,7 +57,8 @@ LAYERS: dict[str, set[str]] = {
         "replog.shipping.fetching",
         "runtime.regular_files",
     },
-    "probe": {"errors", "escaping"},
+    # It runs a link with a replica of its own, as `node` does.
+    "probe": {"errors", "escaping", "mqtt", "selection", "replica", "peer_text", "config", "link", "runtime"},
     "node": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},

@@ -86,7 +86,7 @@ def test_the_build_is_told_from_what_is_imported() -> None:
     assert build() == ("compiled" if origin.endswith(EXTENSION_SUFFIXES[0]) else "pure")
 
 
-@pytest.mark.parametrize("extra", ["report", "probe", "java"])
+@pytest.mark.parametrize("extra", ["report", "demo", "java"])
 def test_the_command_of_a_hint_finds_what_is_installed(extra: str) -> None:
     """Without any index pip takes fanout from this environment and the extra exists: no stranger's package."""
     assert extra in PROJECT["optional-dependencies"]
@@ -106,8 +106,8 @@ def test_a_checkout_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPat
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("fanout.installation.distribution", find)
-    error = ExtraMissing("fanout probe", install=install_command("probe"))
-    assert error.hint == f"Run: {sys.executable} -m pip install '.[probe]' in the directory of fanout's pyproject.toml"
+    error = ExtraMissing("fanout report", install=install_command("report"))
+    assert error.hint == f"Run: {sys.executable} -m pip install '.[report]' in the directory of fanout's pyproject.toml"
 
 
 def test_no_page_installs_the_other_project() -> None:

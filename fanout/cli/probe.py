@@ -1,9 +1,8 @@
-"""`fanout probe`: test a primary from outside, and print the configuration of a link to it."""
+"""`fanout probe`: try a link at a primary, and print its configuration."""
 
 from __future__ import annotations
 
 import enum
-import importlib.util
 import re
 import tomllib
 from contextlib import contextmanager
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 
     from fanout.config import LinkConfig
     from fanout.errors import ConfigError, TlsFailed
-    from fanout.link.transport.tls import LinkTls
     from fanout.probe.advice import Advice
-    from fanout.probe.client import Target
-    from fanout.probe.results import ProbeReport, VersionReport
+    from fanout.probe.results import ProbeReport, Trial
 
 __all__ = ["ProbedVersion", "register"]
 
 _PREFIX = "fanout/probe"
-_SET_SIZE = 5_000
+_SET_SIZE = 5_003
 _TIMEOUT_S = 180.0
+_CONTROL_TOPIC = "fanout/control"
+"""Default of `control_topic` of a link, where its user has rights if it has any."""
 _LINK = "probe"
 _OPTIONS = {
     "primary": "URL",
@@ -50,7 +49,7 @@ _KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b(
 
 
 class ProbedVersion(enum.StrEnum):
-    """Protocol versions with which a primary is tested."""
+    """Protocol versions that are tried."""
 
     BOTH = "both"
     FIVE = "5"
@@ -61,7 +60,7 @@ def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
         epilog="Exit codes: 0 a link can replicate from it with proof; 1 it cannot, or with two-pass only; 3"
-        " unreachable; 4 the extra probe is missing; 5 refused, the time was up, or something could not be cleaned up."
+        " unreachable; 5 refused, the time was up, or something could not be cleaned up."
     )(probe)
 
 
@@ -86,38 +85,33 @@ def probe(
     ] = None,
     client_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
     tls_insecure: Annotated[bool, typer.Option("--tls-insecure", help="Do NOT verify its certificate.")] = False,
-    mqtt: Annotated[ProbedVersion, typer.Option(help="The protocol versions to test.")] = ProbedVersion.BOTH,
-    prefix: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Test below this topic, where the user may write and read.")
-    ] = _PREFIX,
     read_filter: Annotated[
-        str | None,
-        typer.Option("--filter", metavar="FILTER", help="Also read the retained set of this Topic Filter as it is."),
-    ] = None,
+        str, typer.Option("--filter", metavar="FILTER", help="The Topic Filter that the link shall replicate.")
+    ],
+    mqtt: Annotated[ProbedVersion, typer.Option(help="The protocol versions to try.")] = ProbedVersion.BOTH,
+    prefix: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Publish below this topic, where the user may write and read.")
+    ] = _PREFIX,
     set_size: Annotated[
-        int, typer.Option(metavar="COUNT", min=10, max=100_000, help="Messages of the large retained set.")
+        int, typer.Option(metavar="COUNT", min=0, max=100_000, help="Retained messages to publish; 0 for none.")
     ] = _SET_SIZE,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="How long all checks may take together.")
     ] = _TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
-    """Test a broker from outside, and print the settings for a link.
+    """Try a link at a broker until it has been ready once, and print its settings.
 
-    Every check says what was seen and what it means for a link. The probe publishes below a unique topic under
-    --prefix, and clears what it retained there when it ends. The client is aiomqtt, not fanout's own.
+    It is the link of a node: capability check, snapshot, heartbeats, updates and an audit, over the filter that the
+    settings will have. The probe publishes below a unique topic under --prefix, and clears what it retained there.
     """
-    from fanout.errors import ExtraMissing
-    from fanout.installation import install_command
-
-    if importlib.util.find_spec("aiomqtt") is None:
-        raise ExtraMissing("fanout probe", install=install_command("probe"))
     import asyncio
+    from dataclasses import replace
 
     from fanout.cli.output.terminal import print_json, print_warnings
-    from fanout.errors import ConfigFault
+    from fanout.errors import ConfigFault, TlsFailed
     from fanout.probe.advice import advise
-    from fanout.probe.runner import probe as test_primary
+    from fanout.probe.runner import probe as try_primary
 
     keys = {
         "primary": primary,
@@ -133,31 +127,34 @@ def probe(
     }
     given = {key: str(value) if isinstance(value, Path) else value for key, value in keys.items() if value is not None}
     link = _checked_link(given, read_filter)
-    address = link.primaries[0]
-    tls = _tls(link)
+    if prefix == _PREFIX:
+        del given["control_topic"]  # the default of a link
+        link = replace(link, control_topic=_CONTROL_TOPIC)
+    else:
+        given["control_topic"] = f"{prefix}/control"  # beside the topics of the probe, which are data
+        link = replace(link, control_topic=f"{prefix}/control")
     if tls_insecure:
         print_warnings(
             "the command line",
             [ConfigFault("--tls-insecure", "the certificate is not verified", "Give --ca-file, and leave it out.")],
         )
+    _check_password(link)
     with _progress() as on_check:
-        report = asyncio.run(
-            test_primary(
-                _target(link, tls),
-                address=str(address),
-                versions={"both": (5, 4), "5": (5,), "3.1.1": (4,)}[mqtt],
-                prefix=prefix,
-                set_size=set_size,
-                read_filter=read_filter,
-                timeout_s=timeout,
-                on_check=on_check,
-                tls_failure=None if tls is None else lambda error: _in_options(tls.failure(error, address)),
+        try:
+            report = asyncio.run(
+                try_primary(
+                    link,
+                    versions={"both": (5, 4), "5": (5,), "3.1.1": (4,)}[mqtt],
+                    prefix=prefix,
+                    set_size=set_size,
+                    timeout_s=timeout,
+                    on_check=on_check,
+                )
             )
-        )
-    if prefix == _PREFIX:
-        del given["control_topic"]  # the user is only known to have rights at the default
+        except TlsFailed as error:
+            raise _in_options(error) from error
     del given["primary"]
-    advice = advise(report, read_filter=read_filter, keys=given)
+    advice = advise(report, topic_filter=read_filter, keys=given)
     rights = _rights(advice, report.server)
     if as_json:
         print_json(_document(report, advice, rights))
@@ -166,7 +163,7 @@ def probe(
     raise typer.Exit(_exit_code(report, advice))
 
 
-def _checked_link(keys: Mapping[str, str | bool], read_filter: str | None) -> LinkConfig:
+def _checked_link(keys: Mapping[str, str | bool], read_filter: str) -> LinkConfig:
     """Return the options as a link, checked like its keys in a configuration.
 
     Raises:
@@ -175,7 +172,7 @@ def _checked_link(keys: Mapping[str, str | bool], read_filter: str | None) -> Li
     from fanout.config.loading import parse_tables
     from fanout.errors import ConfigError
 
-    link = {"name": _LINK, **keys, "selector": [{"filter": "#" if read_filter is None else read_filter}]}
+    link = {"name": _LINK, **keys, "selector": [{"filter": read_filter}]}
     try:
         return parse_tables({"node": {"id": "probe"}, "server": {}, "link": [link]}, path="the command line").links[0]
     except ConfigError as error:
@@ -197,16 +194,6 @@ def _of_options(error: ConfigError) -> ConfigError:
     return ConfigError(error.path, tuple(faults))
 
 
-def _tls(link: LinkConfig) -> LinkTls | None:
-    from fanout.errors import TlsFailed
-    from fanout.link.transport.tls import load_tls
-
-    try:
-        return load_tls(link, link.primaries[0])
-    except TlsFailed as error:
-        raise _in_options(error) from error
-
-
 def _in_options(error: TlsFailed) -> TlsFailed:
     """Return an error with options in place of keys of a link."""
     from fanout.errors import TlsFailed
@@ -219,24 +206,14 @@ def _as_options(text: str) -> str:
     return re.sub(_KEYS, lambda key: _OPTIONS[key[1]], text)
 
 
-def _target(link: LinkConfig, tls: LinkTls | None) -> Target:
+def _check_password(link: LinkConfig) -> None:
     from fanout.config import read_password
     from fanout.errors import ConfigError
-    from fanout.probe.client import Target
 
     try:
-        password = read_password(link)
+        read_password(link)
     except ConfigError as error:
         raise _of_options(error) from error
-    address = link.primaries[0]
-    return Target(
-        address.host,
-        address.port,
-        link.username,
-        None if password is None else password.decode(),
-        tls=None if tls is None else tls.context,
-        websocket_path=(address.path or "/") if address.has_websocket else None,
-    )
 
 
 @contextmanager
@@ -269,46 +246,47 @@ def _show(report: ProbeReport, advice: Advice, rights: str) -> None:
     from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
-    for version in report.versions:
-        show("", f"MQTT {'5' if version.version == 5 else '3.1.1'}", "", _table(version))
+    for trial in report.trials:
+        show("", trial.settings.text, "", _table(trial))
     show("", "rights that the user of this link needs there", "", *rights.rstrip("\n").split("\n"))
-    verdict = "yes" if advice.is_proved else "without proof" if advice.can_replicate else "no"
-    show("", f"{verdict}: {advice.reason}", "")
+    best = advice.trial
+    verdict = "yes" if best.is_proved else "without proof" if best.is_usable else "no"
+    show("", f"{verdict}: {advice.reason}", *([f"  {best.hint}"] if best.hint and not best.is_usable else []), "")
     show(*advice.toml.rstrip("\n").split("\n"))
 
 
-def _table(report: VersionReport) -> Table:
+def _table(trial: Trial) -> Table:
     from fanout.cli.output.terminal import columns, outcome_text
 
-    table = columns("check", "result", "seen", "for a link")
-    for finding in report.findings:
-        result = finding.result
-        table.add_row(finding.check, outcome_text(result.outcome.shown), result.seen, finding.meaning)
+    table = columns("check", "result", "seen")
+    for finding in trial.findings:
+        table.add_row(finding.check, outcome_text(finding.outcome.value), finding.seen)
     return table
 
 
 def _document(report: ProbeReport, advice: Advice, rights: str) -> dict[str, object]:
+    best = advice.trial
     return {
         "primary": report.address,
         "server": report.server or None,
         "complete": report.complete,
         "left_behind": report.left_behind or None,
-        "can_replicate": advice.can_replicate,
-        "evidence": advice.evidence,
+        "can_replicate": best.is_usable,
+        "evidence": best.evidence if best.is_usable else None,
         "reason": advice.reason,
-        "writable_prefix": next((one.writable_prefix for one in report.versions if one.writable_prefix), None),
-        "mqtt": {
-            "5" if one.version == 5 else "3.1.1": [
-                {
-                    "check": finding.check,
-                    "result": finding.result.outcome.shown,
-                    "seen": finding.result.seen,
-                    "meaning": finding.meaning,
-                }
-                for finding in one.findings
-            ]
-            for one in report.versions
-        },
+        "hint": best.hint or None,
+        "trials": [
+            {
+                "settings": one.settings.text,
+                "evidence": one.evidence,
+                "reason": one.reason or None,
+                "checks": [
+                    {"check": finding.check, "result": finding.outcome, "seen": finding.seen}
+                    for finding in one.findings
+                ],
+            }
+            for one in report.trials
+        ],
         "configuration": advice.toml,
         "rights": rights,
     }
@@ -328,4 +306,4 @@ def _exit_code(report: ProbeReport, advice: Advice) -> ExitCode:
         print_error(fault)
     if faults:
         return ExitCode.FAILED
-    return ExitCode.OK if advice.is_proved else ExitCode.NO
+    return ExitCode.OK if advice.trial.is_proved else ExitCode.NO

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fanout.errors import FanoutError, LinkLost
 from fanout.link.protocol.handshake import Handshake, disconnected, read_connack, unanswered_hint
 from fanout.link.protocol.sender import PacketSender
 from fanout.link.transport.connection import LinkConnection, connect
-from fanout.link.transport.tls import load_tls_in_thread
+from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -54,6 +55,7 @@ class ShortConnection:
         self._decoder = Decoder(version=config.version, packet_bytes_max=config.packet_bytes_max, role="client")
         self._handshake: Handshake | None = None
         self._failure: Exception | None = None
+        self._tls: LinkTls | None = None
         self._arrived = asyncio.Event()
         self._connection = LinkConnection(
             on_data=self._receive, on_closed=self._note_closed, read_ahead_bytes_max=_READ_AHEAD_BYTES_MAX
@@ -98,13 +100,14 @@ class ShortConnection:
             FanoutError: The primary cannot be reached, it refuses the connection, or it has a session for it.
         """
         config, sender, connection = self._config, self.sender, self._connection
+        self._tls = await load_tls_in_thread(config, self._address)
         sender.connect(clean_start=clean_start, password=password, now=0.0)
         await connect(
             connection,
             self._address,
             receive_buffer_bytes=config.receive_buffer_bytes,
             timeout_s=config.connect_timeout_s,
-            tls=await load_tls_in_thread(config, self._address),
+            tls=self._tls,
             frame_bytes_max=config.packet_bytes_max,
         )
         connection.read_ahead = False
@@ -156,11 +159,14 @@ class ShortConnection:
         if self._failure is None:
             error = self._connection.error
             hint = unanswered_hint(self._config, address=self._address) if self._handshake is None else ""
-            self._failure = (
-                error
-                if isinstance(error, FanoutError)
-                else LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)
-            )
+            if isinstance(error, FanoutError):
+                self._failure = error
+            elif self._tls is not None and (
+                isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionResetError) and self._handshake is None)
+            ):  # with TLS 1.3 a certificate may be refused after the handshake
+                self._failure = self._tls.failure(error, self._address)
+            else:
+                self._failure = LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)
         self._arrived.set()
 
 

@@ -1,1 +1,1 @@
-"""Probe: tests the features of a broker that a link relies on, from outside, with an independent client (aiomqtt)."""
+"""Probe: tries a link of a node at a primary, with one set of settings after another, until it was ready once."""

@@ -1,61 +1,25 @@
-"""Results of a probe: one for each check, with its meaning for a link."""
+"""Results of a probe: what a link did at the primary with each set of settings."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = [
-    "Finding",
-    "Outcome",
-    "ProbeReport",
-    "Result",
-    "VersionReport",
-    "failed",
-    "not_available",
-    "not_permitted",
-    "nothing_to_test",
-    "passed",
-]
+from fanout.link.model.evidence import Evidence
+from fanout.probe.settings import Settings
+
+__all__ = ["Finding", "Outcome", "ProbeReport", "Trial"]
 
 
 class Outcome(enum.StrEnum):
     """Outcome of a check."""
 
     PASSED = "passed"
-    """The primary has the feature."""
+    """It was as a link needs it."""
     FAILED = "failed"
-    """The primary lacks the feature, or deviates from MQTT."""
-    NOT_AVAILABLE = "not available"
-    """The primary does not offer the feature."""
-    NOT_PERMITTED = "not permitted"
-    """Not tested: the user lacks a right that the check needs."""
-    NOTHING_TO_TEST = "nothing to test"
-    """Not tested: there is nothing at the primary with which the check could be made."""
+    """It was not."""
     NOT_TESTED = "not tested"
-    """Not tested: the time was up before the check."""
-
-    @property
-    def was_tested(self) -> bool:
-        """Whether the check was made, so that its outcome says something about the primary."""
-        return self in (Outcome.PASSED, Outcome.FAILED, Outcome.NOT_AVAILABLE)
-
-    @property
-    def shown(self) -> str:
-        """The outcome for a person: every check that was not made is "not tested"; what was seen says why."""
-        return self.value if self.was_tested else Outcome.NOT_TESTED.value
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Result of one check."""
-
-    outcome: Outcome
-    """Outcome of the check."""
-    seen: str
-    """The observation, without a full stop."""
-    figure: float | None = None
-    """Its number on which advice depends; None for none."""
+    """The check was not made; what was seen says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +27,52 @@ class Finding:
     """One row of the table."""
 
     check: str
-    """The name of the check."""
-    result: Result
-    """Result of the check."""
-    meaning: str
-    """Its meaning for a link."""
+    """Name of the check."""
+    outcome: Outcome
+    """Outcome of the check."""
+    seen: str
+    """The observation, without a full stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionReport:
-    """Findings with one protocol version."""
+@dataclass(slots=True)
+class Trial:
+    """What a link with some settings did; filled in while it runs, so that it can be read when the time is up."""
 
-    version: int
-    """5 for MQTT 5, 4 for MQTT 3.1.1."""
-    findings: tuple[Finding, ...]
-    """In the order in which they were tested."""
-    writable_prefix: str | None = None
-    """A prefix below which the user may write and read, where it may not below the one of the probe; None for none."""
+    settings: Settings
+    """Its settings."""
+    findings: list[Finding] = field(default_factory=list)
+    """Checks in their order."""
+    evidence: Evidence | None = None
+    """Evidence for the weakest of its retained sets; None when it was never live."""
+    reason: str = ""
+    """Why it is of no use as it is; empty when it is of use."""
+    hint: str = ""
+    """What to do about that; empty for nothing."""
+    accepted: bool = False
+    """Whether the primary accepted a connection of the link."""
+    complete: bool = False
+    """Whether every check was made, or none that is left can change the result; else the time was up."""
 
-    def result(self, check: str) -> Result | None:
-        """Return the result of a check; None when it does not exist for this version."""
-        return next((one.result for one in self.findings if one.check == check), None)
+    @property
+    def is_usable(self) -> bool:
+        """Whether a node with these settings becomes ready, if its `min_evidence` allows the evidence."""
+        return not self.reason and self.evidence is not None and self.evidence.is_at_least(Evidence.TWO_PASS)
 
-    def has_passed(self, *checks: str) -> bool:
-        """Tell whether all of these checks passed."""
-        return all((result := self.result(one)) is not None and result.outcome is Outcome.PASSED for one in checks)
+    @property
+    def is_proved(self) -> bool:
+        """Whether it becomes ready by proof."""
+        return self.is_usable and self.evidence is not None and self.evidence.is_at_least(Evidence.BARRIER)
+
+    @property
+    def has_heartbeats(self) -> bool:
+        """Whether heartbeats came back, so that lag is known and a stall is noticed."""
+        return any(one.check == "heartbeats" and one.outcome is Outcome.PASSED for one in self.findings)
+
+    def add(self, check: str, outcome: Outcome | bool, seen: str) -> None:
+        """Add a finding; True stands for `passed`, False for `failed`."""
+        if isinstance(outcome, bool):
+            outcome = Outcome.PASSED if outcome else Outcome.FAILED
+        self.findings.append(Finding(check, outcome, seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,34 +83,14 @@ class ProbeReport:
     """The probed address."""
     server: str
     """Name and version that the primary gives; empty for none."""
-    versions: tuple[VersionReport, ...]
-    """MQTT 5 first."""
+    trials: tuple[Trial, ...]
+    """In the order in which they were made; at least one."""
     complete: bool
-    """Whether all checks were made; else the time was up."""
+    """Whether the time was enough."""
     left_behind: str
     """Text of what could not be cleaned up; empty for nothing."""
 
-
-def passed(seen: str, figure: float | None = None) -> Result:
-    """Return the result of a check that passed."""
-    return Result(Outcome.PASSED, seen, figure)
-
-
-def failed(seen: str, figure: float | None = None) -> Result:
-    """Return the result of a check that failed."""
-    return Result(Outcome.FAILED, seen, figure)
-
-
-def not_permitted(seen: str) -> Result:
-    """Return the result of a check that the primary does not allow this user."""
-    return Result(Outcome.NOT_PERMITTED, f"not permitted: {seen}")
-
-
-def nothing_to_test(seen: str) -> Result:
-    """Return the result of a check for which there is nothing at the primary."""
-    return Result(Outcome.NOTHING_TO_TEST, f"nothing to test: {seen}")
-
-
-def not_available(seen: str) -> Result:
-    """Return the result of a check for something that the primary does not offer."""
-    return Result(Outcome.NOT_AVAILABLE, seen)
+    @property
+    def best(self) -> Trial:
+        """The first trial with proof; else one that is usable, first with heartbeats; else one that was accepted."""
+        return max(self.trials, key=lambda one: (one.is_proved, one.is_usable, one.has_heartbeats, one.accepted))

@@ -1,254 +1,248 @@
-"""Runner of a probe: the checks with each protocol version, one after another, then the clean-up.
+"""Runner of a probe: trials with one set of settings after another, until one has proof; then the clean-up.
 
-Owns the time limit, the result of checks whose needs did not pass, and that nothing stays at the primary, however the
-probe ends.
+Owns the time limit, the retained messages of the probe, and that nothing stays at the primary, however it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import secrets
-import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-import aiomqtt
-from aiomqtt.exceptions import MqttConnectError
+from fanout.config import LinkConfig
+from fanout.errors import FanoutError, LinkLost, PrimaryRefused, PrimaryUnreachable
+from fanout.link.exact_names import ask_by_name
+from fanout.peer_text import clean_text
+from fanout.probe.publisher import Publisher, PublishRefused
+from fanout.probe.results import Outcome, ProbeReport, Trial
+from fanout.probe.settings import PATIENT_QUIET_S, Settings, settings_for
+from fanout.probe.trial import run_trial
+from fanout.selection import Selector, overlap
 
-from fanout.errors import FanoutError, PrimaryRefused, PrimaryUnreachable
-from fanout.probe import retained
-from fanout.probe.catalogue import CHECKS, CONNECT, CONTROL, SERVER_VERSION, Check
-from fanout.probe.client import Target
-from fanout.probe.ground import Ground
-from fanout.probe.results import (
-    Finding,
-    Outcome,
-    ProbeReport,
-    Result,
-    VersionReport,
-    failed,
-    not_available,
-    passed,
-)
+__all__ = ["SET_SIZE", "probe"]
 
-__all__ = ["probe"]
-
-_CONTROL_TOPIC: Final = "fanout/control"
-"""Default of `control_topic` of a link, where its user has rights if it has any."""
-_CANDIDATE_S: Final = 10.0
-"""Time limit for trying one prefix."""
+SET_SIZE: Final = 5_003
+"""Default number of retained messages; it is no number that limits are set to (`fanout.link.snapshot.narrowing`)."""
+_LOAD_SHARE: Final = 1 / 3
+"""Share of the time after which no further retained messages are published."""
+_PIECE: Final = 500
+_FIRST: Final = 3
+"""Number of messages that are published first, to see whether the user may."""
+_ANSWER_S: Final = 20.0
+_ANSWER_QUIET_S: Final = 2.0
 _CLEAN_UP_S: Final = 20.0
-"""Time limit of the clean-up, apart from that of the checks."""
-_UNSUPPORTED: Final = {0x01, 0x84}
+"""Time limit of the clean-up, apart from that of the trials."""
+_VERSION_TOPIC: Final = "$SYS/broker/version"
+_IDENTITY_TEXT_MAX: Final = 80
+_UNSUPPORTED: Final = (0x01, 0x84)
 """Answers to CONNECT that mean: not this protocol version (MQTT 3.1.1 and MQTT 5)."""
 
 
 async def probe(
-    target: Target,
+    link: LinkConfig,
     *,
-    address: str,
     versions: Sequence[int],
     prefix: str,
     set_size: int,
-    read_filter: str | None,
     timeout_s: float,
     on_check: Callable[[str], None] = lambda _: None,
-    tls_failure: Callable[[Exception], FanoutError] | None = None,
 ) -> ProbeReport:
-    """Test a primary.
+    """Try a link at a primary.
 
     Args:
-        target: The primary, with credentials.
-        address: Its address in the report.
-        versions: Protocol versions, 5 and 4, in their order.
+        link: The link that is wanted: address, user, certificates and one selector.
+        versions: Protocol versions, 5 and 4, in the order in which they are tried.
         prefix: Beginning of the topics of the probe, without a slash at the end.
-        set_size: Messages of the large retained set.
-        read_filter: A Topic Filter whose retained set is only read; None for none.
-        timeout_s: Seconds for all checks together.
+        set_size: Retained messages that are published below it; 0 for none.
+        timeout_s: Seconds for all trials together.
         on_check: Called with the name of each check before it begins.
-        tls_failure: Returns the error for a failed TLS handshake; None without TLS.
 
     Raises:
-        PrimaryUnreachable: Nothing answers with any version, or the TLS handshake fails.
-        PrimaryRefused: The primary refuses the connection with every version.
+        FanoutError: The primary cannot be reached, or it refuses the connection, with every version.
     """
-    nonce = secrets.token_hex(3)
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_note)
-    deadline = loop.time() + timeout_s
-    reports, refusals, server, left = [], [], "", []
-    for version in versions:
-        ground = Ground(
-            target,
-            version=version,
-            root=f"{prefix}/{nonce}/{'mqtt5' if version == 5 else 'mqtt311'}",
-            client_name=f"probe-{nonce}-{version}",
-            set_size=set_size,
-            read_filter=read_filter,
-        )
-        try:
-            await _open(ground)
-        except aiomqtt.MqttError as error:
-            refusals.append(error)
-            reports.append(VersionReport(version, (_refused(error),)))
-            continue
-        writable_prefix = None
-        try:
-            findings = await _test(ground, deadline, on_check)
-            if next(one.result for one in findings if one.check == CONTROL).outcome is Outcome.NOT_PERMITTED:
-                on_check("looking for a prefix where the user may write")
-                writable_prefix = await _find_writable_prefix(ground, f"{nonce}-{version}", but=prefix)
-        finally:
-            on_check("cleaning up")
-            left.append(await _clean_up(ground))
-        named = next(one.result for one in findings if one.check == SERVER_VERSION)
-        server = server or (named.seen if named.outcome is Outcome.PASSED else "")
-        reports.append(VersionReport(version, (_connected(ground), *findings), writable_prefix))
-    if len(refusals) == len(versions):
-        cause = refusals[0].__context__
-        if tls_failure is not None and isinstance(cause, ssl.SSLError | ConnectionResetError):
-            raise tls_failure(cause) from cause
-        raise _error(address, refusals, has_tls=tls_failure is not None)
-    complete = all(one.result.outcome is not Outcome.NOT_TESTED for report in reports for one in report.findings)
-    return ProbeReport(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
-
-
-async def _open(ground: Ground) -> None:
-    """Connect once, and note the properties of CONNACK."""
-    async with ground.client() as client:
-        ground.connack = dict(client.connack)
-
-
-async def _test(ground: Ground, deadline: float, on_check: Callable[[str], None]) -> list[Finding]:
-    findings: list[Finding] = []
-    results: dict[str, Result] = {}
-    for check in CHECKS:
-        if ground.version not in check.versions or (check.for_filter and ground.read_filter is None):
-            continue
-        hindrance = _hindrance(check, results)
-        if hindrance is None:
-            on_check(f"MQTT {'5' if ground.version == 5 else '3.1.1'}: {check.name}")
-            result = await _make(check, ground, deadline)
-        else:
-            result = hindrance
-        results[check.name] = result
-        meaning = check.passed if result.outcome is Outcome.PASSED else check.otherwise
-        findings.append(Finding(check.name, result, meaning if result.outcome.was_tested else ""))
-    return findings
-
-
-async def _make(check: Check, ground: Ground, deadline: float) -> Result:
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():  # Ctrl-C that `asyncio.wait_for` of Python 3.11 kept to itself
-        raise asyncio.CancelledError
-    if asyncio.get_running_loop().time() >= deadline:
-        return Result(Outcome.NOT_TESTED, "the time was up")
+    probing = _Probe(link, prefix=prefix, set_size=set_size, timeout_s=timeout_s, on_check=on_check)
     try:
-        async with asyncio.timeout_at(deadline):
-            return await check.run(ground)
-    except TimeoutError:
-        return Result(Outcome.NOT_TESTED, "the time was up")
-    except aiomqtt.MqttError as error:
-        return failed(_told(error))
+        complete = await probing.run(versions)
+    finally:
+        on_check("cleaning up")
+        left = await probing.clean_up()
+    return ProbeReport(str(link.primaries[0]), probing.server, tuple(probing.trials), complete, left)
 
 
-async def _find_writable_prefix(ground: Ground, name: str, *, but: str) -> str | None:
-    """Return a prefix below which a message of the user comes back to it; None when there is none.
+class _Probe:
+    """One probe, while it runs."""
 
-    Args:
-        ground: Of a version in which it does not come back below the prefix of the probe.
-        name: Last level of the topics that are tried, which no application reads.
-        but: The prefix of the probe.
-    """
-    username = ground.target.username or ""
-    candidates = [_CONTROL_TOPIC]
-    if username and not username.startswith("$") and not set(username) & set("+#\0"):
-        candidates.append(username)  # many brokers give each user a branch of its name
-    for candidate in candidates:
-        if candidate == but:
-            continue
+    def __init__(
+        self,
+        link: LinkConfig,
+        *,
+        prefix: str,
+        set_size: int,
+        timeout_s: float,
+        on_check: Callable[[str], None],
+    ) -> None:
+        nonce = secrets.token_hex(3)
+        self.trials: list[Trial] = []
+        self.server = ""
+        self._node_id = f"probe-{nonce}"
+        self._link = replace(link, client_id=f"fanout-{self._node_id}")
+        self._root = f"{prefix}/{nonce}"
+        self._set_size = set_size
+        self._timeout_s = timeout_s
+        self._on_check = on_check
+        self._publisher: Publisher | None = None
+        self._loaded = 0
+        self._not_loaded = "" if set_size else "--set-size is 0"
+        """Why there is no retained message of this probe; empty while there may be."""
+
+    async def run(self, versions: Sequence[int]) -> bool:
+        """Make the trials; return whether the time was enough.
+
+        Raises:
+            FanoutError: No version is accepted.
+        """
+        errors: list[FanoutError] = []
         try:
-            async with asyncio.timeout(_CANDIDATE_S):
-                if (await retained.try_control_topic(ground, f"{candidate}/{name}")).outcome is Outcome.PASSED:
-                    return candidate
-        except (TimeoutError, aiomqtt.MqttError):
-            continue
-    return None
+            async with asyncio.timeout(self._timeout_s):
+                for version in versions:
+                    self._on_check(f"{Settings(version).text}: connecting")
+                    publisher = Publisher(self._link, node_id=self._node_id, version=version)
+                    try:
+                        await publisher.connect()
+                    except FanoutError as error:
+                        errors.append(error)
+                        trial = Trial(Settings(version), reason=error.message, hint=error.hint, complete=True)
+                        trial.add("connection", False, error.message)
+                        self.trials.append(trial)
+                        continue
+                    if self._publisher is None:
+                        self._publisher = publisher
+                        await self._identify(version)
+                        await self._load(publisher, version)
+                    for settings in settings_for(version):
+                        if await self._try(settings):
+                            return True
+        except TimeoutError:
+            if not self.trials:
+                reason = "the time was up before a link was tried"
+                self.trials.append(Trial(Settings(versions[len(errors)]), reason=reason))
+            return False
+        if len(errors) == len(versions):
+            raise self._as_unreachable(next((one for one in errors if not _is_unsupported(one)), errors[0]))
+        return True
 
-
-def _hindrance(check: Check, results: dict[str, Result]) -> Result | None:
-    """Return the result of a check whose needs did not pass; None when they did."""
-    for name in check.needs:
-        outcome = results[name].outcome
-        if not outcome.was_tested:
-            return Result(outcome, f"it needs: {name}")
-        if outcome is not Outcome.PASSED:
-            return Result(Outcome.NOTHING_TO_TEST, f"it needs: {name}")
-    return None
-
-
-async def _clean_up(ground: Ground) -> str:
-    """Clean up in a task of its own, so that Ctrl-C does not cut it short."""
-    cleaning = asyncio.create_task(ground.clean_up(), name="probe: clean up")
-    try:
-        async with asyncio.timeout(_CLEAN_UP_S):
-            return await asyncio.shield(cleaning)
-    except TimeoutError:
-        cleaning.cancel()
-        return f"retained messages below {ground.root}/"
-    except asyncio.CancelledError:
-        await asyncio.wait([cleaning], timeout=_CLEAN_UP_S)
-        raise
-
-
-def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error in a callback, except those of aiomqtt for a socket that was closed meanwhile."""
-    error = context.get("exception")
-    if not (isinstance(error, OSError) and error.errno == errno.EBADF):
-        loop.default_exception_handler(context)
-
-
-def _connected(ground: Ground) -> Finding:
-    return Finding(CONNECT, passed("accepted"), f"version = {ground.version}")
-
-
-def _refused(error: aiomqtt.MqttError) -> Finding:
-    return Finding(CONNECT, not_available(_told(error)), "a link cannot use this version")
-
-
-def _code(error: aiomqtt.MqttError) -> int | None:
-    """Return the Reason Code of a refused CONNECT; None when the primary did not answer with one."""
-    code = error.rc if isinstance(error, MqttConnectError) else None
-    return code if code is None or isinstance(code, int) else code.value
-
-
-def _told(error: aiomqtt.MqttError) -> str:
-    cause = error.__context__  # aiomqtt keeps an error of the system there
-    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
-    return text[:1].lower() + text[1:]
-
-
-def _error(
-    address: str, refusals: Sequence[aiomqtt.MqttError], *, has_tls: bool
-) -> PrimaryRefused | PrimaryUnreachable:
-    """Return the error for a primary that accepted no version."""
-    coded = [(code, error) for error in refusals if (code := _code(error)) is not None]
-    told = [one for one in coded if one[0] not in _UNSUPPORTED] or coded
-    if told:
-        code, error = told[0]
-        return PrimaryRefused(
-            f"{address} refuses the connection: {_told(error)}",
-            reason_code=code,
-            hint="Give --username, and --password-file or --password-env, of a user that may connect",
-        )
-    if isinstance(refusals[0].__context__, OSError):
+    def _as_unreachable(self, error: FanoutError) -> FanoutError:
+        """Return the error for a primary that accepts no version."""
+        if not isinstance(error, LinkLost):
+            return error
+        address = self._link.primaries[0]
         return PrimaryUnreachable(
-            f"cannot connect to {address}: {_told(refusals[0])}", hint="Check the address, and that the primary runs"
+            f"{address} does not answer as an MQTT server: {error.message}",
+            hint="Check that an MQTT listener is there; it may want a client certificate (--client-certificate-file)"
+            if address.has_tls
+            else "Check that it is the address of an MQTT listener without TLS; one with TLS needs mqtts://",
         )
-    return PrimaryUnreachable(
-        f"{address} does not answer as an MQTT server: {_told(refusals[0])}",
-        hint="Check that an MQTT listener is there; it may want a client certificate (--client-certificate-file)"
-        if has_tls
-        else "Check that it is the address of an MQTT listener without TLS; one with TLS needs mqtts://",
-    )
+
+    async def _try(self, settings: Settings) -> bool:
+        """Make a trial, and one with more patience if the primary was silent within a set; say whether it has proof."""
+        trial = Trial(settings)
+        self.trials.append(trial)
+        if self._not_loaded:
+            trial.add("messages of this probe", Outcome.NOT_TESTED, self._not_loaded)
+        await run_trial(
+            trial,
+            self._selecting_own_topics(),
+            node_id=self._node_id,
+            root=self._root,
+            loaded=0 if self._not_loaded else self._loaded,
+            publisher=self._publisher,
+            on_check=self._on_check,
+        )
+        if trial.evidence is None and "retained set of" in trial.reason and settings.quiet_s is None:
+            return await self._try(replace(settings, quiet_s=PATIENT_QUIET_S))
+        return trial.is_proved
+
+    def _selecting_own_topics(self) -> LinkConfig:
+        """Return the link with a selector for the topics of the probe, unless its own one takes them."""
+        (selector,) = self._link.selectors
+        own = Selector(f"{self._root}/#")
+        if self._not_loaded or overlap(own, selector, local=False) is not None:
+            return self._link
+        return replace(self._link, selectors=(selector, own))
+
+    def _covers_own_topics(self) -> bool:
+        """Say whether the wanted selector takes all topics of the probe, or none."""
+        (selector,) = self._link.selectors
+        if overlap(Selector(f"{self._root}/#"), selector, local=False) is None:
+            return True
+        return all(selector.matches(f"{self._root}/{topic}".encode()) for topic in ("set/0", "new", "event"))
+
+    async def _identify(self, version: int) -> None:
+        """Ask the primary for its name and version."""
+        row = (await self._ask([_VERSION_TOPIC], version)).get(_VERSION_TOPIC)
+        self.server = "" if row is None else clean_text(row.decode(errors="replace"))[:_IDENTITY_TEXT_MAX]
+
+    async def _load(self, publisher: Publisher, version: int) -> None:
+        """Publish the retained messages of the probe, as many as the time allows."""
+        if self._not_loaded:
+            return
+        self._on_check("publishing retained messages")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LOAD_SHARE * self._timeout_s
+        try:
+            while self._loaded < self._set_size and loop.time() < until:
+                piece = _PIECE if self._loaded else _FIRST
+                topics = [
+                    f"{self._root}/set/{number}"
+                    for number in range(self._loaded, min(self._loaded + piece, self._set_size))
+                ]
+                await publisher.publish([(topic, topic.encode()) for topic in topics])
+                # Over MQTT 3.1.1 a primary may acknowledge what it does not take.
+                if not self._loaded and not (await self._ask(topics, version)).keys() >= set(topics):
+                    raise PublishRefused("retained messages of this user below the prefix do not come back")
+                self._loaded += len(topics)
+        except PublishRefused as error:
+            self._not_loaded = f"{error.message}: give --prefix where it may publish and read"
+        except FanoutError as error:
+            if not self._loaded:
+                self._not_loaded = error.message
+        if not self._covers_own_topics():
+            self._not_loaded = "--filter takes a part of them only: give another --prefix"
+
+    async def _ask(self, topics: Sequence[str], version: int) -> dict[str, bytes]:
+        """Return the retained messages of some topics that come by name."""
+        link = replace(Settings(version, keeps=True).apply(self._link), snapshot_quiet_s=_ANSWER_QUIET_S)
+        try:
+            answer = await ask_by_name(link.primaries[0], link, topics, node_id=self._node_id, deadline_s=_ANSWER_S)
+        except FanoutError:
+            return {}
+        return {topic: row[1] for topic, row in answer.values.items()}
+
+    async def clean_up(self) -> str:
+        """Remove what the probe retained, in a task of its own; return a text of what is left, empty for nothing."""
+        cleaning = asyncio.create_task(self._clear(), name="probe: clean up")
+        try:
+            async with asyncio.timeout(_CLEAN_UP_S):
+                return await asyncio.shield(cleaning)
+        except TimeoutError:
+            cleaning.cancel()
+            return f"retained messages below {self._root}/"
+        except asyncio.CancelledError:
+            await asyncio.wait([cleaning], timeout=_CLEAN_UP_S)
+            raise
+
+    async def _clear(self) -> str:
+        publisher = self._publisher
+        if publisher is None or not publisher.retained:
+            return ""
+        try:
+            await publisher.clear(tuple(publisher.retained))
+        except FanoutError:
+            return f"retained messages below {self._root}/" if self._loaded else ""
+        return ""
+
+
+def _is_unsupported(error: FanoutError) -> bool:
+    return isinstance(error, PrimaryRefused) and error.reason_code in _UNSUPPORTED

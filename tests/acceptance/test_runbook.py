@@ -277,7 +277,7 @@ SITUATIONS: dict[str, tuple[Callable[[House], AbstractContextManager[LiveNode]],
     "is held": (node_to_hold, 0),
     "is held no more": (held_node, 0),
     "has ended": (node_to_leave, 0),
-    "a link can replicate from it": (at_well, 0),
+    "a link can replicate plant/# from it": (at_well, 0),
 }
 """For each line, by the first text that its command shows: what is planted, and the exit code."""
 

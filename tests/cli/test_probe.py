@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import socket
 import ssl
 import tomllib
 from pathlib import Path
@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 from fanout.certificates import fingerprint
 from fanout.cli.app import app
 from fanout.cli.output.exit_codes import ExitCode
+from fanout.link.model.evidence import Evidence
 from fanout.probe.results import ProbeReport
 from tests.cli.processes import run_fanout
-from tests.probe.test_advice import ACTIVEMQ, ADDRESS, version
+from tests.probe.test_advice import ADDRESS, trial
 from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto, free_port
 
-QUICK = ("--set-size", "20", "--mqtt", "5")
+QUICK = ("--set-size", "20", "--mqtt", "5", "--filter", "plant/#")
 
 
 @pytest.mark.mosquitto
@@ -30,11 +31,11 @@ def test_probe_prints_the_checks_and_a_configuration(mosquitto: Mosquitto, tmp_p
     assert (answer.returncode, answer.stderr) == (ExitCode.OK, "")
     lines = answer.stdout.splitlines()
     assert lines[0] == f"primary     {mosquitto.address}"
-    (marker,) = (line for line in lines if line.startswith("marker "))
-    assert [part.strip() for part in marker.split("  ") if part][:3] == ["marker", "passed", "behind all 20"]
-    assert "yes: a link can replicate from it over MQTT 5, with the evidence marker" in lines
+    (snapshot,) = (line for line in lines if line.startswith("snapshot "))
+    assert [part.strip() for part in snapshot.split("  ") if part][:2] == ["snapshot", "passed"]
+    assert "yes: a link can replicate plant/# from it over MQTT 5, with the evidence marker" in lines
     assert "\nrights that the user of this link needs there\n\n# link primary of node edge-1\n" in answer.stdout
-    assert "\ntopic read #\n" in answer.stdout
+    assert "\ntopic read plant/#\n" in answer.stdout
     config = tmp_path / "edge.toml"
     config.write_text(answer.stdout[answer.stdout.index("[node]") :])
     checked = run_fanout("check", str(config), "--role", "secondary")
@@ -43,7 +44,7 @@ def test_probe_prints_the_checks_and_a_configuration(mosquitto: Mosquitto, tmp_p
 
 @pytest.mark.mosquitto
 def test_probe_as_a_user_gives_json(mosquitto: Mosquitto, tmp_path: Path) -> None:
-    """Without the right to publish the verdict is no, with every check in the document."""
+    """Without the rights to publish and to read the version there is no proof; every check is in the document."""
     acl, secret = tmp_path / "acl", tmp_path / "secret"
     acl.write_text("user reader\ntopic read #\n")
     secret.write_text("s3cret\n")
@@ -54,27 +55,31 @@ def test_probe_as_a_user_gives_json(mosquitto: Mosquitto, tmp_path: Path) -> Non
     )
     assert (answer.returncode, answer.stderr) == (ExitCode.NO, "")
     document = json.loads(answer.stdout)
-    (control,) = (one for one in document["mqtt"]["5"] if one["check"] == "control message")
-    assert (control["result"], control["meaning"]) == ("not tested", "")
-    assert control["seen"].startswith("not permitted: ")
-    assert not document["can_replicate"]
+    (first,) = document["trials"]
+    (beats,) = (one for one in first["checks"] if one["check"] == "heartbeats")
+    assert beats["result"] == "failed"
+    assert "Not authorized" in beats["seen"]
+    assert (document["can_replicate"], document["evidence"]) == (True, "two-pass")
     # It may not read what server this is.
-    assert document["rights"].startswith("link primary of node edge-1, the user reader\nread  #  (")
-    assert tomllib.loads(document["configuration"])["link"][0]["username"] == "reader"
+    assert document["rights"].startswith("link primary of node edge-1, the user reader\nread  plant/#  (")
+    link = tomllib.loads(document["configuration"])["link"][0]
+    assert (link["username"], link["min_evidence"]) == ("reader", "two-pass")
 
 
 @pytest.mark.mosquitto
 def test_probe_that_is_refused_or_out_of_time(mosquitto: Mosquitto) -> None:
     """Both are failures that say what to do."""
-    answer = run_fanout("probe", mosquitto.address, "--timeout", "1", "--set-size", "100000", "--mqtt", "5")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"mqtt://127.0.0.1:{silent.getsockname()[1]}"
+        answer = run_fanout("probe", address, "--timeout", "1", *QUICK)
     assert answer.returncode == ExitCode.FAILED
     assert "the time was up" in answer.stderr
-    assert "not tested" in answer.stdout
+    assert "no: a link does not become ready over MQTT 5: the time was up before a link was tried" in answer.stdout
     mosquitto.settings = ["allow_anonymous false"]
     mosquitto.restart()
-    answer = run_fanout("probe", mosquitto.address)
+    answer = run_fanout("probe", mosquitto.address, "--filter", "#")
     assert (answer.returncode, answer.stdout) == (ExitCode.FAILED, "")
-    assert "refuses the connection" in answer.stderr
+    assert "Not authorized" in answer.stderr
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -82,24 +87,24 @@ def test_probe_of_a_primary_without_proof(as_json: bool, runner: CliRunner, monk
     """Settings with which a link becomes ready are printed, but the answer is not yes."""
 
     async def found(*_: object, **__: object) -> ProbeReport:
-        return ProbeReport(ADDRESS, "", (version(4, **ACTIVEMQ),), True, "")
+        return ProbeReport(ADDRESS, "", (trial(4, Evidence.TWO_PASS),), True, "")
 
     monkeypatch.setattr("fanout.probe.runner.probe", found)
-    answer = runner.invoke(app, ["probe", ADDRESS, *(["--json"] if as_json else [])])
+    answer = runner.invoke(app, ["probe", ADDRESS, "--filter", "#", *(["--json"] if as_json else [])])
     assert answer.exit_code == ExitCode.NO
     if as_json:
         document = json.loads(answer.stdout)
         assert (document["can_replicate"], document["evidence"]) == (True, "two-pass")
     else:
-        assert "without proof: a link can replicate from it over MQTT 3.1.1 with min_evidence" in answer.stdout
+        assert "without proof: a link can replicate # from it over MQTT 3.1.1, bridge bit with min_ev" in answer.stdout
         assert tomllib.loads(answer.stdout[answer.stdout.index("[node]") :])["link"][0]["min_evidence"] == "two-pass"
 
 
 def test_probe_of_nothing() -> None:
     """A primary that is not there is unreachable."""
-    answer = run_fanout("probe", f"mqtt://127.0.0.1:{free_port()}")
+    answer = run_fanout("probe", f"mqtt://127.0.0.1:{free_port()}", "--filter", "#")
     assert (answer.returncode, answer.stdout) == (ExitCode.UNREACHABLE, "")
-    assert "connection refused" in answer.stderr
+    assert "Connection refused" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -119,18 +124,16 @@ def test_probe_of_nothing() -> None:
 )
 def test_options_are_checked_like_the_keys_of_a_link(arguments: list[str], text: str, runner: CliRunner) -> None:
     """Nothing is opened, and the message is the one that a configuration would get, with the option for the key."""
-    answer = runner.invoke(app, ["probe", *arguments])
+    answer = runner.invoke(app, ["probe", *(() if "--filter" in arguments else ("--filter", "#")), *arguments])
     assert answer.exit_code == ExitCode.USAGE
     assert text in answer.stderr
 
 
-def test_probe_without_its_extra(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the install command."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiomqtt" else found(name))
+def test_the_filter_is_asked_for(runner: CliRunner) -> None:
+    """The settings are for one filter, which is tried; there is no default."""
     answer = runner.invoke(app, ["probe", "mqtt://127.0.0.1"])
-    assert answer.exit_code == ExitCode.EXTRA_MISSING
-    assert "-m pip install 'fanout-mqtt[probe]'" in answer.stderr
+    assert answer.exit_code == ExitCode.USAGE
+    assert "--filter" in answer.stderr
 
 
 @pytest.mark.mosquitto

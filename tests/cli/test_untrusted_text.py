@@ -7,7 +7,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
@@ -26,14 +25,14 @@ from fanout.cli import main
 from fanout.cli.app import app
 from fanout.cli.output.progress import SyncProgress
 from fanout.escaping import printable
-from fanout.probe.results import ProbeReport, VersionReport
+from fanout.probe.results import Finding, Outcome, ProbeReport, Trial
+from fanout.probe.settings import Settings
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
 from tests.api.stand_in import live_link, ready_node, serving, snapshot_link, syncing_node
 from tests.cli.processes import run_fanout, run_on_terminal
 from tests.cli.real_logs import EPOCH, RunningClock
-from tests.probe.test_advice import ACTIVEMQ, version
 
 HOSTILE = (
     "x\x1b]0;owned\x07\x1b[2J\r\nedge-1 (secondary) is ready\ty\x7f\x9b31m\x85\u202e\u2066\u200b\u2028\u3164"
@@ -341,26 +340,25 @@ def test_the_command_line_itself(tmp_path: Path) -> None:
         ["log", "show", str(tmp_path), "--last", ARGUMENT],
         ["report", "lag", str(tmp_path), "--since", ARGUMENT],
         ["check", "x", "--role", ARGUMENT],
-        ["probe", f"mqtt://{ARGUMENT}"],
+        ["probe", f"mqtt://{ARGUMENT}", "--filter", "#"],
     ):
         check_run(*arguments, exit_code=2)
 
 
 def test_probe(monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -> None:
     """What a primary says that it is, and what was seen of it."""
-    found_of = version(4, **ACTIVEMQ)
-    findings = tuple(replace(one, result=replace(one.result, seen=HOSTILE)) for one in found_of.findings)
+    trial = Trial(Settings(4), [Finding(HOSTILE, Outcome.FAILED, HOSTILE)], reason=HOSTILE, hint=HOSTILE)
 
     async def found(*_: object, on_check: Callable[[str], None], **__: object) -> ProbeReport:
         on_check(HOSTILE)
-        return ProbeReport("mqtt://h:1883", HOSTILE, (VersionReport(4, findings),), False, HOSTILE)
+        return ProbeReport("mqtt://h:1883", HOSTILE, (trial,), False, HOSTILE)
 
     monkeypatch.setattr("fanout.probe.runner.probe", found)
     answer = runner.invoke(app, ["probe", "mqtt://h", "--filter", "a\x7f\x85b", "--username", "u\u2028\u202e"])
     assert answer.exit_code == 5, answer.output
     assert "says it is  x\\x1b" in check_output(answer.stdout)
     assert "not cleaned up: x\\x1b" in check_output(answer.stderr)
-    answer = runner.invoke(app, ["probe", "mqtt://h", "--json"])
+    answer = runner.invoke(app, ["probe", "mqtt://h", "--filter", "#", "--json"])
     assert json.loads(check_output(answer.stdout))["server"] == HOSTILE
 
 

@@ -287,14 +287,15 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert pair.values() == VALUES
 
 
+@pytest.mark.parametrize("is_ordered", [True, False])
 @pytest.mark.parametrize("text", [b"other 1.0", b"mosquitto version 2.0.11"])
-def test_no_local_that_hides_the_control_topic_is_left_out(text: bytes) -> None:
+def test_no_local_that_hides_the_control_topic_is_left_out(text: bytes, is_ordered: bool) -> None:
     """At mochi-mqtt the marker does not come back behind `#`: the set is taken again, and heartbeats come."""
-    one = primary(version_text=text, merges_no_local=True)
+    one = primary(version_text=text, merges_no_local=True, asynchronous=not is_ordered)
     pair = Pair(make_config(Selector("#")), one)
     pair.connect()
     pair.wait(30)
-    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER if is_ordered else Evidence.TWO_PASS]
     assert pair.session.control.lag_ns(pair.now) is not None
     assert pair.states()[-1] is S.LIVE
     assert S.STALLED not in pair.states()

@@ -599,8 +599,11 @@ class RetainedPass(Stage):
         )
 
     def _wants_no_local(self, selector: Selector) -> bool:
-        """Say whether to subscribe without own messages: copies of the own fence do not belong to the set of `#`."""
-        return selector.writes == "reject" and not self._peer.merges_no_local
+        """Say whether to subscribe without own messages: copies of the own fence do not belong to the set of `#`.
+
+        Without an order there is no fence, and No Local may hide the control topic.
+        """
+        return selector.writes == "reject" and self.order is not Order.NONE and not self._peer.merges_no_local
 
     def _is_hidden_by_no_local(self, proof: SetProof) -> bool:
         """Say whether only the marker is missing, and No Local of the selector may be why."""

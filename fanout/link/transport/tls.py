@@ -68,7 +68,7 @@ class _PinnedContext(ssl.SSLContext):
     pins: tuple[str, ...] = ()
 
 
-def _verify_pin(connection: ssl.SSLObject | ssl.SSLSocket) -> None:
+def _verify_pin(connection: ssl.SSLObject) -> None:
     context = connection.context
     assert isinstance(context, _PinnedContext)
     seen = fingerprint(connection.getpeercert(binary_form=True) or b"")
@@ -84,16 +84,7 @@ class _PinnedObject(ssl.SSLObject):
         _verify_pin(self)
 
 
-class _PinnedSocket(ssl.SSLSocket):
-    """Pinned TLS for blocking sockets (`fanout probe`)."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        super().do_handshake(block)
-        _verify_pin(self)
-
-
 _PinnedContext.sslobject_class = _PinnedObject
-_PinnedContext.sslsocket_class = _PinnedSocket
 
 
 @dataclass(frozen=True, slots=True)
