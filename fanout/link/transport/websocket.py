@@ -13,6 +13,7 @@ from websockets.uri import WebSocketURI
 
 from fanout.config import Address
 from fanout.errors import LinkLost, WebSocketRefused
+from fanout.link.transport.frame_splitter import FrameSplitter
 from fanout.runtime.websocket import (
     FRAME_MARGIN_BYTES,
     SUBPROTOCOL,
@@ -32,6 +33,7 @@ _SHOWN_CHARACTERS_MAX: Final = 200
 _HTTP: Final = b"HTTP/"
 _STATUS_LINE: Final = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[ \r\n]")
 _SWITCHING: Final = "101"
+_END_OF_ANSWER: Final = b"\r\n\r\n"
 
 
 class WebSocketClient(WebSocketEnd[PacketReceiver]):
@@ -49,13 +51,14 @@ class WebSocketClient(WebSocketEnd[PacketReceiver]):
         Args:
             receiver: Receiver of the stream of packets.
             address: Address of the primary.
-            frame_bytes_max: Largest frame, hence about the largest packet, that is read.
+            frame_bytes_max: Largest packet that is read; a larger frame with data is read in pieces.
         """
         self.asked = False
         self._address = address
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answer = b""
         """Bytes of the answer to the handshake so far."""
+        self._splitter = FrameSplitter()
         self._is_open = False
         self._is_connected = False
         self._fault: Exception | None = None
@@ -132,6 +135,10 @@ class WebSocketClient(WebSocketEnd[PacketReceiver]):
                 self._fail(self.refusal)
                 self.abort()
                 return
+        if self._is_open:
+            data = self._splitter.feed(data)
+        elif (end := self._answer.find(_END_OF_ANSWER)) >= 0 and (rest := self._answer[end + len(_END_OF_ANSWER) :]):
+            data = data[: len(data) - len(rest)] + self._splitter.feed(rest)
         self._read(data)
         if not self._is_open:
             if protocol.handshake_exc is not None or len(self._answer) > _ANSWER_BYTES_MAX:

@@ -382,3 +382,20 @@ def test_memory_is_bounded_while_a_large_packet_passes() -> None:
     skipped, run = decoder.feed(bytes(left) + encode_publish(b"a", b"b", version=5))
     assert skipped.payload_bytes == size  # type: ignore[union-attr]
     assert isinstance(run, PublishRun)
+
+
+def test_a_message_at_each_limit_is_delivered() -> None:
+    """The largest packet, and the longest topic that a prefix leaves room for."""
+    pair = pair_of(5)
+    pair.feed(publish(payload=bytes(FITS)))
+    assert len(pair.values()[b"plant/odd"]) == FITS
+    assert pair.of(MessageSkipped) == []
+    selector = Selector("plant/#", prefix="site1/")
+    for bytes_over, held in ((0, True), (1, False)):
+        topic = b"plant/" + b"x" * (MAX - 6 - len("site1/") + bytes_over)
+        longest = Pair(make_config(selector), primary=FakePrimary(retained={b"plant/a": b"1", topic: b"2"}))
+        longest.go_live()
+        assert (b"site1/" + topic in longest.values()) == held
+        assert longest.session.skipped.totals[SkipReason.TOPIC_TOO_LONG] == (not held)
+        for name, value in longest.values().items():
+            encode_publish(name, value, version=5, qos=1, packet_id=1)

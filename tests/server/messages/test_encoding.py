@@ -77,6 +77,8 @@ def test_remaining_expiry_is_rounded_up_and_never_negative() -> None:
     assert remaining_expiry_s(NOW_NS + 10_000_000_000, NOW_NS + 1) == 10
     assert remaining_expiry_s(NOW_NS + 10_000_000_000, NOW_NS + 1_000_000_000) == 9
     assert remaining_expiry_s(NOW_NS, NOW_NS + 5) == 0
+    set_back_ns = NOW_NS - 10**18  # the longest interval is longer then than four bytes hold
+    assert remaining_expiry_s(NOW_NS + 0xFFFF_FFFF * 10**9, set_back_ns) == 0xFFFF_FFFF
 
 
 def test_frame_at_qos_1_takes_any_packet_identifier() -> None:
