@@ -173,3 +173,24 @@ async def test_limits_show_in_the_metrics(nodes: Nodes) -> None:
     assert (found["sessions_max"], found["subscriptions_max"], found["connections_max"]) == (1, 1, 0)
     assert samples(hub, "fanout_server_ended_total") == {"quota_exceeded": 1}
     assert samples(hub, "fanout_server_entry_faults_total") == {"proxy_header": 0, "tls": 0, "websocket": 0}
+
+
+async def test_topics_deeper_than_a_primarys_filters_are_in_no_sample(nodes: Nodes) -> None:
+    """A primary that takes Topic Filters of four levels refuses to be asked for them by name: no audit follows."""
+    hub = await nodes.primary(settings="filter_levels_max = 4\nsys_interval_s = 0\n").begin()
+    settings = f"{QUICK}heartbeat_s = 0.2\nsample_topics = 50\n"
+    edge = nodes.secondary(link(hub.port, selector("plant/#"), settings=settings), log=False)
+    with publisher(hub.port) as client:
+        publish_all(client, [(f"plant/a/b/c/d/{number}", b"x") for number in range(20)])
+        publish_all(client, [(f"plant/{number}", b"x") for number in range(20)])
+    await edge.begin()
+    edge.wait_until_ready()
+
+    def sampling() -> dict[str, int | None]:
+        detail: dict[str, int | None] = edge.link_status()["sampling"]
+        return detail
+
+    wait_until_blocking(lambda: (sampling()["samples_total"] or 0) >= 3, what="three samples")
+    assert (sampling()["missing_total"], sampling()["audits_total"], sampling()["off"]) == (0, 0, None)
+    assert edge.log_text().count("primary refuses to be asked for topics by name") == 1
+    assert edge.ready

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -115,9 +116,21 @@ def rabbitmq(directory: Path) -> Server:
         "RABBITMQ_DIST_PORT": str(free_port()),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(free_port()),
         "HOME": str(directory),
     }
-    return _server([binary], directory, port, environment=environment)
+    return _RabbitMq([binary], log=directory / "broker.log", port=port, environment=environment)
+
+
+class _RabbitMq(Server):
+    """A RabbitMQ, which leaves a daemon of Erlang behind."""
+
+    def stop(self, how: signal.Signals = signal.SIGTERM, *, deadline_s: float = 20.0) -> int | None:
+        """End the process and that daemon, which has a port of its own."""
+        code = super().stop(how, deadline_s=deadline_s)
+        if epmd := shutil.which("epmd"):
+            subprocess.run([epmd, "-kill"], env=self._environment, capture_output=True, check=False)
+        return code
 
 
 BROKERS: Mapping[str, Callable[[Path], Server]] = {

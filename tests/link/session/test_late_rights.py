@@ -8,6 +8,7 @@ from fanout.link.model.events import AuditEnded, SelectorComplete
 from fanout.link.model.evidence import Evidence
 from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.link.snapshot.evidence_retry import PAUSE_MAX_S, PAUSE_MIN_S
+from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 
 VALUES = {b"plant/%d" % number: b"%d" % number for number in range(50)}
@@ -119,6 +120,20 @@ def test_an_unknown_kind_of_primary_proves_its_order_again() -> None:
     assert primary.asked(b"plant/#") - sets >= 2
 
 
+def test_a_set_that_has_no_typical_size_any_more_is_proved() -> None:
+    """Exactly 1,000 topics may be a limit; with one more, the link is ready within a minute or so."""
+    values = {b"plant/%d" % number: b"x" for number in range(1_000)}
+    primary = FakePrimary(retained=values, version_text=b"other 1.0")
+    pair = Pair(make_config(), primary)
+    pair.connect()
+    pair.wait(200)
+    assert evidence_of(pair) is Evidence.TWO_PASS
+    primary.publish(b"plant/more", b"x")
+    pair.pump()
+    pair.wait(PAUSE_MAX_S + 20)
+    assert evidence_of(pair) is Evidence.MARKER
+
+
 def test_an_audit_that_is_asked_for_during_an_attempt_follows_it() -> None:
     """The attempt's pass is the audit's."""
     primary = without_rights(swallow=())
@@ -146,8 +161,6 @@ def test_missing_topics_are_kept_in_the_audit_for_evidence() -> None:
 
 def test_a_count_is_tried_again_when_its_topics_become_readable() -> None:
     """With `min_evidence = "count"` the figure is asked for until it comes."""
-    from fanout.selection import Selector
-
     primary = FakePrimary(retained=dict(VALUES), counts=False)
     pair = Pair(make_config(Selector("#"), min_evidence="count"), primary)
     pair.go_live()
