@@ -81,6 +81,7 @@ class RecentBatch:
     __slots__ = (
         "_by_digest",
         "_index",
+        "begun_ns",
         "dispatched_ns",
         "first",
         "grown",
@@ -110,6 +111,8 @@ class RecentBatch:
         """The updates, in order."""
         self.dispatched_ns = dispatched_ns
         """Unix time in nanoseconds at which the first were."""
+        self.begun_ns = updates[0][RECEIVED_NS]
+        """Time of receipt of its first update."""
         self.segment = segment
         """The heartbeat in front of it."""
         self.first = segment.count
@@ -198,6 +201,8 @@ class RecentUpdates:
         """Oldest first, from `_gone` on."""
         self._times: list[int] = []
         """The newest time of receipt up to each batch."""
+        self._set_back_number = 0
+        """Number of the newest batch with an update that was received earlier than one before it: the clock was set."""
         self._gone = 0
         self._number = 0
         self._noted: list[Update] | None = None
@@ -242,6 +247,8 @@ class RecentUpdates:
             segment.batches.append(batch)
             self._batches.append(batch)
             self._times.append(max(self._times[-1], received_ns) if self._times else received_ns)
+        if received_ns < self._times[-1]:
+            self._set_back_number = self._number
         segment.count += len(updates)
         self._grow(size)
         if segment.key is None or segment.count > segment.exact_until:
@@ -449,9 +456,12 @@ class RecentUpdates:
         received_ns = update[RECEIVED_NS]
         first = bisect_left(self._times, received_ns, lo=self._gone)
         for at in range(first, min(first + _CANDIDATES_MAX, len(self._batches))):
-            index = self._batches[at].index_of(update)
+            batch = self._batches[at]
+            if batch.begun_ns > received_ns and batch.number > self._set_back_number:
+                break  # it would have come before, or is not held any more
+            index = batch.index_of(update)
             if index is not None:
-                return self._batches[at], index
+                return batch, index
         return None, 0
 
     def _drop_oldest(self) -> None:

@@ -7,8 +7,10 @@ front of a cut when it came before the marker of its own link.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
@@ -21,25 +23,30 @@ from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.pool.sessions.epochs import encode_epoch
-from fanout.pool.sessions.move_messages import ANSWER_BYTES_MAX, Fetched, Subscription, TakeQuestion
+from fanout.pool.sessions.move_messages import Fetched, Piece, Subscription, TakeQuestion
 from fanout.pool.sessions.ownership import Choice, Owner, Reply
 from fanout.pool.sessions.ports import OtherMemberState
 from fanout.pool.sessions.session_pool import SessionPool
 from fanout.replica.recent import Place
+from fanout.runtime.slices import Slices
 from fanout.runtime.system_clock import Clock
 from fanout.server.base.ports import SessionFound
 from fanout.server.client.authorization_flow import Claim, claim_of
 from fanout.server.client.server import Server
-from fanout.server.keeping.session_copy import SessionCopy, encode_copy, has_qos_2
+from fanout.server.keeping.session_copy import COPIED_MESSAGES_MAX, SessionCopy, encode_copy, has_qos_2
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
 from fanout.server.session.session import Session
-from fanout.server.session.session_export import queued
-from fanout.server.session.session_format import decode_session, encode_session
+from fanout.server.session.session_export import SessionExport, WaitingMessages, message_of, queued
+from fanout.server.session.session_format import decode_in_steps
 
 __all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions", "owner_of"]
 
 _NEVER: Final = float("-inf")
+_STEP: Final = 250
+"""Subscriptions that begin to collect in one step."""
+_SHORT_BYTES: Final = 64 * 1024
+"""Bytes of a value that is read in a few milliseconds."""
 _PLACES_MAX: Final = 16
 """Markers of one link whose places in a queue are remembered."""
 _FOUND: Final = {
@@ -64,8 +71,10 @@ class _Going:
 
     places: dict[tuple[str, str], int] = field(default_factory=dict)
     """Link and marker to the position in the queue at which the next message came, oldest first."""
-    exported: ExportedSession | None = None
-    """Its value, once it was exported."""
+    exported: SessionExport | None = None
+    """What it is exported as, once it is."""
+    encoding: asyncio.Task[None] | None = None
+    """Makes the bytes of a long one."""
     keep: Callable[[int, bytes], bool] | None = None
     """Which queued messages are part of the value; None for all."""
     markers: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +87,10 @@ class _Coming:
 
     collector: Session
     """Collects its messages."""
+    read: ExportedSession | None = None
+    """Its value, once that has come."""
+    waiting: WaitingMessages | None = None
+    """Its queued messages."""
     places: dict[str, int] = field(default_factory=dict)
     """Link to the position in the queue at which its marker came."""
 
@@ -94,6 +107,7 @@ class ServerSessions:
         """
         self._server = server
         self._moves = server.moves
+        self._slices = Slices()
         self._selectors = [(link.config.name, selector) for link in links for selector in link.config.selectors]
         self._only_link = links[0].config.name if len(links) == 1 else None
         self._going: dict[str, _Going] = {}
@@ -172,8 +186,7 @@ class ServerSessions:
         going = self._going.get(client_id)
         if going is None or self._moves.is_undecided(client_id):
             return Fetched("later")
-        if going.exported is not None:
-            self._moves.take_back(going.exported)
+        self._take_back(going)
         places = {
             link: going.places[link, marker] for link, marker in markers.items() if (link, marker) in going.places
         }
@@ -184,32 +197,59 @@ class ServerSessions:
         except SessionMoveRefused:
             return Fetched("later")
         going.exported, going.keep, going.markers = exported, keep, markers if exact else {}
-        return Fetched("exact" if exact else "inexact", encode_session(exported))
+        if exported.is_long:
+            going.encoding = asyncio.create_task(self._slices.run(exported.steps()), name="session-export")
+        else:
+            deque(exported.steps(), maxlen=0)
+        return Fetched("exact" if exact else "inexact", exported.data or b"")
+
+    def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
+        """Return a piece of the value of an exported session from an offset on."""
+        going = self._going.get(client_id)
+        if going is None or going.exported is None:
+            return Piece(is_there=False)
+        data = going.exported.data
+        if data is None:
+            return Piece(is_there=True)
+        return Piece(True, len(data), going.exported.digest, data[offset : offset + bytes_max])
 
     def take_back(self, client_id: str) -> None:
         """Let a session that was promised or exported go on here."""
         going = self._going.pop(client_id, None)
-        if going is not None and going.exported is not None:
-            self._moves.take_back(going.exported)
+        if going is not None:
+            self._take_back(going)
+
+    def _take_back(self, going: _Going) -> None:
+        if going.encoding is not None:
+            going.encoding.cancel()
+        if going.exported is not None:
+            self._moves.take_back(going.exported.value)
+        going.exported = going.encoding = None
 
     def copy_of_given(self, client_id: str, *, to: str) -> bytes:
-        """Return the copy of an exported session that another member has from now on; empty when it was inexact."""
+        """Return the copy of an exported session that another member has from now on; empty for one without."""
         going = self._going.get(client_id)
-        if going is None or going.exported is None or not going.markers:
+        exported = None if going is None else going.exported
+        if going is None or exported is None or not going.markers or exported.queue.count > COPIED_MESSAGES_MAX:
             return b""
-        session = replace(going.exported, will=None, will_left_ms=None)  # its client has come back
+        session = replace(exported.value, will=None, will_left_ms=None)  # its client has come back
         is_exact = has_qos_2(
             qos_max=max((one.options.qos for one in session.subscriptions), default=0),
             unreleased=session.unreleased,
             states=(one.state for one in session.in_flight),
         )
         places = {link: Place(to, marker, 0, 0) for link, marker in going.markers.items()}
-        return encode_copy(SessionCopy(session, is_connected=True, is_exact=is_exact, places=places))
+        copy = SessionCopy(session, is_connected=True, is_exact=is_exact, places=places)
+        return encode_copy(copy, queue=exported.queue)
 
     def release(self, client_id: str) -> None:
         """Remove an exported session, which another member has now."""
         going = self._going.pop(client_id, None)
-        self._moves.release(client_id, keep=None if going is None else going.keep)
+        if going is None:
+            self._moves.release(client_id)
+        else:
+            expired = 0 if going.exported is None else going.exported.expired
+            self._moves.release(client_id, keep=going.keep, expired=expired)
 
     async def on_disk(self) -> None:
         """Wait until it is on disk which sessions are here, where they are kept there."""
@@ -217,7 +257,9 @@ class ServerSessions:
 
     def end(self, client_id: str) -> None:
         """End a session that is older than one elsewhere, and its connection."""
-        self._going.pop(client_id, None)
+        going = self._going.pop(client_id, None)
+        if going is not None and going.encoding is not None:
+            going.encoding.cancel()
         self._moves.end(client_id)
 
     def absent(self) -> Sequence[tuple[str, str, bool]]:
@@ -254,7 +296,7 @@ class ServerSessions:
 
     # Sessions that come.
 
-    def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
         """Collect the messages for a session that comes."""
         self.stop_collecting(client_id)
         wanted = [
@@ -269,7 +311,14 @@ class ServerSessions:
             )
             for one in subscriptions
         ]
-        self._coming[client_id] = _Coming(self._moves.collect(wanted))
+        coming = self._coming[client_id] = _Coming(self._moves.collect(wanted[:_STEP]))
+        if len(wanted) > _STEP:
+            await self._slices.run(self._collect_rest(coming, wanted))
+
+    def _collect_rest(self, coming: _Coming, wanted: Sequence[ExportedSubscription]) -> Generator[None, None, None]:
+        for first in range(_STEP, len(wanted), _STEP):
+            self._moves.collect_more(coming.collector, wanted[first : first + _STEP])
+            yield
 
     def note_collected(self, client_ids: Sequence[str], link: str) -> None:
         """Note the place of an own marker in what is collected."""
@@ -278,21 +327,34 @@ class ServerSessions:
             if coming is not None:
                 coming.places[link] = coming.collector.sender.queue.appended_total
 
-    def may_adopt(self, client_id: str, value: bytes, question: TakeQuestion) -> bool:
-        """Return whether `adopt` would succeed now."""
-        exported = _decoded(client_id, value)
-        client = None if question.anyone else _Client(question.user, question.superuser)
-        return exported is not None and self._moves.why_refused(exported, claimant=client) is None
+    async def read(self, client_id: str, value: bytes) -> None:
+        """Read the value of a session that comes, for `may_adopt` and `adopt`."""
+        coming = self._coming[client_id]
+        coming.waiting = WaitingMessages(partial(message_of, now_ns=self._server.context.clock.now_ns()))
+        steps = _read(client_id, value, coming.waiting)
+        if len(value) > _SHORT_BYTES:
+            coming.read = await self._slices.run(steps)
+        else:
+            coming.read = _done(steps)
 
-    def adopt(self, client_id: str, value: bytes, *, exact: bool) -> bool:
+    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
+        """Return whether `adopt` would succeed now."""
+        coming = self._coming.get(client_id)
+        if coming is None or coming.read is None:
+            return False
+        client = None if question.anyone else _Client(question.user, question.superuser)
+        return self._moves.why_refused(coming.read, claimant=client, waiting=coming.waiting) is None
+
+    def adopt(self, client_id: str, *, exact: bool) -> bool:
         """Make the session of a value, with what was collected behind the markers; without any, with all of it."""
-        exported, coming = _decoded(client_id, value), self._coming.get(client_id)
+        coming = self._coming.get(client_id)
+        exported = None if coming is None else coming.read
         if exported is None or coming is None:
             return False
         before = self._before(coming.places) if exact else lambda position, topic: False
         behind = [message for message, _ in queued(coming.collector, lambda *place: not before(*place))]
         try:
-            self._moves.import_session(exported, behind=behind, retained_anew=not exact)
+            self._moves.import_session(exported, behind=behind, waiting=coming.waiting, retained_anew=not exact)
         except SessionMoveRefused:
             return False
         return True
@@ -514,9 +576,23 @@ def owner_of(identity: Identity | None, *, since: int) -> Owner:
     return Owner(identity.user, identity.superuser, anyone=False, since=since)
 
 
-def _decoded(client_id: str, value: bytes) -> ExportedSession | None:
+def _read(client_id: str, value: bytes, waiting: WaitingMessages) -> Generator[None, None, ExportedSession | None]:
+    """Read a value, and its queued messages; return None for no value of that session."""
     try:
-        exported = decode_session(value, bytes_max=ANSWER_BYTES_MAX)
+        exported = yield from decode_in_steps(value, take=waiting.add)
     except SessionFormInvalid:
         return None
-    return exported if exported.client_id == client_id else None
+    if exported.client_id != client_id:
+        return None
+    yield from waiting.make_batches(exported.wire)
+    return exported
+
+
+def _done(steps: Generator[None, None, ExportedSession | None]) -> ExportedSession | None:
+    """Do all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            read: ExportedSession | None = ended.value
+            return read

@@ -14,12 +14,21 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from xxhash import xxh3_64_intdigest
 
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import PROMISE_S, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls, MemberCalls
-from fanout.pool.sessions.move_messages import Fetched, Holding, SessionQuestion, Subscription, TakeQuestion
+from fanout.pool.sessions.move_messages import (
+    ANSWER_BYTES_MAX,
+    Fetched,
+    Holding,
+    PieceQuestion,
+    SessionQuestion,
+    Subscription,
+    TakeQuestion,
+)
 from fanout.pool.sessions.ownership import (
     Answer,
     Choice,
@@ -45,6 +54,10 @@ _EXACT_S: Final = 3.0
 """Time in which a marker has to come; without one, a session is moved inexactly."""
 _UNDECIDED_S: Final = 5.0
 """Time in which the primary answers the messages of a client; the session stays where it is after that."""
+_PULL_S: Final = 60.0
+"""Time in which all pieces of a long session come."""
+_PULL_IDLE_S: Final = 5.0
+"""Time without a piece after which no further one is asked for; the holder keeps the value for longer."""
 _PAUSE_S: Final = 0.05
 _MOVES_MAX: Final = 3_000
 """Sessions that are on their way here at a time: about as many as come in a second. Further clients come again.
@@ -121,6 +134,11 @@ class Arrivals:
         self._patience: dict[asyncio.Task[Choice], float] = {}
         """Task with a client to the time until which it waits for silent members."""
         self._have_waited: set[asyncio.Task[Choice]] = set()
+        self._brought: dict[str, tuple[str, bool, bool]] = {}
+        """Client whose session is fetched now, with its user, whether that is a superuser, and whether it is anybody.
+
+        Whoever comes again waits for the same: to fetch a long one anew each time would never end.
+        """
         self._waiting: dict[asyncio.Task[Choice], tuple[frozenset[str], asyncio.Future[None]]] = {}
         """Task that waits now to the members for which it does, and what wakes it; the longest waiting one first."""
 
@@ -145,6 +163,12 @@ class Arrivals:
             patience_s: Time for which the client waits, for silent members that may have the session.
         """
         ledger, moves = self._ledger, self._ledger.moves
+        brought = self._brought.get(client_id)
+        if brought is not None and not clean and brought == (user, superuser, anyone):
+            move = moves[client_id]  # its client has come again before all of it was here
+            if patience_s:
+                self._patience[move] = self._clock.monotonic() + patience_s
+            return move
         epoch = ledger.next_epoch()
         own = ask(ledger.get(client_id), epoch) if self._room > 0 else None
         if own is None:
@@ -295,11 +319,17 @@ class Arrivals:
         """Fetch a session from its holder; return whether it is here."""
         ledger, client_id, epoch = self._ledger, question.client_id, question.epoch
         calls = self._calls.to(found.holder)
-        self._host.collect(client_id, subscriptions)
+        self._brought[client_id] = question.user, question.superuser, question.anyone
         try:
+            await self._host.collect(client_id, subscriptions)
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
             exact = fetched.status == "exact" and await self._passed.wait(markers, timeout_s=_EXACT_S)
-            came = bool(fetched.value) and self._host.may_adopt(client_id, fetched.value, question)
+            value = fetched.value
+            if not value and fetched.status in ("exact", "inexact"):
+                value = await self._pull(calls, client_id, epoch)
+            if value:
+                await self._host.read(client_id, value)
+            came = bool(value) and self._host.may_adopt(client_id, question)
             if ledger.copies is not None and ledger.copies.has_agreed(client_id, found.holder):
                 came = False  # an heir may have it: the client comes again, and it is fetched from there
             own, arrives = arrive(ledger.get(client_id), epoch, found=came, since=found.epoch)
@@ -311,7 +341,7 @@ class Arrivals:
             if not here or own is None:  # its holder has taken it back, or its client began anew elsewhere
                 ledger.forget(client_id, own)
                 return False
-            if not self._host.adopt(client_id, fetched.value, exact=exact):
+            if not self._host.adopt(client_id, exact=exact):
                 ledger.forget(client_id, None)
                 ledger.figures.lost_total += 1
                 return False
@@ -325,7 +355,34 @@ class Arrivals:
         except AskFailed:
             return False
         finally:
+            if ledger.moves.get(client_id) in (None, asyncio.current_task()):
+                self._brought.pop(client_id, None)
             self._host.stop_collecting(client_id)
+
+    async def _pull(self, calls: MemberCalls, client_id: str, epoch: Epoch) -> bytes:
+        """Fetch the value of a long session in pieces; return nothing if that does not succeed."""
+        data = bytearray()
+        digest: int | None = None
+        begun_s = progress_s = self._clock.monotonic()
+        while (now_s := self._clock.monotonic()) < min(begun_s + _PULL_S, progress_s + _PULL_IDLE_S):
+            try:
+                piece = await calls.piece.ask(PieceQuestion(client_id, epoch, len(data)))
+            except AskFailed:  # it is busy, or away for a moment; the value stays as it is
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            is_another = piece.total and digest not in (None, piece.digest)
+            if not piece.is_there or is_another or piece.total > ANSWER_BYTES_MAX:
+                break
+            if not piece.total or not piece.data:
+                progress_s = progress_s if piece.total else now_s  # it is being made
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            digest = piece.digest
+            data += piece.data
+            progress_s = now_s
+            if len(data) >= piece.total:
+                return bytes(data) if xxh3_64_intdigest(data) == digest else b""
+        return b""
 
     async def _fetch(self, calls: MemberCalls, question: SessionQuestion) -> tuple[Fetched, Mapping[str, str]]:
         """Fetch a session, again as long as a message of its client has no verdict, or a marker may be late only."""

@@ -18,6 +18,8 @@ from fanout.pool.sessions.move_messages import (
     ClaimQuestion,
     Fetched,
     Holding,
+    Piece,
+    PieceQuestion,
     SessionQuestion,
     TakeQuestion,
 )
@@ -254,9 +256,18 @@ class SessionLedger:
         if not given or own is None:
             return Fetched("gone")
         fetched = self._host.export(client_id, markers)
-        if fetched.value:
+        if fetched.status in ("exact", "inexact"):
             self._known[client_id] = own
         return fetched
+
+    def piece(self, question: PieceQuestion, *, bytes_max: int) -> Piece:
+        """Return a piece of the value of a fetched session, which is kept for as long as pieces are asked for."""
+        client_id, epoch, offset = question
+        own, promise = self.get(client_id), self._promises.get(client_id)
+        if promise is None or own is None or own.stage is not Stage.FROZEN or own.promised != epoch:
+            return Piece(is_there=False)
+        promise.until_s = self._clock.monotonic() + PROMISE_S
+        return self._host.piece(client_id, offset, bytes_max=bytes_max)
 
     def commit(self, question: SessionQuestion) -> bool:
         """Give a session that was fetched away for good; return whether it is the other member's now."""

@@ -16,19 +16,24 @@ from fanout.pool.sessions.move_messages import (
     COMMIT_PATH,
     FETCH_PATH,
     OFFER_PATH,
+    PIECE_PATH,
     TAKE_PATH,
     ClaimAnswer,
     ClaimQuestion,
     Fetched,
     Holding,
+    Piece,
+    PieceQuestion,
     SessionQuestion,
     TakeQuestion,
     decode_claim_answers,
     decode_commit_answers,
     decode_fetch_answers,
+    decode_piece_answers,
     decode_take_answers,
     encode_claim_request,
     encode_fetch_request,
+    encode_piece_request,
     encode_request,
     encode_take_request,
 )
@@ -36,7 +41,7 @@ from fanout.pool.sessions.ports import Others
 
 __all__ = ["AllMemberCalls", "MemberCalls"]
 
-_KINDS: Final = ("take", "fetch", "commit", "claim", "offer")
+_KINDS: Final = ("take", "fetch", "piece", "commit", "claim", "offer")
 """Kinds of questions, in the order of `MemberCalls.all`."""
 
 _TAKE_S: Final = 0.3
@@ -71,13 +76,14 @@ class MemberCalls:
 
         self.take: CallBatches[TakeQuestion, Holding] = batches(sends.take)
         self.fetch: CallBatches[SessionQuestion, tuple[Fetched, Mapping[str, str]]] = batches(sends.fetch)
+        self.piece: CallBatches[PieceQuestion, Piece] = batches(sends.piece)
         self.commit: CallBatches[SessionQuestion, bool] = batches(sends.commit)
         self.claim: CallBatches[ClaimQuestion, ClaimAnswer | None] = batches(sends.claim)
         self.offer: CallBatches[TakeQuestion, bool] = batches(sends.offer)
 
     def all(self) -> tuple[CallBatches[Any, Any], ...]:
         """Return the batches of every kind."""
-        return self.take, self.fetch, self.commit, self.claim, self.offer
+        return self.take, self.fetch, self.piece, self.commit, self.claim, self.offer
 
 
 class AllMemberCalls:
@@ -129,6 +135,11 @@ class _Sends:
         answer = await self._call(FETCH_PATH, encode_fetch_request(questions, markers), timeout_s=_FETCH_S)
         return [(fetched, markers) for fetched in _read(decode_fetch_answers, answer)]
 
+    async def piece(self, questions: Sequence[PieceQuestion]) -> list[Piece]:
+        return _read(
+            decode_piece_answers, await self._call(PIECE_PATH, encode_piece_request(questions), timeout_s=_CALL_S)
+        )
+
     async def commit(self, questions: Sequence[SessionQuestion]) -> list[bool]:
         return _read(decode_commit_answers, await self._call(COMMIT_PATH, encode_request(questions), timeout_s=_CALL_S))
 
@@ -145,10 +156,12 @@ class _Sends:
         return await self._others.call(self._member, path, body, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX)
 
 
-def _bytes_of(question: TakeQuestion | SessionQuestion | ClaimQuestion) -> int:
+def _bytes_of(question: TakeQuestion | SessionQuestion | PieceQuestion | ClaimQuestion) -> int:
     user = ""
-    if not isinstance(question, SessionQuestion):
-        user = question.user if isinstance(question, TakeQuestion) else question.owner.user
+    if isinstance(question, TakeQuestion):
+        user = question.user
+    elif isinstance(question, ClaimQuestion):
+        user = question.owner.user
     return 120 + 6 * (len(question.client_id) + len(user))
 
 

@@ -7,6 +7,7 @@ FETCH, which are bytes behind their length. Nothing of a peer's bytes is believe
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,12 +22,16 @@ __all__ = [
     "COMMIT_PATH",
     "FETCH_PATH",
     "OFFER_PATH",
+    "PIECES_BYTES_MAX",
+    "PIECE_PATH",
     "REQUEST_BYTES_MAX",
     "TAKE_PATH",
     "ClaimAnswer",
     "ClaimQuestion",
     "Fetched",
     "Holding",
+    "Piece",
+    "PieceQuestion",
     "SessionQuestion",
     "Subscription",
     "TakeQuestion",
@@ -35,6 +40,8 @@ __all__ = [
     "decode_commit_answers",
     "decode_fetch_answers",
     "decode_fetch_request",
+    "decode_piece_answers",
+    "decode_piece_request",
     "decode_request",
     "decode_take_answers",
     "decode_take_request",
@@ -43,6 +50,8 @@ __all__ = [
     "encode_commit_answers",
     "encode_fetch_answers",
     "encode_fetch_request",
+    "encode_piece_answers",
+    "encode_piece_request",
     "encode_request",
     "encode_take_answers",
     "encode_take_request",
@@ -53,10 +62,15 @@ FETCH_PATH: Final = "/pool/fetch"
 COMMIT_PATH: Final = "/pool/commit"
 CLAIM_PATH: Final = "/pool/claim"
 OFFER_PATH: Final = "/pool/offer"
+PIECE_PATH: Final = "/pool/piece"
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Longest request: a chunk of questions has at most half of it."""
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""Longest answer that is read: a session has `queue_bytes_max`, and what is in flight."""
+"""Longest answer that is read, and longest session: it has `queue_bytes_max`, and what is in flight."""
+PIECES_BYTES_MAX: Final = 1 << 20
+"""Bytes of sessions in one answer to PIECE."""
+_PIECE: Final = struct.Struct("!BQQI")
+"""Whether there is a value, its bytes, their digest, the length of the piece."""
 _COUNTER_MAX: Final = 1 << 62
 _STATUS: Final = ("gone", "later", "exact", "inexact")
 
@@ -136,7 +150,31 @@ class Fetched:
     """`gone`: it is not promised any more; `later`: a message of its client has no verdict yet; `exact`: the value
     ends at the marker; `inexact`: no marker came."""
     value: bytes = b""
-    """The value; empty with `gone` and `later`."""
+    """The value; empty with `gone` and `later`, and for a long one, which comes in pieces."""
+
+
+class PieceQuestion(NamedTuple):
+    """PIECE of one session that was fetched, and whose value is long."""
+
+    client_id: str
+    """Client Identifier."""
+    epoch: Epoch
+    """Epoch of the request."""
+    offset: int
+    """How many bytes have come."""
+
+
+class Piece(NamedTuple):
+    """Answer to PIECE."""
+
+    is_there: bool
+    """False when the session is not kept for the member that asks any more."""
+    total: int = 0
+    """Bytes of the whole value; 0 while it is being made."""
+    digest: int = 0
+    """Digest of the whole value."""
+    data: bytes = b""
+    """The piece; empty when there was no room for one in the answer."""
 
 
 # Requests.
@@ -220,6 +258,24 @@ def decode_fetch_request(document: bytes) -> tuple[list[SessionQuestion], dict[s
     return [_question(one) for one in _list(questions)], dict(markers)
 
 
+def encode_piece_request(questions: Sequence[PieceQuestion]) -> bytes:
+    """Return PIECE."""
+    return json.dumps([[client_id, *epoch, offset] for client_id, epoch, offset in questions]).encode()
+
+
+def decode_piece_request(document: bytes) -> list[PieceQuestion]:
+    """Return the questions of PIECE.
+
+    Raises:
+        ValueError: It is none.
+    """
+    questions = []
+    for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
+        client_id, counter, node, offset = _row(one, 4)
+        questions.append(PieceQuestion(_text(client_id), _epoch(counter, node), _counter(offset)))
+    return questions
+
+
 # Answers.
 
 
@@ -269,6 +325,33 @@ def decode_fetch_answers(document: bytes) -> list[Fetched]:
             raise ValueError("no legal values of sessions")
         answers.append(Fetched(_STATUS[document[at]], value))
         at += 5 + size
+    return answers
+
+
+def encode_piece_answers(answers: Sequence[Piece]) -> bytes:
+    """Return the answers to PIECE."""
+    parts = []
+    for one in answers:
+        parts += [_PIECE.pack(one.is_there, one.total, one.digest, len(one.data)), one.data]
+    return b"".join(parts)
+
+
+def decode_piece_answers(document: bytes) -> list[Piece]:
+    """Return the answers to PIECE.
+
+    Raises:
+        ValueError: It has none.
+    """
+    answers, at = [], 0
+    while at < len(document):
+        if at + _PIECE.size > len(document):
+            raise ValueError("no legal pieces of sessions")
+        is_there, total, digest, size = _PIECE.unpack_from(document, at)
+        at += _PIECE.size
+        if is_there > 1 or at + size > len(document):
+            raise ValueError("no legal pieces of sessions")
+        answers.append(Piece(bool(is_there), total, digest, document[at : at + size]))
+        at += size
     return answers
 
 

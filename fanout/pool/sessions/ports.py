@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fanout.pool.sessions.epochs import Epoch
-from fanout.pool.sessions.move_messages import ClaimAnswer, ClaimQuestion, Fetched, Subscription, TakeQuestion
+from fanout.pool.sessions.move_messages import ClaimAnswer, ClaimQuestion, Fetched, Piece, Subscription, TakeQuestion
 from fanout.pool.sessions.ownership import Answer, Owner, Reply
 
 __all__ = ["Copies", "CopyFigures", "Markers", "OtherMemberState", "Others", "SessionHost"]
@@ -48,7 +48,13 @@ class SessionHost(Protocol):
         """Note the place in the queues of promised sessions that a marker has in the stream of a link."""
 
     def export(self, client_id: str, markers: Mapping[str, str]) -> Fetched:
-        """Return the value of a promised session, with the messages before the markers, which are by link."""
+        """Return the value of a promised session, with the messages before the markers, which are by link.
+
+        That of a session with a long queue is empty, and is made from now on: `piece` gives it.
+        """
+
+    def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
+        """Return a piece of the value of an exported session from an offset on."""
 
     def take_back(self, client_id: str) -> None:
         """Let a session that was promised or exported go on here."""
@@ -94,16 +100,19 @@ class SessionHost(Protocol):
 
     # Sessions that come.
 
-    def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
         """Collect the messages for a session that comes."""
 
     def note_collected(self, client_ids: Sequence[str], link: str) -> None:
         """Note the place of an own marker in what is collected."""
 
-    def may_adopt(self, client_id: str, value: bytes, question: TakeQuestion) -> bool:
+    async def read(self, client_id: str, value: bytes) -> None:
+        """Read the value of a session that comes, for `may_adopt` and `adopt`."""
+
+    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
         """Return whether `adopt` would succeed now."""
 
-    def adopt(self, client_id: str, value: bytes, *, exact: bool) -> bool:
+    def adopt(self, client_id: str, *, exact: bool) -> bool:
         """Make the session of a value, with what was collected behind the markers; without any, with all of it."""
 
     def stop_collecting(self, client_id: str) -> None:

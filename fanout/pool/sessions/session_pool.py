@@ -7,8 +7,9 @@ here in `arrivals`, and those of a member that leaves in `hand_over`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -20,20 +21,25 @@ from fanout.pool.sessions.hand_over import HandOver
 from fanout.pool.sessions.ledger import SessionFigures, SessionLedger
 from fanout.pool.sessions.member_calls import AllMemberCalls
 from fanout.pool.sessions.move_messages import (
+    PIECES_BYTES_MAX,
     ClaimAnswer,
     ClaimQuestion,
     Fetched,
+    Holding,
+    Piece,
     decode_claim_request,
     decode_fetch_request,
+    decode_piece_request,
     decode_request,
     decode_take_request,
     encode_claim_answers,
     encode_commit_answers,
     encode_fetch_answers,
+    encode_piece_answers,
     encode_take_answers,
 )
 from fanout.pool.sessions.own_markers import MARKER_S, OwnMarkers
-from fanout.pool.sessions.ownership import Choice
+from fanout.pool.sessions.ownership import Answer, Choice, Reply
 from fanout.pool.sessions.passed_markers import PassedMarkers
 from fanout.pool.sessions.ports import Copies, CopyFigures, Markers, Others, SessionHost
 from fanout.pool.sessions.returned import ReturnedSessions
@@ -46,8 +52,15 @@ ANSWER_S: Final = 0.3
 _VERDICT_S: Final = 0.5
 """Time in which a client is served after `dead_after_s`, in which a silent member answers or is dead."""
 _SWEEP_S: Final = 1.0
-_VALUES_BYTES_MAX: Final = 32 << 20
+_VALUES_BYTES_MAX: Final = 2 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
+_SUBSCRIPTIONS_MAX: Final = 5_000
+"""Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
+_TURN_S: Final = 0.008
+"""Time that the sessions of one request take in one turn of the event loop."""
+
+
+_Question = TypeVar("_Question")
 
 
 class SessionPool:
@@ -262,7 +275,15 @@ class SessionPool:
 
     async def answer_take(self, asker: str, body: bytes) -> bytes:
         """Answer TAKE: promise the sessions that are here."""
-        return encode_take_answers([self.ledger.promise(one, asker) for one in decode_take_request(body)])
+        answers: list[Holding] = []
+        subscriptions = 0
+        async for question in _in_turns(decode_take_request(body)):
+            holding = Holding(Answer(Reply.BUSY), ())
+            if subscriptions < _SUBSCRIPTIONS_MAX or not self.ledger.is_here(question.client_id):
+                holding = self.ledger.promise(question, asker)
+            subscriptions += len(holding.subscriptions)
+            answers.append(holding)
+        return encode_take_answers(answers)
 
     async def answer_fetch(self, asker: str, body: bytes) -> bytes:
         """Answer FETCH: wait for the markers, and give the values of promised sessions."""
@@ -270,7 +291,7 @@ class SessionPool:
         passed = await self._passed.wait(markers, timeout_s=MARKER_S)
         answers: list[Fetched] = []
         size = 0
-        for question in questions:
+        async for question in _in_turns(questions):
             fetched = Fetched("later")
             if size < _VALUES_BYTES_MAX:
                 fetched = self.ledger.freeze(question, markers if passed else {})
@@ -278,9 +299,18 @@ class SessionPool:
             answers.append(fetched)
         return encode_fetch_answers(answers)
 
+    async def answer_piece(self, asker: str, body: bytes) -> bytes:
+        """Answer PIECE: give pieces of the values of long sessions that were fetched."""
+        answers: list[Piece] = []
+        left = PIECES_BYTES_MAX
+        for question in decode_piece_request(body):
+            answers.append(self.ledger.piece(question, bytes_max=left))
+            left -= len(answers[-1].data)
+        return encode_piece_answers(answers)
+
     async def answer_commit(self, asker: str, body: bytes) -> bytes:
         """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
-        committed = [self.ledger.commit(question) for question in decode_request(body)]
+        committed = [self.ledger.commit(question) async for question in _in_turns(decode_request(body))]
         await self._host.on_disk()  # or a restart here would bring back what the other member has
         return encode_commit_answers(committed)
 
@@ -360,3 +390,13 @@ class SessionPool:
         if not found.done():
             self.figures.later_total += 1
             found.set_result(Choice.LATER)
+
+
+async def _in_turns(questions: Sequence[_Question]) -> AsyncIterator[_Question]:
+    """Yield questions, some of them in each turn of the event loop."""
+    until_s = time.perf_counter() + _TURN_S
+    for question in questions:
+        if time.perf_counter() >= until_s:
+            await asyncio.sleep(0)
+            until_s = time.perf_counter() + _TURN_S
+        yield question

@@ -439,6 +439,12 @@ class SessionLifecycles:
             return reason_code, NO_PROPERTIES
         return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
 
+    def free_queue(self, session: Session) -> None:
+        """Free the queue of a session that has ended, some batches in each turn of the event loop."""
+        queue = session.sender.queue
+        if queue.free(_FREED_MAX):
+            asyncio.get_running_loop().call_soon(self.free_queue, session)
+
     # Its own.
 
     def _free(self, cleared: list[dict[bytes, Message]]) -> None:
@@ -503,6 +509,7 @@ class SessionLifecycles:
     def _end_session(self, session: Session) -> None:
         self.cancel_deadlines(session)
         self.redeliver(self._registry.end(session))
+        self.free_queue(session)
         self._publish_will(session)
         self.keepers.note(session.client_id)
 

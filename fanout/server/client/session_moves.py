@@ -29,6 +29,8 @@ from fanout.server.session.session import Session
 from fanout.server.session.session_export import (
     ExportedMessages,
     MessageMaker,
+    SessionExport,
+    WaitingMessages,
     batches_of,
     export_state,
     queued,
@@ -144,8 +146,8 @@ class SessionMoves:
         session = self._registry.get(client_id)
         return session is not None and session.receiver.undecided > 0
 
-    def export(self, client_id: str, *, keep: Callable[[int, bytes], bool] | None = None) -> ExportedSession:
-        """Return the value of a session, which stays here until `release` or `take_back`; its Will Message waits.
+    def export(self, client_id: str, *, keep: Callable[[int, bytes], bool] | None = None) -> SessionExport:
+        """Begin to export a session, which stays here until `release` or `take_back`; its Will Message waits.
 
         Args:
             client_id: Client Identifier.
@@ -160,11 +162,10 @@ class SessionMoves:
         if (reason := self._why_it_stays(session)) is not None:
             raise refused(client_id, reason)
         messages = ExportedMessages(now_ns=self._clock.now_ns())
-        exported, expired = self.value_of(session, messages, waiting=[message for message, _ in queued(session, keep)])
-        self._counters.dropped[DropReason.EXPIRED] += expired
+        value, _ = self.value_of(session, messages, waiting=())
         self._lifecycles.cancel_deadlines(session)
-        self._logger.debug("session_exported", client_id=client_id, queued=len(exported.queue))
-        return exported
+        self._logger.debug("session_exported", client_id=client_id, queued=session.sender.queue.messages)
+        return SessionExport(session, value, messages=messages, keep=keep)
 
     def export_all(self) -> Iterator[ExportedSession]:
         """Yield the value of each session that outlives a restart, when the server has stopped and nothing changes.
@@ -216,27 +217,38 @@ class SessionMoves:
         if session is not None and session not in self._lifecycles.connection_of:
             self._set_deadlines(session, exported)
 
-    def release(self, client_id: str, *, keep: Callable[[int, bytes], bool] | None = None) -> None:
+    def release(self, client_id: str, *, keep: Callable[[int, bytes], bool] | None = None, expired: int = 0) -> None:
         """Remove a session that another node has now.
 
         Args:
             client_id: Client Identifier.
             keep: As in `export`: other members of share groups get what the value had not.
+            expired: Messages that the value had not because they have expired.
         """
         session = self._registry.get(client_id)
         if session is None:
             return
         self._lifecycles.cancel_deadlines(session)
         self._lifecycles.keepers.note_moved(client_id)
-        kept = {position for _, position in queued(session, keep)}
-        left = [message for message, position in queued(session) if position not in kept]
+        self._counters.dropped[DropReason.EXPIRED] += expired
+        left: list[Message] = []
+        if session.shared:
+            kept = {position for _, position in queued(session, keep)}
+            left = [message for message, position in queued(session) if position not in kept]
         self._lifecycles.redeliver(self._registry.end(session, undelivered=left))
+        self._lifecycles.free_queue(session)
 
     def end(self, client_id: str) -> None:
         """End a session that began anew elsewhere, as a take-over with Clean Start does (0x8E)."""
         self._lifecycles.end_taken_over(client_id)
 
-    def why_refused(self, exported: ExportedSession, *, claimant: SessionUser | None = None) -> MoveRefusal | None:
+    def why_refused(
+        self,
+        exported: ExportedSession,
+        *,
+        claimant: SessionUser | None = None,
+        waiting: WaitingMessages | None = None,
+    ) -> MoveRefusal | None:
         """Return why `import_session` would refuse a session now; None when it would not."""
         if self._lifecycles.stopping:
             return MoveRefusal.STOPPING
@@ -248,7 +260,7 @@ class SessionMoves:
             self._gate is not None and self._access(exported) is None
         ):
             return MoveRefusal.NOT_ADMITTED
-        if not self._expiry_s(exported) or not self._registry.has_room_for(exported):
+        if not self._expiry_s(exported) or not self._registry.has_room_for(exported, waiting=waiting):
             return MoveRefusal.LIMITS
         return None
 
@@ -258,6 +270,7 @@ class SessionMoves:
         *,
         claimant: SessionUser | None = None,
         behind: Sequence[Message] = (),
+        waiting: WaitingMessages | None = None,
         retained_anew: bool = False,
         messages: MessageMaker | None = None,
     ) -> None:
@@ -269,16 +282,17 @@ class SessionMoves:
             exported: The session.
             claimant: Client that waits for it; None when none does.
             behind: Messages that were collected for it here, to be queued behind its own.
+            waiting: Its queued messages; None to make them.
             retained_anew: Whether its client gets the retained messages of all its subscriptions again.
             messages: Makes its messages; None when they are those of no other session, and were exported now.
 
         Raises:
             SessionMoveRefused: It must not come here; nothing has changed.
         """
-        if (reason := self.why_refused(exported, claimant=claimant)) is not None:
+        if (reason := self.why_refused(exported, claimant=claimant, waiting=waiting)) is not None:
             raise refused(exported.client_id, reason)
         messages = messages or MessageMaker(now_ns=self._clock.now_ns())
-        session = self._registry.restore(exported, messages=messages, retained_anew=retained_anew)
+        session = self._registry.restore(exported, messages=messages, waiting=waiting, retained_anew=retained_anew)
         session.access = self._access(exported)
         session.will = exported.will
         session.expiry_s = math.ceil(self._expiry_s(exported))
@@ -302,6 +316,10 @@ class SessionMoves:
     def collect(self, subscriptions: Sequence[ExportedSubscription]) -> Session:
         """Collect the messages for a session that comes; see `SessionRegistry.collect`."""
         return self._registry.collect(subscriptions)
+
+    def collect_more(self, session: Session, subscriptions: Sequence[ExportedSubscription]) -> None:
+        """Collect for further subscriptions; see `SessionRegistry.collect_more`."""
+        self._registry.collect_more(session, subscriptions)
 
     def stop_collecting(self, session: Session) -> None:
         """Collect nothing more; see `SessionRegistry.stop_collecting`."""

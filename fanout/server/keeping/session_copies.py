@@ -8,14 +8,23 @@ look sends few bytes for many of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, Protocol
 
 from fanout.mqtt.delivery import SendState
 from fanout.replica.recent import Found, Place, RecentUpdates, message_digest
 from fanout.replica.update import Update
 from fanout.server.base.context import ServerContext
-from fanout.server.keeping.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places, has_qos_2
+from fanout.server.keeping.session_copy import (
+    COPIED_MESSAGES_MAX,
+    CopiedMessage,
+    SessionCopy,
+    encode_copy,
+    encode_places,
+    has_qos_2,
+)
 from fanout.server.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
@@ -31,6 +40,8 @@ LOOK_S: Final = 0.1
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
 _TURN_S: Final = 0.02
 """Time after which a look leaves the other sessions to the next one: of some it has to go through all that waits."""
+_LOOKED_FOR: Final = 5_000
+"""Messages of one queue whose places are looked for in one turn: some ten milliseconds."""
 _REFRESH: Final = 4
 """A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
 
@@ -49,6 +60,20 @@ class CopyCarrier(Protocol):
 
     def put_places(self, places: bytes, client_ids: Sequence[str]) -> None:
         """Carry that these sessions, otherwise as they were copied, go on at other places now."""
+
+
+class _Parts:
+    """Both parts of a group, of which one is copied in later turns of the event loop."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._left = 2
+
+    def end_one(self) -> None:
+        """Note that one is kept."""
+        self._left -= 1
+        if not self._left:
+            self._done()
 
 
 class _Entry:
@@ -185,7 +210,9 @@ class SessionCopies:
         self._messages = messages = self._messages.later(self._clock.now_ns())
         places = _Places(self._recent)
         copies: dict[str, bytes | None] = {}
-        for client_id in client_ids:
+        began_s, left = self._clock.monotonic(), list(client_ids)
+        while left and (not copies or self._clock.monotonic() - began_s < _TURN_S):
+            client_id = left.pop(0)
             session, entry = self._registry.get(client_id), self._entries.get(client_id)
             if entry is None:  # it has moved
                 continue
@@ -197,6 +224,13 @@ class SessionCopies:
                     entry.seen, entry.needs_from, entry.is_plain = _seen(session), None, False
                 continue
             copy = self._copy_of(session, entry, places, messages)
+            if copy is None:  # too much would go along whole, or not all is known yet: it goes on without
+                is_known = entry.strays_until == session.sender.queue.appended_total
+                if not is_known and len(entry.strays) <= COPIED_MESSAGES_MAX:
+                    self.marks.mark(client_id)
+                copies[client_id] = None
+                entry.seen, entry.needs_from, entry.is_plain = _seen(session), None, False
+                continue
             if len(copy.places) < len(places.links):
                 self._unplaced[client_id] = None
             value = copy.session
@@ -207,12 +241,19 @@ class SessionCopies:
             in_flight = [(one.link, one.place) for one in copy.in_flight[:1]]  # the first was dispatched first
             entry.needs_from = places.needs_from([*copy.places.items(), *in_flight])
             copies[client_id] = encode_copy(copy)
+        if left:  # what they are in the next turn is as good
+            parts = _Parts(done)
+            asyncio.get_running_loop().call_soon(self._copy, left, parts.end_one)
+            done = parts.end_one
         if copies:
             self._carrier.put(copies, done=done)
         else:
             done()
 
-    def _copy_of(self, session: Session, entry: _Entry, places: _Places, messages: ExportedMessages) -> SessionCopy:
+    def _copy_of(
+        self, session: Session, entry: _Entry, places: _Places, messages: ExportedMessages
+    ) -> SessionCopy | None:
+        """Return the copy of a session; None if too many of its messages have no place, or were not looked for yet."""
         in_flight = list(session.sender.inflight.in_flight())
         is_exact = _is_exact(session, in_flight)
         copied: list[CopiedMessage] = []
@@ -239,8 +280,12 @@ class SessionCopies:
                 )
         waiting = [] if is_exact else [message for _, message, _ in in_flight]
         own = min(len(waiting), len(session.sender.inflight.outbound))
+        if not _look_for_strays(session, entry, places):
+            return None
         named: dict[str, Place] = {}
-        for index, message in enumerate((*waiting, *_queued(session, entry, places))):
+        for index, message in enumerate(chain(waiting, _queued(session, entry, places))):
+            if len(inline) > COPIED_MESSAGES_MAX:
+                return None
             found = places.of(message[0])
             if index < own and message[2]:  # retained ones are sent out of turn: what came behind them is not for it
                 inline.append(message)
@@ -300,6 +345,8 @@ class SessionCopies:
     def _place_of(self, session: Session, entry: _Entry, places: _Places) -> tuple[tuple[str, Place], ...] | None:
         """Return where a session goes on; None when that is not all that there is to say of it."""
         follower, own = session.follower, session.sender.inflight.outbound
+        if not _look_for_strays(session, entry, places):
+            return None
         if entry.is_exact:
             is_settled = not (len(own) or follower.in_flight or session.sender.queue.messages)
             return places.ends(exactly=True) if is_settled else None
@@ -338,15 +385,10 @@ class _Places:
         """Return the place in each stream in front of an update; of None behind everything."""
         return dict(self._all(first, exactly=exactly))
 
-    def strays(self, messages: Iterable[tuple[int, Message]]) -> Iterator[tuple[int, Message]]:
-        """Yield the messages of a queue at QoS 1 and 2, each with its position, that have no place."""
-        for at, message in messages:
-            if message[1]:
-                found = self.of(message[0])
-                if found is None:
-                    yield at, message
-                elif found.number > self._recent.stray_number:
-                    return  # what was dispatched later has a place
+    @property
+    def stray_number(self) -> int:
+        """Number of the newest batch when an update without a place was dispatched last."""
+        return self._recent.stray_number
 
     def of_step(self, step: _Step) -> tuple[tuple[str, Place], ...] | None:
         """Return where sessions at QoS 1 go on that have acknowledged a log up to a position."""
@@ -407,18 +449,36 @@ def _is_exact(session: Session, in_flight: Iterable[tuple[int, Message, SendStat
     )
 
 
+def _look_for_strays(session: Session, entry: _Entry, places: _Places) -> bool:
+    """Look for messages in the queue of a session that have no place; return False if that does not come to its end.
+
+    It goes through some thousand messages at most, and goes on with the next ones when it is called again.
+    """
+    queue = session.sender.queue
+    position = queue.appended_total - queue.messages
+    entry.strays = [(at, one) for at, one in entry.strays if at >= position]
+    entry.strays_until = max(entry.strays_until, position)
+    new = queue.part(entry.strays_until, _LOOKED_FOR)
+    for at, message in enumerate(new, entry.strays_until):
+        if message[1]:
+            found = places.of(message[0])
+            if found is None:
+                entry.strays.append((at, message))
+            elif found.number > places.stray_number:  # what was dispatched later has a place
+                entry.strays_until = queue.appended_total
+                return True
+    entry.strays_until += len(new)
+    return entry.strays_until == queue.appended_total and len(entry.strays) <= COPIED_MESSAGES_MAX
+
+
 def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
-    """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order.
+    """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order; strays were looked for.
 
     These are the ones up to the first that has a place, and those behind it that have none: the others follow from
     that place. Each message is looked for once at most, so that a long queue costs no more than a short one.
     """
     queue = session.sender.queue
-    new = queue.newest(queue.appended_total - entry.strays_until)
     position = queue.appended_total - queue.messages
-    entry.strays = [(at, one) for at, one in entry.strays if at >= position]
-    entry.strays += places.strays(enumerate(new, queue.appended_total - len(new)))
-    entry.strays_until = queue.appended_total
     for message in queue.waiting():
         position += 1
         if message[1]:

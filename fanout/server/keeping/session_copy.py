@@ -22,10 +22,11 @@ from fanout.replica.recent import Place, RecentUpdates
 from fanout.server.messages.encoding import Message
 from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
 from fanout.server.session.session_export import ExportedMessages
-from fanout.server.session.session_format import decode_session, encode_session
+from fanout.server.session.session_format import EncodedQueue, decode_session, encode_session
 from fanout.server.session.session_format import read_owner as read_session_owner
 
 __all__ = [
+    "COPIED_MESSAGES_MAX",
     "CopiedMessage",
     "SessionCopy",
     "decode_copy",
@@ -38,6 +39,8 @@ __all__ = [
     "with_in_flight",
 ]
 
+COPIED_MESSAGES_MAX: Final = 5_000
+"""Messages that a copy has whole at most: those of more take long to copy, again and again."""
 _VERSION: Final = 1
 _HINT: Final = "Compare the versions of the members of the pool"
 _HEAD: Final = struct.Struct("!BBI")
@@ -154,8 +157,13 @@ def read_owner(data: bytes) -> tuple[Identity | None, int]:
     return read_session_owner(form.rest())
 
 
-def encode_copy(copy: SessionCopy) -> bytes:
-    """Return the bytes of a copy."""
+def encode_copy(copy: SessionCopy, *, queue: EncodedQueue | None = None) -> bytes:
+    """Return the bytes of a copy.
+
+    Args:
+        copy: The copy.
+        queue: Its queue, if it is encoded already; None for that of the copy.
+    """
     flags = copy.is_connected * _CONNECTED | copy.is_exact * _EXACT
     parts = [_HEAD.pack(_VERSION, flags, len(copy.in_flight)), encode_places(copy.places)]
     keys: dict[tuple[str, str, str], int] = {}
@@ -177,7 +185,7 @@ def encode_copy(copy: SessionCopy) -> bytes:
             )
         )
         parts += map(_U32.pack, one.identifiers)
-    parts.append(encode_session(copy.session))
+    parts.append(encode_session(copy.session, queue=queue))
     return b"".join(parts)
 
 

@@ -257,6 +257,22 @@ class MessageQueue:
         for batch, start in self.entries():
             yield from batch.messages[start:]
 
+    def part(self, position: int, count: int) -> list[Message]:
+        """Return `count` messages from a position on, in order; fewer where the queue has no more of them."""
+        behind = self.appended_total - position
+        if behind <= count:
+            return self.newest(behind)
+        found: list[Message] = []
+        at = self.appended_total - self.messages
+        for batch, start in self.entries():
+            end = at + len(batch.messages) - start
+            if end > position:
+                found += batch.messages[start + max(0, position - at) :]
+                if len(found) >= count:
+                    break
+            at = end
+        return found[:count]
+
     def newest(self, count: int) -> list[Message]:
         """Return the `count` newest messages in the queue, in order; all when it has fewer."""
         parts: list[list[Message]] = []
@@ -280,6 +296,13 @@ class MessageQueue:
             return
         self._entries.popleft()
         self._start = self._entries[0][1] if self._entries else 0
+
+    def free(self, count: int) -> bool:
+        """Let go of about so many of the newest messages, of a session that has ended; return whether some are left."""
+        while self._entries and count > 0:
+            batch, _ = self._entries.pop()
+            count -= len(batch.messages)
+        return bool(self._entries)
 
     @property
     def _full(self) -> bool:

@@ -27,11 +27,16 @@ from fanout.server.messages.queue import MessageQueue
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.share_groups import SharedSubscriptions
 from fanout.server.routing.subscribers import SessionState, ShareGroup, SubscriptionOptions
-from fanout.server.session.exported_session import ExportedRetained, ExportedSession, ExportedSubscription
+from fanout.server.session.exported_session import (
+    ExportedMessage,
+    ExportedRetained,
+    ExportedSession,
+    ExportedSubscription,
+)
 from fanout.server.session.retained_cache import RetainedPieces
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.session import Session
-from fanout.server.session.session_export import RELEASED, MessageMaker, batches_of
+from fanout.server.session.session_export import RELEASED, MessageMaker, WaitingMessages
 
 __all__ = ["SessionRegistry"]
 
@@ -116,10 +121,14 @@ class SessionRegistry:
         Shared subscriptions are left out: other members of their groups get those messages. `stop_collecting` ends it.
         """
         session = self._make("", wire=_COLLECTED, overflowed={})
+        self.collect_more(session, subscriptions)
+        return session
+
+    def collect_more(self, session: Session, subscriptions: Iterable[ExportedSubscription]) -> None:
+        """Collect for further subscriptions with a session of `collect`."""
         added = {one.topic_filter: self._granted(one) for one in subscriptions if not _is_shared(one.topic_filter)}
         if added:
             self.index.change(session, added=added)
-        return session
 
     def stop_collecting(self, session: Session) -> None:
         """Collect nothing more; what was collected stays in the queue of the session."""
@@ -156,22 +165,34 @@ class SessionRegistry:
         self.index.leave(session)
         self._shared.leave(session)
 
-    def has_room_for(self, exported: ExportedSession) -> bool:
-        """Return whether a session of another node is within the limits of this one."""
+    def has_room_for(self, exported: ExportedSession, *, waiting: WaitingMessages | None = None) -> bool:
+        """Return whether a session of another node is within the limits of this one.
+
+        Args:
+            exported: The session.
+            waiting: Its queued messages; None to make them.
+        """
         config = self._config
         filters = [one.topic_filter for one in exported.subscriptions]
-        make = MessageMaker(now_ns=0)
-        waiting = [make.of(message) for message in exported.queue]
+        if waiting is None:
+            waiting = WaitingMessages.of(exported, MessageMaker(now_ns=0))
         return (
             not self.full
             and len(filters) <= config.subscriptions_max
             and sum(map(len, filters)) <= config.filter_bytes_max
             and all(_levels(topic_filter) <= config.filter_levels_max for topic_filter in filters)
-            and len(waiting) <= config.queue_messages_max
-            and sum(map(message_bytes, waiting)) <= config.queue_bytes_max
+            and waiting.count <= config.queue_messages_max
+            and waiting.bytes <= config.queue_bytes_max
         )
 
-    def restore(self, exported: ExportedSession, *, messages: MessageMaker, retained_anew: bool = False) -> Session:
+    def restore(
+        self,
+        exported: ExportedSession,
+        *,
+        messages: MessageMaker,
+        waiting: WaitingMessages | None = None,
+        retained_anew: bool = False,
+    ) -> Session:
         """Make the session of an exported one; `has_room_for` was true, and there is none of this client.
 
         Its subscriptions get from now on what comes; retained messages are due only as far as they were before.
@@ -179,6 +200,7 @@ class SessionRegistry:
         Args:
             exported: The session.
             messages: Makes its messages.
+            waiting: Its queued messages; None to make them.
             retained_anew: Whether all retained messages are due again.
         """
         session = self.create(exported.client_id, wire=exported.wire)
@@ -198,8 +220,9 @@ class SessionRegistry:
             message = RELEASED if one.message is None else messages.of(one.message)
             outbound.adopt(one.packet_id, message, one.state, size=message_bytes(message))
         outbound.continue_behind(exported.last_packet_id)
-        waiting = [messages.of(message) for message in exported.queue]
-        session.sender.restore(batches_of(waiting, session=session), replacing=self._replacing(exported))
+        if waiting is None:
+            waiting = WaitingMessages.of(exported, messages)
+        session.sender.restore(waiting.batches, replacing=self._replacing(waiting.replacing))
         everything = [ExportedRetained(topic_filter, None) for topic_filter in added]
         for left in everything if retained_anew else exported.retained:
             if (granted := added.get(left.topic_filter)) is not None:
@@ -222,9 +245,8 @@ class SessionRegistry:
         options = subscription.options
         return options._replace(qos=min(options.qos, self._config.qos_max))
 
-    def _replacing(self, exported: ExportedSession) -> dict[bytes, Update]:
+    def _replacing(self, queued: Mapping[bytes, ExportedMessage]) -> dict[bytes, Update]:
         """Return the retained values, by topic, that the client gets by a queued message of the session."""
-        queued = {message.topic: message for message in exported.queue if message.replaces_retained}
         return {
             value[0]: value
             for value in (self._store.get_many(list(queued)) if queued else ())

@@ -7,14 +7,16 @@ left are named, up to `RETAINED_TOPICS_MAX`; a longer delivery begins anew at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from xxhash import xxh3_64_intdigest
+
 from fanout.access.identity import Identity
 from fanout.mqtt.delivery import SendState
-from fanout.server.messages.encoding import Message, SharedMessage
+from fanout.server.messages.encoding import Message, SharedMessage, WireVariant
 from fanout.server.messages.queue import MessageBatch
 from fanout.server.session.exported_session import (
     ExportedInFlight,
@@ -24,14 +26,18 @@ from fanout.server.session.exported_session import (
     ExportedSubscription,
 )
 from fanout.server.session.session import Session
+from fanout.server.session.session_format import EncodedQueue, encode_session
 
 __all__ = [
     "RELEASED",
     "RETAINED_TOPICS_MAX",
     "ExportedMessages",
     "MessageMaker",
+    "SessionExport",
+    "WaitingMessages",
     "batches_of",
     "export_state",
+    "message_of",
     "queued",
     "subscriptions_of",
 ]
@@ -41,8 +47,12 @@ RETAINED_TOPICS_MAX: Final = 10_000
 RELEASED: Final[Message] = ((b"", b"", 2, False, b"", 0, 0, 0, None), 2, False, ())
 """Stands for a message that waits for PUBCOMP, of which only the Packet Identifier matters."""
 
+_SHORT_MESSAGES: Final = 500
+"""Queued messages up to which a session is encoded in a few milliseconds."""
+_SHORT_BYTES: Final = 256 * 1024
+"""Their bytes up to which it goes into an answer with others."""
 _BATCH_MESSAGES: Final = 256
-"""Messages of a restored batch; each batch is encoded in one turn of the event loop."""
+"""Messages of a restored batch, and of a step: a few milliseconds."""
 
 
 class ExportedMessages:
@@ -96,8 +106,125 @@ class MessageMaker:
         """Return the message of a value as a session of this node sends it; it counts as received then."""
         known = self._messages.get(id(exported))
         if known is None:
-            known = self._messages[id(exported)] = (exported, _message(exported, now_ns=self._now_ns))
+            known = self._messages[id(exported)] = (exported, message_of(exported, now_ns=self._now_ns))
         return known[1]
+
+
+class SessionExport:
+    """A session that is exported: its value but for the queue, and the queue as it is now, which is encoded in steps.
+
+    What the session collects meanwhile, or drops as too old, changes nothing of it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        value: ExportedSession,
+        *,
+        messages: ExportedMessages,
+        keep: Callable[[int, bytes], bool] | None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            session: The session.
+            value: Its value without the queue.
+            messages: Values of messages, with the time.
+            keep: Returns whether a queued message is part of it, given its position and its topic; None for all.
+        """
+        self.value = value
+        """Its value, without the queue."""
+        self.queue = EncodedQueue()
+        """Its queue, as far as it is encoded."""
+        self.expired = 0
+        """Queued messages that were left out because they have expired."""
+        self.data: bytes | None = None
+        """Its bytes; None before the last step."""
+        self.digest = 0
+        """Their digest, once they are there."""
+        queue = session.sender.queue
+        self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes > _SHORT_BYTES
+        """Whether its bytes take long to make, and to send."""
+        self._position = queue.appended_total - queue.messages
+        self._entries = list(queue.entries())
+        self._replaces_retained = session.sender.replaces_retained
+        self._messages = messages
+        self._keep = keep
+
+    def steps(self) -> Generator[None, None, None]:
+        """Encode it."""
+        position, keep, now_ns = self._position, self._keep, self._messages.now_ns
+        for batch, start in self._entries:
+            waiting = batch.messages
+            for first in range(start, len(waiting), _BATCH_MESSAGES):
+                part: list[ExportedMessage] = []
+                for message in waiting[first : first + _BATCH_MESSAGES]:
+                    position += 1
+                    if keep is not None and not keep(position - 1, message[0][0]):
+                        continue
+                    if 0 < message[0][6] <= now_ns:  # [MQTT-3.3.2-5]
+                        self.expired += 1
+                        continue
+                    exported = _exported(message, now_ns=now_ns)
+                    exported.replaces_retained = self._replaces_retained(message)
+                    part.append(exported)
+                self.queue.add(part)
+                yield
+        self._entries = []
+        data = encode_session(self.value, queue=self.queue)
+        yield
+        self.digest = xxh3_64_intdigest(data)
+        self.data = data
+
+
+class WaitingMessages:
+    """The queued messages of a value, as a session queues them here."""
+
+    def __init__(self, make: Callable[[ExportedMessage], Message]) -> None:
+        """Begin without any.
+
+        Args:
+            make: Makes a message of its value, which is forgotten.
+        """
+        self.batches: list[MessageBatch] = []
+        """Them in batches, once these are made."""
+        self.count = 0
+        """Their number."""
+        self.bytes = 0
+        """Their bytes, as a queue counts them, once the batches are made."""
+        self.replacing: dict[bytes, ExportedMessage] = {}
+        """By topic, those that take the place of retained messages."""
+        self._make = make
+        self._parts: list[list[Message]] = []
+
+    def add(self, exported: Sequence[ExportedMessage]) -> None:
+        """Add further ones."""
+        self.count += len(exported)
+        self._parts.append(list(map(self._make, exported)))
+        self.replacing |= {one.topic: one for one in exported if one.replaces_retained}
+
+    def make_batches(self, wire: WireVariant) -> Generator[None, None, None]:
+        """Make the batches in steps.
+
+        Args:
+            wire: Wire variant of the session.
+        """
+        for part in self._parts:
+            batch = MessageBatch(part, wire=wire, expiring=any(message[0][6] for message in part))
+            self.bytes += batch.bytes_between(0, len(part))
+            self.batches.append(batch)
+            yield
+        self._parts = []
+
+    @classmethod
+    def of(cls, exported: ExportedSession, messages: MessageMaker) -> WaitingMessages:
+        """Return those of a session, at once."""
+        waiting = cls(messages.of)
+        for first in range(0, len(exported.queue), _BATCH_MESSAGES):
+            waiting.add(exported.queue[first : first + _BATCH_MESSAGES])
+        for _ in waiting.make_batches(exported.wire):
+            pass
+        return waiting
 
 
 def export_state(
@@ -177,7 +304,8 @@ def _without_proof(identity: Identity) -> Identity:
     return replace(identity, proof="") if identity.proof else identity
 
 
-def _message(exported: ExportedMessage, *, now_ns: int) -> Message:
+def message_of(exported: ExportedMessage, *, now_ns: int) -> Message:
+    """Return the message of a value as a session of this node sends it; it counts as received at a time."""
     left_ns = exported.expiry_left_ns
     update = (
         exported.topic,

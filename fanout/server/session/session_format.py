@@ -14,7 +14,7 @@ there, every value against its rules, and only the exact form that `encode_sessi
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from fanout.access.identity import Identity, Means
@@ -36,7 +36,9 @@ from fanout.server.session.wills import WillMessage
 __all__ = [
     "MAGIC",
     "VERSION",
+    "EncodedQueue",
     "SessionEncoder",
+    "decode_in_steps",
     "decode_session",
     "decode_sessions",
     "encode_in_flight",
@@ -65,13 +67,38 @@ _DIGEST: Final = struct.Struct("!QI")
 _STATES: Final = (SendState.AWAIT_PUBACK, SendState.AWAIT_PUBREC, SendState.AWAIT_PUBCOMP)
 _MEANS: Final = tuple(Means)
 _IDENTIFIER_MAX: Final = 268_435_455
+_STEP: Final = 256
+"""Items that are read in one step."""
 
 T = TypeVar("T")
 
 
-def encode_session(session: ExportedSession) -> bytes:
-    """Return the bytes of a session."""
-    return SessionEncoder().encode(session)
+def encode_session(session: ExportedSession, *, queue: EncodedQueue | None = None) -> bytes:
+    """Return the bytes of a session.
+
+    Args:
+        session: Its value.
+        queue: Its queue, if it is encoded already; None for that of the value.
+    """
+    return SessionEncoder().encode(session, queue=queue)
+
+
+class EncodedQueue:
+    """Queued messages, encoded as they come."""
+
+    __slots__ = ("count", "parts")
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.count = 0
+        """Their number."""
+        self.parts: list[bytes] = []
+        """Their bytes, those of each `add` together."""
+
+    def add(self, messages: Sequence[ExportedMessage]) -> None:
+        """Encode further ones."""
+        self.count += len(messages)
+        self.parts.append(b"".join(map(_message_form, messages)))
 
 
 class SessionEncoder:
@@ -85,12 +112,15 @@ class SessionEncoder:
         """What `_head` was made of."""
         self._head = b""
 
-    def encode(self, session: ExportedSession, *, in_flight: bytes | None = None) -> bytes:
+    def encode(
+        self, session: ExportedSession, *, in_flight: bytes | None = None, queue: EncodedQueue | None = None
+    ) -> bytes:
         """Return the bytes of the session.
 
         Args:
             session: Its value now.
             in_flight: Its messages in flight, as `encode_in_flight` writes them; None for those of the value.
+            queue: Its queue, if it is encoded already; None for that of the value.
         """
         seldom = (session.owner, session.owner_since, session.wire, session.expiry_left_ms, session.subscriptions)
         if seldom != self._seldom:
@@ -102,7 +132,7 @@ class SessionEncoder:
         form = _Writer()
         form.parts.append(self._head)
         form.parts.append(encode_in_flight(session.in_flight) if in_flight is None else in_flight)
-        _write_rest(form, session)
+        _write_rest(form, session, queue=queue)
         return form.joined()
 
 
@@ -165,10 +195,13 @@ def _write_head(form: _Writer, session: ExportedSession) -> None:
         form.pack(_OPTIONS, flags, options.identifier)
 
 
-def _write_rest(form: _Writer, session: ExportedSession) -> None:
-    form.pack(_QUEUE, session.last_packet_id, len(session.queue))
-    for message in session.queue:
-        form.message(message)
+def _write_rest(form: _Writer, session: ExportedSession, *, queue: EncodedQueue | None = None) -> None:
+    form.pack(_QUEUE, session.last_packet_id, len(session.queue) if queue is None else queue.count)
+    if queue is None:
+        for message in session.queue:
+            form.message(message)
+    else:
+        form.parts += queue.parts
     form.number(len(session.retained), 4)
     for delivery in session.retained:
         form.string(delivery.topic_filter)
@@ -200,6 +233,21 @@ def decode_session(data: bytes, *, bytes_max: int) -> ExportedSession:
     return _read(_Reader(data))
 
 
+def decode_in_steps(
+    data: bytes, *, take: Callable[[Sequence[ExportedMessage]], None]
+) -> Generator[None, None, ExportedSession]:
+    """Return the session of some bytes without its queue, which is read in steps, each of some messages.
+
+    Args:
+        data: What another member sent.
+        take: Takes the queued messages of a step.
+
+    Raises:
+        SessionFormInvalid: As `decode_session`.
+    """
+    return (yield from _read_in_steps(_Reader(data), take=take))
+
+
 def read_owner(data: bytes) -> tuple[Identity | None, int]:
     """Return the owner of the session of some bytes, and since when it has it; nothing behind it is read.
 
@@ -228,11 +276,23 @@ def decode_sessions(records: Iterable[bytes]) -> Iterator[ExportedSession]:
 
 
 def _read(form: _Reader) -> ExportedSession:
+    steps = _read_in_steps(form)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            session: ExportedSession = ended.value
+            return session
+
+
+def _read_in_steps(
+    form: _Reader, *, take: Callable[[Sequence[ExportedMessage]], None] | None = None
+) -> Generator[None, None, ExportedSession]:
     version = _read_version(form)
     try:
         if form.known is not None:
             form.known += form.items(_read_message)
-        return _read_session(form, version=version)
+        return (yield from _read_session(form, version=version, take=take))
     except UnicodeDecodeError as error:
         raise _invalid("a text is not well-formed UTF-8") from error
     except ProtocolError as error:
@@ -248,7 +308,9 @@ def _read_version(form: _Reader) -> int:
     return version
 
 
-def _read_session(form: _Reader, *, version: int) -> ExportedSession:
+def _read_session(
+    form: _Reader, *, version: int, take: Callable[[Sequence[ExportedMessage]], None] | None
+) -> Generator[None, None, ExportedSession]:
     client_id = form.string().decode()
     form.require(bool(client_id) and "\0" not in client_id, "the Client Identifier is not legal")
     session = ExportedSession(
@@ -258,9 +320,9 @@ def _read_session(form: _Reader, *, version: int) -> ExportedSession:
         wire=_read_wire(form),
         expiry_left_ms=form.number(8),
         subscriptions=form.items(_read_subscription),
-        in_flight=form.items(_read_in_flight),
+        in_flight=(yield from form.items_in_steps(_read_in_flight)),
         last_packet_id=form.number(2),
-        queue=form.items(_Reader.message),
+        queue=(yield from form.items_in_steps(_read_queued, take=take)),
         retained=form.items(_read_retained),
         unreleased=frozenset(unreleased := form.items(_read_packet_id)),
         will=_read_will(form) if form.flag() else None,
@@ -274,7 +336,6 @@ def _read_session(form: _Reader, *, version: int) -> ExportedSession:
     form.require(len(set(filters)) == len(filters), "a subscription is there twice")
     in_flight = [one.packet_id for one in session.in_flight]
     form.require(len(set(in_flight)) == len(in_flight), "a Packet Identifier is there twice")
-    form.require(all(message.qos for message in session.queue), "a message at QoS 0 is queued")
     pending = [one.topic_filter for one in session.retained]
     form.require(
         len(set(pending)) == len(pending) and set(pending) <= set(filters),
@@ -325,6 +386,12 @@ def _read_in_flight(form: _Reader) -> ExportedInFlight:
     message = form.message()
     form.require(message.qos == (1 if state is SendState.AWAIT_PUBACK else 2), "a message waits for another QoS")
     return ExportedInFlight(packet_id, state, message)
+
+
+def _read_queued(form: _Reader) -> ExportedMessage:
+    message = form.message()
+    form.require(message.qos > 0, "a message at QoS 0 is queued")
+    return message
 
 
 def _read_retained(form: _Reader) -> ExportedRetained:
@@ -545,6 +612,20 @@ class _Reader:
     def items(self, read: Callable[[_Reader], T]) -> tuple[T, ...]:
         """Take several items; each has a byte at least, so a false count ends with the bytes."""
         return tuple([read(self) for _ in range(self.number(4))])
+
+    def items_in_steps(
+        self, read: Callable[[_Reader], T], *, take: Callable[[Sequence[T]], None] | None = None
+    ) -> Generator[None, None, tuple[T, ...]]:
+        """Take several items, some in each step; return those that `take` does not."""
+        taken: list[T] = []
+        for left in range(self.number(4), 0, -_STEP):
+            items = [read(self) for _ in range(min(left, _STEP))]
+            if take is None:
+                taken += items
+            else:
+                take(items)
+            yield
+        return tuple(taken)
 
 
 def _invalid(problem: str) -> SessionFormInvalid:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import structlog
+from xxhash import xxh3_64_intdigest
 
 from fanout.pool.call_batches import ITEMS_MAX
 from fanout.pool.membership import AskFailed, AskFailure
@@ -19,8 +20,10 @@ from fanout.pool.sessions.move_messages import (
     COMMIT_PATH,
     FETCH_PATH,
     OFFER_PATH,
+    PIECE_PATH,
     TAKE_PATH,
     Fetched,
+    Piece,
     Subscription,
     TakeQuestion,
 )
@@ -43,6 +46,9 @@ class Member(WithoutNotices):
         self.sessions: dict[str, bytes] = {}
         self.owners: dict[str, Owner] = {}
         """Of the sessions whose owner matters."""
+        self.read_values: dict[str, bytes] = {}
+        self.asked_early = 0
+        self.subscriptions = 1
         self.undecided: set[str] = set()
         self.connected: set[str] = set()
         self.rounds = 0
@@ -95,7 +101,9 @@ class Member(WithoutNotices):
 
     def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
         """Promise every session but to user `other`."""
-        return Reply.REFUSED if question.user == "other" else (Subscription("t/#", 1, False, False, 0),)
+        if question.user == "other":
+            return Reply.REFUSED
+        return tuple(Subscription(f"t/{number}/#", 1, False, False, 0) for number in range(self.subscriptions))
 
     def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
         """Do without places."""
@@ -104,7 +112,17 @@ class Member(WithoutNotices):
         """Return the text."""
         if client_id in self.undecided:
             return Fetched("later")
-        return Fetched("exact" if markers else "inexact", self.sessions[client_id])  # markers that have passed here
+        value = self.sessions[client_id]
+        # Markers that have passed here.
+        return Fetched("exact" if markers else "inexact", b"" if len(value) > 10_000 else value)
+
+    def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
+        """Return a piece of a long text; the first ones are not there yet."""
+        self.asked_early += 1
+        if self.asked_early < 3:
+            return Piece(is_there=True)
+        value = self.sessions[client_id]
+        return Piece(True, len(value), xxh3_64_intdigest(value), value[offset : offset + min(bytes_max, 100_000)])
 
     def take_back(self, client_id: str) -> None:
         """Do nothing: sessions are never away."""
@@ -135,7 +153,7 @@ class Member(WithoutNotices):
             self.connected.discard(client_id)
         return len(self.connected)
 
-    def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
         """Note that messages are collected."""
         assert subscriptions
         self.collecting.add(client_id)
@@ -143,14 +161,18 @@ class Member(WithoutNotices):
     def note_collected(self, client_ids: Sequence[str], link: str) -> None:
         """Do without places."""
 
-    def may_adopt(self, client_id: str, value: bytes, question: TakeQuestion) -> bool:
+    async def read(self, client_id: str, value: bytes) -> None:
+        """Note the text."""
+        assert client_id in self.collecting
+        self.read_values[client_id] = value
+
+    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
         """Take every session but some."""
         return client_id not in self.refuses
 
-    def adopt(self, client_id: str, value: bytes, *, exact: bool) -> bool:
+    def adopt(self, client_id: str, *, exact: bool) -> bool:
         """Take a session."""
-        assert client_id in self.collecting
-        self.sessions[client_id] = value
+        self.sessions[client_id] = self.read_values[client_id]
         return True
 
     def stop_collecting(self, client_id: str) -> None:
@@ -235,6 +257,7 @@ class Network:
         self.dead: set[str] = set()
         self.empty: set[str] = set()
         self.calls: list[tuple[str, int]] = []
+        self.answers: list[tuple[str, int]] = []
         self.broken: Callable[[str, str], bool] = lambda name, path: False
         """Whether a call to a member brings nothing."""
         self.lost: Callable[[str, str], bool] = lambda name, path: False
@@ -255,11 +278,13 @@ class Network:
         handler = {
             TAKE_PATH: pool.answer_take,
             FETCH_PATH: pool.answer_fetch,
+            PIECE_PATH: pool.answer_piece,
             COMMIT_PATH: pool.answer_commit,
             CLAIM_PATH: pool.answer_claim,
             OFFER_PATH: pool.answer_offer,
         }[path]
         answer = await handler(source, body)
+        self.answers.append((path, len(answer)))
         if self.lost(target, path):
             raise AskFailed(AskFailure.TIMEOUT)
         return answer
@@ -637,6 +662,59 @@ async def test_an_isolated_member_serves_no_durable_session() -> None:
         assert a.pool.figures.fences_total == 1
 
 
+async def test_a_long_session_comes_in_pieces() -> None:
+    """A client that comes again waits for the same; pieces whose call brings nothing are asked for again."""
+    async with members("a", "b") as (network, (a, b)):
+        value = a.sessions["x"] = bytes(range(256)) * 8_000
+        failed = Counter[str]()
+
+        def is_lost(name: str, path: str) -> bool:
+            failed[path] += 1
+            return path == PIECE_PATH and failed[path] % 3 == 1
+
+        network.lost = is_lost
+        first = b.find("x")
+        assert await first is Choice.LATER
+        assert [*await asyncio.gather(b.find("x"), b.find("x"))] == [Choice.LATER] * 2
+        await wait_until(lambda: "x" in b.sessions, 10)
+        assert (a.sessions, b.sessions) == ({}, {"x": value})
+        kinds = Counter(path for path, _ in network.calls)
+        assert kinds[FETCH_PATH] == kinds[COMMIT_PATH] == 1
+        assert kinds[PIECE_PATH] > 20
+        assert b.pool.figures.moved_in_total == 1
+
+
+@pytest.mark.parametrize("becomes", [b"", b"another text" * 9_000])
+async def test_a_long_session_that_changes_while_it_comes_is_not_taken(becomes: bytes) -> None:
+    """Its client is at its holder again; the pieces are of no use."""
+    async with members("a", "b") as (network, (a, b)):
+        a.sessions["x"] = bytes(range(256)) * 8_000
+        b.find("x")
+        await wait_until(lambda: Counter(path for path, _ in network.calls)[PIECE_PATH] > 5, 10)
+        if becomes:
+            a.sessions["x"] = becomes
+        else:
+            a.pool.began("x")
+        await wait_until(lambda: not b.pool.ledger.moves, 10)
+        assert "x" in a.sessions
+        assert b.sessions == {}
+
+
+async def test_sessions_with_many_subscriptions_come_in_several_calls() -> None:
+    """One answer has some thousand at most; nobody is refused for that."""
+    async with members("a", "b") as (network, (a, b)):
+        a.subscriptions = 1_000
+        a.sessions = {f"client-{number}": b"value" for number in range(50)}
+
+        async def come(client_id: str) -> None:
+            while client_id not in b.sessions and await b.find(client_id) is not Choice.FETCH:
+                await asyncio.sleep(0.1)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(*[come(client_id) for client_id in a.sessions])
+        assert max(size for path, size in network.answers if path == TAKE_PATH) < 400_000
+
+
 def of_user(user: str, *, since: int = 0) -> Owner:
     """Return a user that owns a session, or wants to."""
     return Owner(user, superuser=False, anyone=False, since=since)
@@ -710,7 +788,7 @@ async def test_a_stranger_never_wins_when_members_hear_each_other_again(who_clai
         assert c.sessions == {"x": b"1"}
 
 
-@pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, COMMIT_PATH, CLAIM_PATH])
+@pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, PIECE_PATH, COMMIT_PATH, CLAIM_PATH])
 @pytest.mark.parametrize(
     "body",
     [b"", b"{}", b"[1]", b'[["x"]]', b'[["",1,"a"]]', b'[["x",-1,"a"]]', b'[["x",1,"a b"]]', b'[["\\ud800",1,"a"]]'],

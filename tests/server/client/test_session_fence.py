@@ -134,7 +134,7 @@ async def test_deadlines_stand_still(node: NodeInMemory) -> None:
     await here.expect_end(ReasonCode.SERVER_BUSY)
     pass_time(node, 10_000)
     assert (node.server.session_count, wills(node)) == (2, 0)
-    exported = node.server.moves.export("away")
+    exported = node.server.moves.export("away").value
     assert (exported.expiry_left_ms, exported.will_left_ms) == (540_000, 40_000)
     node.server.moves.take_back(exported)
     pass_time(node, 10_000)

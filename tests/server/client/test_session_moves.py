@@ -59,9 +59,12 @@ def move(old: NodeInMemory, new: NodeInMemory, client_id: str = "c") -> Exported
 
 def taken(node: NodeInMemory, client_id: str) -> ExportedSession:
     """Take a session out of a node."""
-    exported = node.server.moves.export(client_id)
-    node.server.moves.release(client_id)
-    return exported
+    export = node.server.moves.export(client_id)
+    for _ in export.steps():
+        pass
+    node.server.moves.release(client_id, expired=export.expired)
+    assert export.data is not None
+    return decode_session(export.data, bytes_max=BYTES_MAX)
 
 
 def refusal(act: Callable[[], object]) -> MoveRefusal:

@@ -15,8 +15,9 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.recent import Found, RecentUpdates
 from fanout.replica.update import Update
 from fanout.server.client.session_inheritance import Inherited, inherit
+from fanout.server.keeping import session_copies
 from fanout.server.keeping.session_copies import LOOK_S, SessionCopies
-from fanout.server.keeping.session_copy import decode_copy, decode_places
+from fanout.server.keeping.session_copy import COPIED_MESSAGES_MAX, decode_copy, decode_places
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -743,3 +744,69 @@ async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) ->
         assert pool.first.server.lifecycles.raise_fence() == 1
         pool.first.carrier.tell()
         await client.expect_end(ReasonCode.SERVER_BUSY)
+
+
+async def test_a_long_queue_without_places_has_no_copy_until_it_is_short(pool: Pool) -> None:
+    """To copy all of it again for each change would take long each time; no look goes through all of it."""
+    member = pool.first
+    async with connected(member) as client:
+        await client.subscribe(b"t", qos=1)
+    await gone(member)
+    await member.settle()
+    assert "c" in member.carrier.copies
+    session = member.server.registry.get("c")
+    assert session is not None
+    for first in range(0, 20_000, 500):  # the link brought none of these
+        member.take(
+            [update(b"t", b"%d" % number, qos=1, retain=False) for number in range(first, first + 500)], origin="x"
+        )
+    member.copies.note("c")
+    await member.settle()
+    assert "c" not in member.carrier.copies
+    batch, _ = session.sender.queue.head()
+    while session.sender.queue.messages > COPIED_MESSAGES_MAX - 1_000:
+        session.sender.queue.advance(len(batch.messages))
+        batch, _ = session.sender.queue.head()
+    member.copies.note("c")
+    await member.settle()
+    copy = decode_copy(member.carrier.copies["c"], bytes_max=1 << 24)
+    assert len(copy.session.queue) == session.sender.queue.messages
+
+
+async def test_messages_without_a_place_are_looked_for_in_several_turns(pool: Pool) -> None:
+    """Behind thousands that have one; the copy is made when all is known."""
+    member = pool.first
+    async with connected(member) as client:
+        await client.subscribe(b"t", qos=1)
+    await gone(member)
+    for first in range(0, 12_000, 500):
+        member.take([update(b"t", b"%d" % number, qos=1, retain=False) for number in range(first, first + 500)])
+    member.take([update(b"t", b"own", qos=1, retain=False)], origin="x")
+    member.copies.add("c")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "c" not in member.carrier.copies
+    await wait_until(lambda: "c" in member.carrier.copies)
+    copy = decode_copy(member.carrier.copies["c"], bytes_max=1 << 20)
+    assert [message.payload for message in copy.session.queue] == [b"own"]
+    assert copy.places["plant"].updates == 0
+
+
+async def test_a_group_is_copied_in_several_turns(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for it waits for all of it."""
+    member = pool.first
+    monkeypatch.setattr(session_copies, "_TURN_S", -1.0)
+    for client_id in ("c", "d", "e"):
+        async with connected(member, client_id) as client:
+            await client.subscribe(b"t", qos=1)
+        await gone(member, client_id)
+    await member.copies.marks.written()
+    puts = member.carrier.puts
+    for client_id in ("c", "d", "e"):
+        member.copies.marks.mark(client_id)
+    member.carrier.is_held = True
+    await wait_until(lambda: member.carrier.puts == puts + 3)
+    assert member.copies.marks.unwritten("c")
+    member.carrier.tell()
+    await member.copies.marks.written()
+    assert not any(map(member.copies.marks.unwritten, ("c", "d", "e")))
