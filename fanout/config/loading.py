@@ -132,7 +132,7 @@ def _syntax_fault(error: Exception, text: str) -> ConfigFault:
 def _validate(data: dict[str, Any]) -> NodeConfig:
     config = _ADAPTER.validate_python(data)
     links = (
-        link if link.client_id else dataclasses.replace(link, client_id=f"fanout-{config.node.id}-{link.name}")
+        link if link.client_id else dataclasses.replace(link, client_id=link.client_id_of(config.node.id))
         for link in config.links
     )
     return _with_current_limits(dataclasses.replace(config, links=tuple(links)))

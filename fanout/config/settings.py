@@ -497,6 +497,10 @@ class LinkConfig:
     bytes_max: ByteCount = 4 * GIB
     """Bytes of the topics, payloads and properties of these retained values."""
 
+    def client_id_of(self, node_id: str) -> str:
+        """Return the Client Identifier of the link of a node."""
+        return self.client_id or f"fanout-{node_id}-{self.name}"
+
     @property
     def proves_absence(self) -> bool:
         """Whether it can be asked about single topics whether they are deleted at the primary."""

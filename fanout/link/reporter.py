@@ -34,6 +34,8 @@ from fanout.link.model.events import (
     StateEntered,
     SystemTopicsShunned,
     TopicsMissing,
+    TwinAlarmEnded,
+    TwinAlarmRaised,
     ValuesReobtained,
     WentStale,
 )
@@ -42,6 +44,7 @@ from fanout.link.model.skipped import DeviationTolerated, MessageSkipped, not_he
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
+from fanout.link.session.twin import TWIN_HINT
 from fanout.link.snapshot.sampling import Sampling
 from fanout.mqtt.breaches import SKIP_TEXTS
 from fanout.peer_text import clean_text
@@ -197,6 +200,7 @@ class Reporter:
             audits=self._audits,
             unconfirmed=len(replica.unconfirmed),
             user=self._config.username or "",
+            twin=lifecycle.twin.reason,
             counted_outside=session.count.outside,
             sampling=self._sampling.totals,
             missing_announced_total=missing.announced_total,
@@ -259,6 +263,12 @@ class Reporter:
                 self._end_audit(report, called=called)
             case TopicsMissing(index, topics, branch, refusal):
                 self._warn_missing(index, topics=topics, branch=branch, refusal=refusal)
+            case TwinAlarmRaised(reason):
+                self._sink.readiness_changed(self._config.name)
+                self._logger.error("another process uses this identity", reason=reason, hint=TWIN_HINT)
+            case TwinAlarmEnded():
+                self._sink.readiness_changed(self._config.name)
+                self._logger.info("no other process uses this identity any more")
             case ValuesReobtained(topics):
                 self._logger.warning(
                     "values re-obtained, their messages did not come",
@@ -545,6 +555,8 @@ class Reporter:
     def _find_not_ready_reason(self) -> str | None:
         if self._notice.reason:
             return f"its primary is not ready: {self._notice.reason}"
+        if self._session.lifecycle.twin.reason:
+            return self._session.lifecycle.twin.reason
         if self._replica.unconfirmed and self._config.on_doubt == "not_ready":
             # Without the number: every change of this text is sent to the nodes below.
             causes = causes_of_absence(self._config.username or "")

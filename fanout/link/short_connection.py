@@ -200,7 +200,7 @@ async def short_connection(
         password = read_password(config)
     else:
         config = replace(config, username=username)
-    client_id = short_client_id(config.client_id or f"fanout-{node_id}-{config.name}", name)
+    client_id = short_client_id(config.client_id_of(node_id), name)
     clean_start = clean_start or config.version == 4  # MQTT 3.1.1 would leave a session for ever
     config = replace(config, client_id=client_id, session_expiry_s=0 if clean_start else _LEFT_SESSION_S)
     connection = ShortConnection(config, node_id=node_id, address=address)

@@ -127,6 +127,8 @@ class FakePrimary:
     """The highest QoS that SUBACK grants."""
     properties: bytes = b""
     """Properties of every PUBLISH to the client."""
+    tells_existed: bool = True
+    """Whether UNSUBACK tells that a subscription existed."""
     published_qos: int = 1
     """QoS at which its retained values were published, which copies have at most."""
 
@@ -264,7 +266,9 @@ class FakePrimary:
             self._on_subscribe(item)
         elif isinstance(item, Unsubscribe):
             self.unsubscribes.append(item)
-            self.send(Unsuback(item.packet_id, (0x11,) if self.version == 5 else ()))
+            existed = [self.subscriptions.pop(name, None) is not None for name in item.topic_filters]
+            codes = tuple(0 if each and self.tells_existed else 0x11 for each in existed)
+            self.send(Unsuback(item.packet_id, codes if self.version == 5 else ()))
         elif isinstance(item, Pingreq):
             self.pings += 1
             self.send(Pingresp())
@@ -380,6 +384,7 @@ class Pair:
         stamps: StampCount | None = None,
         replica: Replica | None = None,
         piece_topics: int = TOPICS_MAX,
+        nonce: int = 7,
     ) -> None:
         """Join a machine that is down with a primary."""
         self.config = config or make_config()
@@ -389,7 +394,7 @@ class Pair:
             self.config,
             node_id="edge-1",
             replica=self.replica,
-            nonce=7,
+            nonce=nonce,
             stamps=stamps,
             piece_topics=lambda: piece_topics,
         )

@@ -98,7 +98,7 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
 
 def _owner(config: LinkConfig, node_id: str) -> list[str]:
     """Return what identifies a session, and its subscriptions besides the selectors, as this link's."""
-    return [config.client_id or f"fanout-{node_id}-{config.name}", config.control_topic, node_id, config.name]
+    return [config.client_id_of(node_id), config.control_topic, node_id, config.name]
 
 
 def _described(selector: Selector) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused
 from fanout.link.ingest.rows import DUP, FLAGS, PAYLOAD, TOPIC
 from fanout.link.model.events import MarkerPassed
-from fanout.link.protocol.control_channel import link_control_topic
+from fanout.link.protocol.control_channel import MARKER, link_control_topic
 from fanout.link.protocol.sender import PacketSender
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
@@ -28,7 +28,6 @@ OWN_CUTS_MAX: Final = 64
 """Cuts at own heartbeats that are kept: a member that is further behind is not compared."""
 _EXPIRY_SKEW_NS: Final = 2_000_000_000
 """Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
-_MARKER: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20})")
 _ALONE: Final = re.compile(rb"alone ([0-9a-f]{16,32})")
 _ALONE_MAX: Final = 256
 """Processes of which it is remembered that they went on alone."""
@@ -202,7 +201,7 @@ class MemberCuts:
     def _is_first(self, row: PublishRow) -> bool:
         """Note a row; return whether it is a heartbeat newer than all before it: a member numbers them as it sends."""
         topic, payload = row[TOPIC], row[PAYLOAD]
-        found = _MARKER.fullmatch(payload) if len(payload) <= MARKER_CHARACTERS_MAX else None
+        found = MARKER.fullmatch(payload) if len(payload) <= MARKER_CHARACTERS_MAX else None
         if found is None:
             return False
         process, number = found[1], int(found[2])

@@ -42,6 +42,8 @@ __all__ = [
     "SystemTopicsShunned",
     "TearDown",
     "TopicsMissing",
+    "TwinAlarmEnded",
+    "TwinAlarmRaised",
     "ValuesReobtained",
     "WentStale",
 ]
@@ -109,6 +111,19 @@ class TopicsMissing:
     """Local topic above a branch that is gone as a whole; empty for none, or when it was not looked for."""
     refusal: str
     """How the primary refused the selector; empty when it granted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinAlarmRaised:
+    """Another process seems to use this node's identity at the primary."""
+
+    reason: str
+    """Reason for an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinAlarmEnded:
+    """Nothing was heard of that process for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +290,8 @@ Event: TypeAlias = (
     | SystemTopicsShunned
     | TearDown
     | TopicsMissing
+    | TwinAlarmEnded
+    | TwinAlarmRaised
     | ValuesReobtained
     | WentStale
     | Failed

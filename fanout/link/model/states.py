@@ -59,7 +59,7 @@ class Trigger(enum.Enum):
     UNPROVED = "unproved"
     """A retained set was truncated, or its evidence does not come."""
     LOSS = "loss"
-    """The retained sets differ from the replica."""
+    """Messages were lost: retained sets differ from the replica, or another process took the session."""
     STALL = "stall"
     """Heartbeats are overdue: the primary does not return them, or this node did not run for a while."""
     REVIVED = "revived"
@@ -89,20 +89,25 @@ TRANSITIONS: dict[tuple[LinkState, Trigger], LinkState] = {
     (_S.CONNECTING, _T.LOST): _S.DOWN,
     (_S.SNAPSHOT, _T.BARRIER): _S.PROVING,
     (_S.SNAPSHOT, _T.UNPROVED): _S.TEARING_DOWN,
+    (_S.SNAPSHOT, _T.LOSS): _S.TEARING_DOWN,
     (_S.SNAPSHOT, _T.LOST): _S.DOWN,
     (_S.PROVING, _T.PROVED): _S.SNAPSHOT,
     (_S.PROVING, _T.COMPLETED): _S.LIVE,
     (_S.PROVING, _T.UNPROVED): _S.TEARING_DOWN,
+    (_S.PROVING, _T.LOSS): _S.TEARING_DOWN,
     (_S.PROVING, _T.LOST): _S.DOWN,
     (_S.LIVE, _T.STALL): _S.STALLED,
+    (_S.LIVE, _T.LOSS): _S.TEARING_DOWN,
     (_S.LIVE, _T.LOST): _S.DOWN,
     (_S.RESUMING, _T.PENDING_APPLIED): _S.VERIFYING,
+    (_S.RESUMING, _T.LOSS): _S.TEARING_DOWN,
     (_S.RESUMING, _T.LOST): _S.DOWN,
     (_S.VERIFYING, _T.VERIFIED): _S.LIVE,
     (_S.VERIFYING, _T.UNPROVED): _S.TEARING_DOWN,
     (_S.VERIFYING, _T.LOSS): _S.TEARING_DOWN,
     (_S.VERIFYING, _T.LOST): _S.DOWN,
     (_S.STALLED, _T.REVIVED): _S.VERIFYING,
+    (_S.STALLED, _T.LOSS): _S.TEARING_DOWN,
     (_S.STALLED, _T.LOST): _S.DOWN,
     (_S.DOWN, _T.GRACE_OVER): _S.TEARING_DOWN,
     (_S.CONNECTING, _T.GRACE_OVER): _S.TEARING_DOWN,

@@ -188,6 +188,8 @@ class LinkStatus:
     """Topics that are known to exist at the primary and are not held, because their newest message was skipped."""
     not_held_reason: str | None = None
     """Why these are not held, for an operator; None without any."""
+    twin: str = ""
+    """Why another process seems to use this node's identity at the primary; empty for no sign of one."""
 
     @property
     def shown_state(self) -> str:
@@ -197,6 +199,8 @@ class LinkStatus:
     @property
     def alarm(self) -> str | None:
         """Decision that an operator must make; None for none."""
+        if self.twin:
+            return f"{self.twin}; stop one of the two, or give each host a node.id of its own"
         if not self.unconfirmed:
             return None
         return (

@@ -5,11 +5,13 @@ Owns the topic, the payloads, whether the primary lets them through, and the lag
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
+from typing import Final
 
 from fanout.replica.update import Stamp
 
-__all__ = ["PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel", "link_control_topic"]
+__all__ = ["MARKER", "PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel", "link_control_topic"]
 
 PAYLOAD_BYTES_MAX = 40
 """Largest payload: two numbers of 64 bits, and a space."""
@@ -21,6 +23,10 @@ EARLY_PAUSE_S = 1.0
 """Pause between such messages then."""
 STALL_INTERVALS = 3
 """A message missing for so many intervals means a stall; for twice as many, a lost connection."""
+MARKER: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20})")
+"""Payload of a message: the process, and the number that it gave the message."""
+_PROCESSES_MAX = 16
+"""Processes whose messages are remembered."""
 _NEVER = float("inf")
 
 
@@ -33,6 +39,7 @@ class ControlChannel:
     """Control channel of one link.
 
     Attributes:
+        nonce: Number of this process.
         prefix: Prefix of all control topics, those of other nodes included.
         topic: The control topic of this link.
         fence_topic: Topic of this link's own fence, a retained message (`fanout.link.snapshot.capability_check`).
@@ -67,7 +74,7 @@ class ControlChannel:
         self.dropped = 0
         self._tries_again = False
         """Whether the primary may take the next message although it refused one."""
-        self._nonce = nonce
+        self.nonce = nonce
         self._heartbeat_s = heartbeat_s
         self._count = 0
         self._last_sent = -_NEVER
@@ -77,6 +84,10 @@ class ControlChannel:
         """Payload to when it was sent, monotonic seconds, oldest first."""
         self._returned: tuple[float, float] | None = None
         """When the newest message that came back was sent, and when it came back; monotonic seconds."""
+        self._returned_number = 0
+        """Number of the newest message that came back."""
+        self._heard: dict[int, tuple[int, int]] = {}
+        """Process that sent messages to this topic, to the number of its newest, and of the newest own one then."""
 
     def restore(self, *, permitted: bool | None) -> None:
         """Take over `permitted` of an earlier process."""
@@ -100,7 +111,7 @@ class ControlChannel:
     def send(self, now: float) -> bytes:
         """Return the payload of a new message, and note it as under way."""
         self._count += 1
-        payload = b"%d %d" % (self._nonce, self._count)
+        payload = b"%d %d" % (self.nonce, self._count)
         self._under_way[payload] = now
         self._last_sent = now
         return payload
@@ -159,7 +170,27 @@ class ControlChannel:
         self.refusal = ""
         self.stamp = stamp
         self._returned = (sent, now)
+        self._returned_number = int(payload.rpartition(b" ")[2])
         return round((now - sent) * 1e9)
+
+    def hears_twin(self, payload: bytes) -> bool:
+        """Note a message of the control topic that is not under way; return whether another process runs that sends it.
+
+        Messages of a former process may wait at the primary, and come in front of what is sent later [MQTT-4.6.0-6].
+        So a process runs if it sends one with a higher number after an own message that was sent behind its last one.
+        """
+        found = MARKER.fullmatch(payload) if len(payload) <= PAYLOAD_BYTES_MAX else None
+        if found is None or int(found[1]) == self.nonce:
+            return False
+        process, number = int(found[1]), int(found[2])
+        newest, own = self._heard.get(process, (number, self._count))
+        runs = number > newest and self._returned_number > own
+        if process not in self._heard or number > newest:
+            self._heard.pop(process, None)
+            self._heard[process] = (number, self._count)
+        if len(self._heard) > _PROCESSES_MAX:
+            del self._heard[next(iter(self._heard))]
+        return runs
 
     @property
     def may_send(self) -> bool:

@@ -189,7 +189,7 @@ class PacketSender:
             user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, self._node_id)),
         )
         packet = Connect(
-            client_id=config.client_id or f"fanout-{self._node_id}-{config.name}",
+            client_id=config.client_id_of(self._node_id),
             version=self.version,
             clean_start=clean_start,
             keep_alive=config.keep_alive_s,
@@ -292,13 +292,13 @@ class PacketSender:
         """Say whether the primary takes a packet as large as `subscribe_names` would send."""
         return self._fits(encode(_subscribe_names(names, fence, 0), version=self.version))
 
-    def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:
+    def unsubscribe(self, *topic_filters: bytes, now: float) -> int:
         """Send UNSUBSCRIBE and return its Packet Identifier.
 
         Raises:
             PrimaryRefused: It is larger than the primary takes.
         """
-        return self._request(Unsubscribe(1, (topic_filter,)), now)
+        return self._request(Unsubscribe(1, topic_filters), now)
 
     def answered(self, packet_id: int) -> int:
         """Note the answer to a SUBSCRIBE or UNSUBSCRIBE; return its number of filters, 0 if none was under way."""

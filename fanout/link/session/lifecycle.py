@@ -34,6 +34,8 @@ from fanout.link.model.events import (
     SystemTopicsShunned,
     TearDown,
     TopicsMissing,
+    TwinAlarmEnded,
+    TwinAlarmRaised,
     ValuesReobtained,
     WentStale,
 )
@@ -42,7 +44,9 @@ from fanout.link.model.states import LinkState, Trigger, next_state
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.protocol.session_mark import SessionMark
 from fanout.link.session.stale_policy import StalePolicy
+from fanout.link.session.twin import TAKEN_OVER, TWIN_HINT, TwinAlarm
 from fanout.link.snapshot.absence import EVIDENCE_WAIT_S, AbsenceCheck, Removable, find_whole_branch
 from fanout.link.snapshot.audit import Audit, LiveAudits
 from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
@@ -86,6 +90,8 @@ class SessionLifecycle:
         remote_session: State of the session at the primary.
         audits: Audits of the live link.
         evidence_retry: Attempts to get better evidence for it.
+        mark: Mark of the session.
+        twin: Alarm about another process with this node's identity.
         missed: Values that verifications of this session brought and no message did.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
@@ -117,6 +123,8 @@ class SessionLifecycle:
         self.remote_session = RemoteSession(config, sender=context.sender)
         self.audits = LiveAudits(config, seed=seed)
         self.evidence_retry = EvidenceRetry()
+        self.mark = SessionMark(context.control, sender=context.sender)
+        self.twin = TwinAlarm(context.config, node_id=context.node_id)
         self.missed = MissedValues(context.replica)
         self.now = 0.0
         self.now_ns = 0
@@ -248,6 +256,7 @@ class SessionLifecycle:
         """Note that a Network Connection begins."""
         self._trigger(Trigger.OPEN)
         self.connected = True
+        self.mark.begin_connection()
         self.audits.end_late_copies()
 
     def accept(self, *, session_present: bool) -> None:
@@ -257,6 +266,7 @@ class SessionLifecycle:
             if self._control.permitted and refuse_control(self._control, self._sender):
                 self.emit(ControlRefused(self._control.refusal))
             self.remote_session.unsubscribe_stale(self.now)
+            self.mark.check(self.now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
                 if self._left_below_qos:
@@ -344,6 +354,39 @@ class SessionLifecycle:
         if self.state is not LinkState.VERIFYING:
             raise error
         self._end_session(Trigger.LOSS, error.message, error)
+
+    def end_taken_over(self, error: FanoutError) -> None:
+        """End the Network Connection, and the session with it, because another client has taken the session."""
+        self._raise_twin_alarm(TAKEN_OVER)
+        if self.state in (LinkState.CONNECTING, LinkState.TEARING_DOWN):
+            self.fail(error)
+        else:
+            self._end_session(Trigger.LOSS, self.twin.reason, error)
+
+    def note_twin(self, sign: str, *, taken: bool) -> None:
+        """Note a sign of another process with this node's identity; the session counts as lost at the first one.
+
+        The other process may have taken messages at any time before.
+
+        Args:
+            sign: The sign, of `fanout.link.session.twin`.
+            taken: Whether it shows that the other process took this very session, so that it is lost again.
+        """
+        is_first = self._raise_twin_alarm(sign)
+        if (is_first or taken) and self.connected and self.state is not LinkState.TEARING_DOWN:
+            self._end_session(Trigger.LOSS, self.twin.reason, LinkLost(self.twin.reason, hint=TWIN_HINT))
+
+    def end_twin_alarm(self) -> None:
+        """End the alarm about another process, of which nothing was heard for a while."""
+        self.twin.end()
+        self.emit(TwinAlarmEnded())
+
+    def _raise_twin_alarm(self, sign: str) -> bool:
+        before = self.twin.reason
+        self.twin.raise_alarm(sign, now=self.now, live=self.state is LinkState.LIVE)
+        if self.twin.reason != before:
+            self.emit(TwinAlarmRaised(self.twin.reason))
+        return not before
 
     def note_torn_down(self) -> None:
         """Note that the replica was removed, and begin a new epoch if there is a Network Connection."""
@@ -622,6 +665,7 @@ class SessionLifecycle:
     def _trigger(self, trigger: Trigger, detail: str = "") -> None:
         before, self.state = self.state, next_state(self.state, trigger)
         if self.state is not before:
+            self.twin.enter_state(now=self.now, live=self.state is LinkState.LIVE)
             if self.state in (LinkState.LIVE, LinkState.TEARING_DOWN):
                 self.stale_policy.forget_age()
             elif before is LinkState.LIVE:
@@ -634,6 +678,7 @@ class SessionLifecycle:
         self.evidence = [None] * len(self.evidence)
         self.first_empty = frozenset()
         self._control.begin_epoch()
+        self.mark.begin_epoch()
         self._peer.begin_epoch()
         self._count.begin_epoch()
         self._pipeline.begin_session()
@@ -686,7 +731,8 @@ class SessionLifecycle:
             )
         topics, exact = self._replica.count(index), evidence is Evidence.MANIFEST
         if verifying:
-            self.missed.note(losses.changed, losses.topics, promised=self._is_promised(index))
+            prefix, promised = self._config.selectors[index].prefix, self._is_promised(index)
+            self.missed.note(losses.changed, losses.topics, prefix=prefix, promised=promised)
             if self.missed.lost:
                 self._end_lost()
                 return
@@ -777,6 +823,8 @@ class SessionLifecycle:
         self.missed.clear()
         if repaired:
             self.emit(ValuesReobtained(repaired))
+        if trigger is Trigger.COMPLETED:
+            self.mark.place(self.now)
         self._trigger(trigger)
         self.evidence_retry.end()
         if any(True for _ in self.weak_selectors()):

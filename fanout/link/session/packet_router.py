@@ -35,6 +35,7 @@ from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import Forwarding, puback_reason_code
 from fanout.link.protocol.handshake import disconnected, read_connack, reason_text
 from fanout.link.session.lifecycle import SessionLifecycle
+from fanout.link.session.twin import FOREIGN_HEARTBEAT, UNMARKED
 from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
@@ -132,6 +133,9 @@ class PacketRouter:
             self._on_connack(item)
         elif isinstance(item, Disconnect):
             self.was_disconnected = item.reason_code not in _OF_NO_MESSAGE
+            if item.reason_code == ReasonCode.SESSION_TAKEN_OVER:
+                self._lifecycle.end_taken_over(disconnected(item))
+                return
             raise disconnected(item)
         elif self._lifecycle.state is LinkState.CONNECTING:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
@@ -295,6 +299,8 @@ class PacketRouter:
             if round_trip_ns is not None:
                 lifecycle.emit(HeartbeatReturned(round_trip_ns))
                 self._on_control_returned(payload, qos=flags >> 1 & 3)
+            elif self._control.hears_twin(payload):
+                lifecycle.note_twin(FOREIGN_HEARTBEAT, taken=False)
         elif flags & RETAIN and topic in (SERVER_FENCE, self._control.fence_topic):
             if lifecycle.stage is not None:
                 lifecycle.stage.receive_retained(topic, payload, lifecycle.now)
@@ -377,6 +383,7 @@ class PacketRouter:
             packet = replace(packet, reason_codes=(*packet.reason_codes, *refused)[:asked])
         self._peer.receive_suback(packet)
         self._pipeline.converter.receive_suback(packet.packet_id)
+        self._lifecycle.mark.receive_suback(packet)
         unheard = self._cuts.receive_suback(packet)
         if unheard is not None:
             self._lifecycle.emit(MemberUnheard(unheard, reason_text(packet.reason_codes[0])))
@@ -390,6 +397,9 @@ class PacketRouter:
         lifecycle = self._lifecycle
         self._sender.answered(packet.packet_id)
         lifecycle.remote_session.receive_unsuback(packet.packet_id)
+        if lifecycle.mark.receive_unsuback(packet):
+            lifecycle.note_twin(UNMARKED, taken=True)
+            return
         if lifecycle.stage is not None:
             lifecycle.stage.receive_unsuback(packet.packet_id)
 

@@ -23,6 +23,8 @@ class LinkContext:
 
     config: LinkConfig
     """Configuration of the link."""
+    node_id: str
+    """This node."""
     replica: Replica
     """Replica of the link."""
     pipeline: IngestPipeline
@@ -57,6 +59,7 @@ class LinkContext:
         )
         return cls(
             config=config,
+            node_id=node_id,
             replica=replica,
             pipeline=IngestPipeline(config, replica=replica, control_prefix=control.prefix, stamps=stamps),
             sender=sender,

@@ -60,20 +60,20 @@ class MissedValues:
         """Whether the primary must be asked about some of them."""
         return bool(self._in_doubt) and not self.lost
 
-    def note(self, changed: int, topics: Iterable[bytes], *, promised: bool) -> None:
+    def note(self, changed: int, topics: Iterable[bytes], *, prefix: str, promised: bool) -> None:
         """Note values of one selector that changed without a message.
 
         Args:
             changed: Number of them.
             topics: Their local topics.
+            prefix: Prefix of the selector, which they begin with.
             promised: Whether the session is promised what is published at QoS 1 or 2 for this selector.
         """
         if not promised:
             self.repaired += changed
             return
-        for topic in topics:
-            prefix = self._replica.selectors[self._replica.index_of(topic)].prefix
-            self._in_doubt[topic.decode().removeprefix(prefix)] = topic
+        start = len(prefix.encode())
+        self._in_doubt |= {topic[start:].decode(): topic for topic in topics}
         if len(self._in_doubt) > MISSED_MAX:
             self._lose(f"more than {MISSED_MAX:,} topics changed without a message")
 

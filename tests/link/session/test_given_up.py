@@ -139,7 +139,7 @@ def test_several_of_them_are_given_up_one_after_another() -> None:
     assert case.given_up() == [f"plant/{number}\\x01" for number in (1, 3, 5, 7)]
 
 
-@pytest.mark.parametrize("code", [0x00, 0x8B, 0x8E, 0x98])
+@pytest.mark.parametrize("code", [0x00, 0x8B, 0x98])  # 0x8E ends the session
 def test_a_disconnect_for_another_reason_is_no_evidence(code: int) -> None:
     """A primary that shuts down says so: what was under way is sent again at once, all of it."""
     case = Publisher()

@@ -225,9 +225,9 @@ def test_what_vanished_at_a_fanout_primary_is_treated_as_in_an_audit(vanished: i
 def test_more_than_can_be_asked_is_a_loss() -> None:
     """So many requests take longer than a new snapshot."""
     missed = MissedValues(Replica(selectors=(Selector("plant/#"),)))
-    missed.note(MISSED_MAX, (b"plant/%d" % number for number in range(MISSED_MAX)), promised=True)
+    missed.note(MISSED_MAX, (b"plant/%d" % number for number in range(MISSED_MAX)), prefix="", promised=True)
     assert missed.begin_try()
-    missed.note(1, [b"plant/more"], promised=True)
+    missed.note(1, [b"plant/more"], prefix="", promised=True)
     assert "more than 100,000 topics changed" in missed.lost
     assert not missed.begin_try()
     assert missed.names(10) == []
