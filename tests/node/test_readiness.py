@@ -22,8 +22,9 @@ def test_the_table_has_every_state() -> None:
 
 
 def test_readiness_is_latched() -> None:
-    """The one ready state is left by a stall and by a lost connection alone, and comes back only over a proof."""
-    assert {trigger for state, trigger in TRANSITIONS if state is LinkState.LIVE} == {Trigger.STALL, Trigger.LOST}
+    """The one ready state is left by a stall, a lost connection or session alone, and comes back only over a proof."""
+    ends = {trigger for state, trigger in TRANSITIONS if state is LinkState.LIVE}
+    assert ends == {Trigger.STALL, Trigger.LOST, Trigger.LOSS}
     proofs = {trigger for (_, trigger), after in TRANSITIONS.items() if after is LinkState.LIVE}
     assert proofs == {Trigger.COMPLETED, Trigger.VERIFIED}
 
