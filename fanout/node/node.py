@@ -594,6 +594,14 @@ class Node:
         )
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
+            if resumption.session.at_qos_0 and self.storage.forget_clients():
+                self._logger.error(
+                    "sessions of clients ended",
+                    reason="messages without RETAIN that they wait for may be lost",
+                    link=name,
+                    selectors=sorted(resumption.session.at_qos_0),
+                    hint="The process was killed during a comparison with the primary. Clients get Session Present 0",
+                )
 
     def _make_server(self, config: ServerConfig, *, gate: Gate | None) -> Server:
         return Server(

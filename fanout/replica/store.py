@@ -131,6 +131,10 @@ class Replica:
         self._changed: set[bytes] = set()
         self._live_first: set[bytes] = set()
         """Of these, topics with a live update and no copy yet."""
+        self._copied: set[bytes] = set()
+        """Topics whose copy the running pass brought, and that was not applied."""
+        self._copies_newer = False
+        """Whether a copy in the running pass is newer than the live updates in front of it."""
         self._cleared: set[bytes] = set()
         """Topics of the same selector that the running pass brought or cleared and that have no value now."""
         self._pass_index = 0
@@ -387,16 +391,19 @@ class Replica:
                 heapq.heappush(heap, (held[EXPIRES_NS], topic))
         return self._remove(expired, now_ns=now_ns)
 
-    def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = ()) -> None:
+    def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = (), copies_newer: bool = False) -> None:
         """Begin a pass: note which topics of one selector arrive. A running pass is ended.
 
         Args:
             selector_index: Position of the selector.
             seen: Topics of it that have arrived already; the replica has them.
+            copies_newer: Whether a copy is newer than each live update in front of it.
         """
+        self._copies_newer = copies_newer
         self._seen = set(seen)
         self._changed = set()
         self._live_first = set()
+        self._copied = set()
         self._cleared = set()
         self._pass_index = selector_index
         self._pass_closed = False
@@ -420,7 +427,9 @@ class Replica:
             topic = update[0]
             phase = Phase.LIVE
             if seen is not None and update[3] and update[1] and self.index_of(topic) == self._pass_index:
-                if topic in self._live_first:
+                if topic in self._live_first and self._copies_newer:
+                    phase = Phase.AUDIT
+                elif topic in self._live_first:
                     self._live_first.discard(topic)
                     held = self.values.get(topic)
                     if held is None or (held[1], held[4]) == (update[1], update[4]):
@@ -459,6 +468,10 @@ class Replica:
                 self._changed.discard(topic)
             return True
         return topic in self._cleared
+
+    def expect_no_copy(self, topic: bytes) -> None:
+        """Note that the running pass brought the copy of a topic that is not applied: a live update takes its place."""
+        self._copied.add(topic)
 
     @property
     def unseen_count(self) -> int:
@@ -524,6 +537,7 @@ class Replica:
         self._seen = None
         self._changed = set()
         self._live_first = set()
+        self._copied = set()
         self._cleared = set()
         self._pass_closed = False
 
@@ -706,9 +720,14 @@ class Replica:
                 self._cleared.add(topic)
             elif topic in seen:
                 changed.discard(topic)
+                if copies and self._copies_newer and topic in self._live_first:
+                    self._live_first.discard(topic)
+                    if kind != _UNCHANGED:
+                        changed.add(topic)
             else:
                 seen.add(topic)
                 if not copies:
-                    self._live_first.add(topic)
+                    if topic not in self._copied:
+                        self._live_first.add(topic)
                 elif kind != _UNCHANGED and not self.refused.knows(update):  # it was not missed; it fits now
                     changed.add(topic)

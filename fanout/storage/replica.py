@@ -291,11 +291,11 @@ class DiscReplica(Replica):
 
     # --- passes ---
 
-    def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = ()) -> None:
+    def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = (), copies_newer: bool = False) -> None:
         """Begin a pass over one selector; see `Replica.begin_pass`."""
         topics = list(seen)  # before the marks of the last pass are removed
         self.drop_pass()
-        super().begin_pass(selector_index, seen=() if seen == () else iter(()))
+        super().begin_pass(selector_index, seen=() if seen == () else iter(()), copies_newer=copies_newer)
         self._pass = self._table.begin_pass()
         for start in range(0, len(topics), _PIECE):
             self._table.mark(self._pass, _SEEN, topics[start : start + _PIECE])

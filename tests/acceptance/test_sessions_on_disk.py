@@ -11,10 +11,12 @@ from random import Random
 
 import pytest
 
+from fanout.link.snapshot.retained_pass import KEEPS_QOS_TOPICS
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from tests.support.examples import examples
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
@@ -138,6 +140,38 @@ async def test_kills_at_any_moment_beside_clients_that_come_and_go(patient: Mosq
         for task in reading:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("topics", "payload"), [(200, b"x" * 2_000), (12_000, b"x")], ids=["few", "many"])
+async def test_a_kill_in_a_comparison_loses_nothing_or_says_so(
+    patient: Mosquitto, nodes: Nodes, topics: int, payload: bytes
+) -> None:
+    """The session at the primary goes on collecting. With very many topics it cannot, and clients are told."""
+    with publisher(patient.port) as client:
+        publish_all(client, [(f"plant/set/{number}", payload) for number in range(topics)], qos=1)
+    async with Proxy(patient.port) as proxy:
+        proxy.accepting = False
+        both = link(proxy.port, selector("plant/#", qos=2), other_ports=[patient.port], settings=QUICK)
+        node = nodes.secondary(DISC, both)
+        await node.begin()
+        await node.until_ready()
+        async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+            await client.subscribe(b"plant/n", qos=2)
+        await asyncio.to_thread(node.kill)
+        proxy.accepting, proxy.throttle_bytes_per_s = True, 2_000.0
+        await node.begin()
+        await wait_until(lambda: node.link_state() == "verifying", what="the comparison")
+        await asyncio.to_thread(node.kill)
+        proxy.throttle_bytes_per_s = None
+        await publish(patient, 0, 20)
+        await node.begin()
+        async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
+            if topics > KEEPS_QOS_TOPICS:
+                assert not client.connack.session_present
+                assert "sessions of clients ended" in node.log_text()
+                return
+            assert client.connack.session_present
+            assert [message.payload for message in await client.messages(20)] == [b"%d" % each for each in range(20)]
 
 
 async def test_restarts_in_a_stream_lose_and_double_nothing(patient: Mosquitto, node: LiveNode) -> None:

@@ -10,6 +10,7 @@ from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, Ma
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig
 from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearDown
+from fanout.link.model.resumption import StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer
 from fanout.link.session.machine import LinkSession
@@ -529,6 +530,12 @@ class Pair:
     def values(self) -> dict[bytes, bytes]:
         """Return the replica's values."""
         return {topic: update[1] for topic, update in self.replica.view.items()}
+
+    def stored(self) -> StoredSession:
+        """Return what a later process would find of the session."""
+        stored = self.session.stored_session()
+        assert stored is not None
+        return stored
 
     def dispatched(self) -> list[tuple[bytes, bytes]]:
         """Return topic and payload of everything to dispatch."""

@@ -57,3 +57,27 @@ async def test_packet_identifiers_are_counted_up_in_a_resumed_session(mosquitto:
     ids = [each.packet_id or 0 for each in (*before, *after)]
     assert ids == list(range(ids[0], ids[0] + 4))
     await again.close()
+
+
+async def test_only_copies_have_qos_0_behind_a_subscribe_with_two_entries(mosquitto: Mosquitto) -> None:
+    """The second one asks for QoS 1 and no copies: the session that is left then collects what comes."""
+    lasting = Properties(session_expiry_interval=100)
+    with publisher(mosquitto.port) as client:
+        publish_all(client, [("plant/x", b"v1"), ("plant/y", b"w1")], qos=1)
+        first = await RawClient.connect(mosquitto.port, "lasting", properties=lasting)
+        copies = Subscription(b"plant/#", 0, retain_as_published=True)
+        then = Subscription(b"plant/#", 1, retain_as_published=True, retain_handling=2)
+        first.send(Subscribe(first.next_packet_id(), (copies, then, Subscription(b"$SYS/broker/version"))))
+        answers = [await first.receive() for _ in range(4)]
+        came = [each for each in answers if isinstance(each, Publish)]
+        assert [(each.topic, each.payload, each.qos) for each in came[:2]] == [
+            (b"plant/x", b"v1", 0),
+            (b"plant/y", b"w1", 0),
+        ]
+        assert [each.topic for each in came[2:]] == [b"$SYS/broker/version"], "the fence, behind the copies"
+        assert await first.messages_until_ping() == [], "no copy comes twice"
+        await first.close()
+        publish_all(client, [("plant/x", b"v2")], qos=1, retain=False)
+    again = await RawClient.connect(mosquitto.port, "lasting", clean_start=False, properties=lasting)
+    assert [(each.payload, each.qos) for each in await again.messages(1)] == [(b"v2", 1)]
+    await again.close()

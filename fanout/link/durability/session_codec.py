@@ -45,6 +45,7 @@ def encode_session(session: StoredSession, config: LinkConfig, *, node_id: str, 
         "unfinished": sorted(session.unfinished),
         "surplus": sorted(session.stale_filters),
         "is_mosquitto": session.is_mosquitto,
+        "at_qos_0": sorted(session.at_qos_0),
         "seen_ns": seen_ns,
     }
     return json.dumps(document).encode()
@@ -90,7 +91,8 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
         unreleased=frozenset(document["unreleased"]),
         unfinished=frozenset(document["unfinished"]),
         stale_filters=frozenset(filters - {selector.filter for selector in config.selectors}),
-        is_mosquitto=document.get("is_mosquitto", False),  # absent in earlier versions
+        is_mosquitto=document.get("is_mosquitto", False),  # absent in earlier versions, as the next
+        at_qos_0=frozenset(document.get("at_qos_0", ())),
     )
     selectors = tuple(selector for selector in config.selectors if found[selector] in kept)
     return Resumption(session, selectors, document["seen_ns"])

@@ -58,8 +58,8 @@ class Converter:
     Attributes:
         split_stamp: Splits the stamp off properties: that of a primary that promised stamps, or of trusted publishers;
             None for neither.
-        fixed_qos: QoS of the updates of each selector, or None for that of the PUBLISH. Fixed while the subscription
-            has QoS 0 although the selector asks for more.
+        fixed_qos: QoS of the updates of each selector that came at QoS 0, or None for that of the PUBLISH. Fixed while
+            copies come at QoS 0, or the subscription has it, although the selector asks for more.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Converter:
                 (
                     topic,
                     payload,
-                    _QOS[flags] if fixed_qos is None else fixed_qos,
+                    _QOS[flags] if fixed_qos is None or flags & 6 else fixed_qos,
                     retain_all or _RETAIN[flags],
                     properties,
                     received,
@@ -228,7 +228,7 @@ class Converter:
                 (
                     local,
                     payload,
-                    _QOS[flags] if qos is None else qos,
+                    _QOS[flags] if qos is None or flags & 6 else qos,
                     retain_all or _RETAIN[flags],
                     properties,
                     received,

@@ -24,7 +24,7 @@ from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.mqtt.runs import SkippedPublish
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
+from fanout.replica.update import RETAIN, Changes, Phase, Stamp, Update, content_digest
 
 _TOPIC = itemgetter(TOPIC)
 
@@ -166,7 +166,14 @@ class IngestPipeline:
         return Applied(self._apply([], phase=Phase.AUDIT), encode_acknowledgement(converted), epoch)
 
     def take(
-        self, rows: Sequence[PublishRow], *, phase: Phase | None, now_ns: int, epoch: int, queued: bool = False
+        self,
+        rows: Sequence[PublishRow],
+        *,
+        phase: Phase | None,
+        now_ns: int,
+        epoch: int,
+        queued: bool = False,
+        held_back: dict[bytes, Update] | None = None,
     ) -> tuple[list[Applied | MarkerPassed], list[PublishRow]]:
         """Apply the rows of one run, and return the changes, in order, and the rows outside the selectors.
 
@@ -176,11 +183,20 @@ class IngestPipeline:
             now_ns: Unix time in nanoseconds of the read that brought them.
             epoch: Epoch of the rows.
             queued: Whether they were queued before the request of the running pass, and may come behind its copies.
+            held_back: Takes copies that differ from the replica, by topic, until `apply_held_back`: what they bring may
+                have been queued before the request, and come behind them as messages. None applies them at once.
         """
         converted = self.converter.convert(rows, now_ns=now_ns)
         if phase is None:
-            parts = self._replica.split_pass(converted.updates)  # each is applied before the next one is told apart
-            return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], converted.others
+            applied: list[Applied | MarkerPassed] = []
+            for each, part in self._replica.split_pass(converted.updates):  # applied before the next one is told apart
+                some = part
+                if each is Phase.LIVE:
+                    self._explain(held_back, part)
+                elif held_back is not None:
+                    some = self._hold_back(part, held_back)
+                applied.append(Applied(self._apply(some, phase=each), b"", epoch))
+            return applied, converted.others
         self.redelivery.note(rows, converted, now_ns=now_ns)
         updates = converted.updates
         if queued:
@@ -188,9 +204,12 @@ class IngestPipeline:
             self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
+            self._explain(held_back, updates)
         before: list[Applied | MarkerPassed] = []
         if converted.others and not queued:
             before, updates = self._take_cuts(converted, phase=phase, now_ns=now_ns, epoch=epoch)
+        if held_back is not None and phase is not Phase.LIVE:
+            updates = self._hold_back(updates, held_back)
         changes = self._apply(updates, phase=phase, of_pass=not queued)
         acknowledgement = encode_acknowledgement(converted)
         if changes.updates or acknowledgement:
@@ -219,6 +238,37 @@ class IngestPipeline:
                 if passed is not None:
                     applied.append(passed)
         return applied, updates[done:]
+
+    def apply_held_back(self, held_back: dict[bytes, Update], *, epoch: int) -> Applied:
+        """Apply copies that no message has explained, at the end of their set."""
+        updates = list(held_back.values())
+        held_back.clear()
+        return Applied(self._apply(updates, phase=Phase.AUDIT), b"", epoch)
+
+    def _explain(self, held_back: dict[bytes, Update] | None, updates: Iterable[Update]) -> None:
+        """Drop copies that are held back where messages for their topics come: those are as new, or newer."""
+        for update in updates if held_back else ():
+            assert held_back is not None
+            if update[RETAIN] and held_back.pop(update[0], None) is not None:
+                self._replica.expect_no_copy(update[0])
+
+    def _hold_back(self, updates: list[Update], held_back: dict[bytes, Update]) -> list[Update]:
+        """Hold copies back that differ from the replica; return the other updates.
+
+        A message at QoS 0 looks like a copy. But a set brings one copy of each topic, so the second one is none.
+        """
+        held = {update[0]: update for update in self._replica.get_many([*dict.fromkeys(map(_TOPIC, updates))])}
+        ready: list[Update] = []
+        for update in updates:
+            topic, payload, _, retain, properties, *_ = update
+            value = held.get(topic)
+            if topic in held_back:
+                ready += (held_back.pop(topic), update)
+            elif not (retain and payload) or (value is not None and (value[1], value[4]) == (payload, properties)):
+                ready.append(update)
+            else:
+                held_back[topic] = update
+        return ready
 
     def exceeds(self, rows: Sequence[PublishRow]) -> int:
         """Return how many messages are under way with these rows if they exceed Receive Maximum; else 0."""

@@ -39,6 +39,9 @@ class StoredSession:
     """Topic Filters that are subscribed at the primary and are no longer configured."""
     is_mosquitto: bool = False
     """Whether the primary is a Mosquitto."""
+    at_qos_0: frozenset[str] = frozenset()
+    """Topic Filters of selectors whose subscriptions had, or may have had, QoS 0 in place of their own: what was
+    published without RETAIN while the session was away is lost."""
 
 
 @dataclass(frozen=True, slots=True)

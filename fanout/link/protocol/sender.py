@@ -235,6 +235,7 @@ class PacketSender:
         qos: int,
         no_local: bool,
         retain_handling: int,
+        then_qos: int | None = None,
         fence: bytes | None = None,
         manifest: bool = False,
         now: float,
@@ -246,6 +247,8 @@ class PacketSender:
             qos: Maximum QoS.
             no_local: Whether to exclude own messages.
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
+            then_qos: Maximum QoS that the subscription has behind the retained messages, by a second entry in the same
+                packet; None for the first one.
             fence: Topic of the fence, requested behind the retained set: in the same packet, or in a second one when
                 both are too large for one; None for none.
             manifest: Whether to request a manifest from a fanout node (`fanout.chain.manifest`).
@@ -262,14 +265,18 @@ class PacketSender:
             retain_handling=retain_handling,
         )
         asked = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest else NO_PROPERTIES
-        if fence is None:
-            return self._request(Subscribe(1, (subscription,), asked), now)
-        both = Subscribe(1, (subscription, Subscription(fence)), asked)
-        if self._fits(encode(both, version=self.version)):
-            return self._request(both, now)
-        # A primary with a fence answers two packets in order, too.
+        further: list[Subscription] = []
+        if then_qos is not None:
+            further.append(replace(subscription, qos=then_qos, retain_handling=2))
+        if fence is not None:
+            further.append(Subscription(fence))
+        whole = Subscribe(1, (subscription, *further), asked)
+        if not further or self._fits(encode(whole, version=self.version)):
+            return self._request(whole, now)
+        # A primary that is asked for more than one answers several packets in order, too.
         packet_id = self._request(Subscribe(1, (subscription,), asked), now)
-        self._request(Subscribe(1, (Subscription(fence),)), now)
+        for each in further:
+            self._request(Subscribe(1, (each,)), now)
         return packet_id
 
     def subscribe_names(self, names: Sequence[bytes], *, fence: bytes | None, now: float, qos: int = 0) -> int:

@@ -181,15 +181,20 @@ class SessionLifecycle:
         events, self._events = self._events, []
         return events
 
-    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None]) -> None:
+    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None], at_qos_0: Iterable[str]) -> None:
         """Continue the epoch of an earlier process, whose values the replica has.
 
         Args:
             epoch: See the class.
             evidence: See the class.
+            at_qos_0: See `StoredSession`.
         """
         self.epoch = epoch
         self.evidence = list(evidence)
+        filters = frozenset(at_qos_0)
+        self._left_below_qos = tuple(
+            index for index, selector in enumerate(self._config.selectors) if selector.filter in filters
+        )
 
     # --- figures ---
 
@@ -232,6 +237,16 @@ class SessionLifecycle:
     def evidence_due_s(self) -> float:
         """When to call `end_absence_check`, monotonic seconds; infinity for never."""
         return _NEVER if self._absence is None else self._absence.deadline
+
+    @property
+    def below_own_qos(self) -> tuple[int, ...]:
+        """Positions of selectors whose subscriptions have, or may have, QoS 0 in place of their own.
+
+        What is published without RETAIN while the session is away is lost for them.
+        """
+        now = self.stage.below_own_qos if isinstance(self.stage, RetainedPass) else ()
+        left = () if self.state in (LinkState.LIVE, LinkState.STALLED) else self._left_below_qos
+        return tuple(sorted({*now, *left}))
 
     @property
     def is_sweeping(self) -> bool:
@@ -300,10 +315,7 @@ class SessionLifecycle:
             elif self.connected and self._peer.system_topics.note_closed():
                 self.emit(SystemTopicsShunned())
         self.connected = False
-        if isinstance(self.stage, RetainedPass):
-            self._left_below_qos = self.stage.below_own_qos
-        elif self.state in (LinkState.LIVE, LinkState.STALLED):
-            self._left_below_qos = ()
+        self._left_below_qos = self.below_own_qos
         self._end_audit("the connection was lost")
         self.stage = None
         self._replica.drop_pass()
@@ -717,6 +729,9 @@ class SessionLifecycle:
         index, evidence, audit = retained_pass.index, retained_pass.evidence, self.audits.current
         assert evidence is not None
         self.watch_clock()
+        if retained_pass.held_back:
+            self.emit(self._pipeline.apply_held_back(retained_pass.held_back, epoch=self.epoch))
+        retained_pass.held_back = None
         self.remove_expired()
         self._replica.close_pass()
         retained_pass.request_own_qos(self.now)

@@ -123,7 +123,7 @@ class LinkSession:
             now: Monotonic seconds.
         """
         stored = resumption.session
-        self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence)
+        self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence, at_qos_0=stored.at_qos_0)
         self.lifecycle.remote_session.restore(resumption, now_ns=now_ns, now=now)
         self.peer.learn(stored.fence, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
         self.control.restore(permitted=stored.control_permitted)
@@ -147,6 +147,7 @@ class LinkSession:
             unfinished=self._sender.unfinished if self._forwards else frozenset(),
             stale_filters=lifecycle.remote_session.stale_filters,
             is_mosquitto=self.peer.is_mosquitto,
+            at_qos_0=frozenset(self._config.selectors[index].filter for index in lifecycle.below_own_qos),
         )
 
     # --- what the shell calls ---

@@ -265,6 +265,7 @@ class PacketRouter:
                     now_ns=lifecycle.now_ns,
                     epoch=lifecycle.epoch,
                     queued=queued,
+                    held_back=None if lifecycle.stage is None else lifecycle.stage.held_back,
                 )
                 lifecycle.emit(*applied)
                 for row in others:

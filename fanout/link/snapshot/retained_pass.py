@@ -12,8 +12,10 @@ comparison requests by name topics that the set did not bring, before they count
 
 Why QoS 0: a primary with default settings silently drops messages that exceed its queue of QoS 1 messages (Mosquitto:
 1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything
-(`docs/decisions/0003-snapshot-evidence.md`). MQTT 3.1.1 cannot subscribe again without the retained messages, so there
-the subscription stays at QoS 0.
+(`docs/decisions/0003-snapshot-evidence.md`). But a session that is left while its subscription has QoS 0, as by a
+process that is killed, collects nothing. So in a comparison with a set of moderate size only the copies have QoS 0: the
+same packet asks for the selector's QoS again (`docs/decisions/0054-qos-of-a-comparison.md`). MQTT 3.1.1 cannot
+subscribe again without the retained messages, so there the subscription stays at QoS 0.
 """
 
 from __future__ import annotations
@@ -55,6 +57,9 @@ AUDIT_QUIETS = 3
 """Number of quiet times for which a primary may be silent in an audit, because a pause of a live link is no loss."""
 UNSEEN_ASKED = 16
 """Number of topics that are requested by name when a set did not bring them."""
+KEEPS_QOS_TOPICS = 10_000
+"""Topics of a set up to which live updates keep the selector's QoS during a comparison. The copies of so many take some
+30 ms, in which the queue of 1,000 messages of a primary with default settings suffices for 30,000 updates/s."""
 _NEVER = float("inf")
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
@@ -111,6 +116,10 @@ class RetainedPass(Stage):
         self.order = peer.order
         self.why = peer.why_unordered
         self.stamp_before = context.control.stamp
+        self._may_keep_qos = compare and config.version == 5 and (peer.is_mosquitto or peer.node is not None)
+        """Whether the primary is known to send the copies for the first of two entries of a SUBSCRIBE at its QoS."""
+        self._keeps_qos = False
+        """Whether the subscription of the set under way has the selector's own QoS."""
         self._selectors = config.selectors
         self._sets_left = len(config.selectors)
         """Number of sets that are not proved."""
@@ -207,7 +216,9 @@ class RetainedPass(Stage):
             return
         self._own_qos_requested = True
         selector = self._selectors[self.index]
-        if selector.qos and self._sender.version == 5 and not selector.live_only:
+        if self._keeps_qos:
+            self._converter.fix_qos(self.index, None)
+        elif selector.qos and self._sender.version == 5 and not selector.live_only:
             packet_id = self._sender.subscribe(
                 selector.filter.encode(),
                 qos=selector.qos,
@@ -367,7 +378,10 @@ class RetainedPass(Stage):
     def is_at_qos_0(self) -> bool:
         """Whether the subscription of the set under way has QoS 0 and had the selector's own QoS before."""
         return (
-            self._proof is not None and self.evidence is None and self._converter.fixed_qos[self.index] not in (None, 0)
+            self._proof is not None
+            and self.evidence is None
+            and not self._keeps_qos
+            and self._converter.fixed_qos[self.index] not in (None, 0)
         )
 
     @property
@@ -412,8 +426,8 @@ class RetainedPass(Stage):
                     self.refused[self.index] = refusal.message
                 else:
                     self._check(self.index, packet)
-                    if self._is_live_only:
-                        self._note_granted(self.index, packet)
+                    if self._is_live_only or self._keeps_qos:
+                        self._note_granted(self.index, packet, at=min(self._keeps_qos, len(packet.reason_codes) - 1))
             if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
                 self._proof.expect_manifest()
             self._proof.receive_suback(now)
@@ -569,15 +583,19 @@ class RetainedPass(Stage):
         live_only = self._is_live_only
         silent = (self.order is Order.NONE or self._awaits_silence is not None) and not live_only
         fence = None if silent else self._fence
+        topics = self._replica.count(self.index)
+        self._keeps_qos = self._may_keep_qos and selector.qos > 0 and not live_only and topics <= KEEPS_QOS_TOPICS
+        self.held_back = {} if self._keeps_qos else None
         self._converter.fix_qos(self.index, None if live_only else selector.qos)
         self._converter.await_own_qos({})
-        if self._compare or self._repeats or self._replica.count(self.index):
-            self._replica.begin_pass(self.index)
+        if self._compare or self._repeats or topics:
+            self._replica.begin_pass(self.index, copies_newer=self._keeps_qos)
         packet_id = self._sender.subscribe(
             selector.filter.encode(),
             qos=selector.qos if live_only else 0,
             no_local=self._wants_no_local(selector),
             retain_handling=_SEND_NO_RETAINED if live_only else _SEND_RETAINED,
+            then_qos=selector.qos if self._keeps_qos else None,
             fence=fence,
             manifest=self._asks_manifest and not live_only,
             now=now,
@@ -616,9 +634,9 @@ class RetainedPass(Stage):
             and matches(selector.filter.encode(), self._control.topic)
         )
 
-    def _note_granted(self, index: int, packet: Suback) -> None:
-        if packet.reason_codes[0] < self._selectors[index].qos:
-            self.lowered[index] = packet.reason_codes[0]
+    def _note_granted(self, index: int, packet: Suback, *, at: int = 0) -> None:
+        if packet.reason_codes[at] < self._selectors[index].qos:
+            self.lowered[index] = packet.reason_codes[at]
 
     def _check(self, index: int, packet: Suback) -> None:
         if packet.reason_codes[0] >= 0x80:

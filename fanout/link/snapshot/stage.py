@@ -13,12 +13,17 @@ from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
+from fanout.replica.update import Update
 
 __all__ = ["PendingStage", "Stage"]
 
 
 class Stage:
     """One stage; each method does nothing unless a stage needs it. All times are monotonic seconds."""
+
+    held_back: dict[bytes, Update] | None = None
+    """Copies that differ from the replica and wait for the end of their set (`IngestPipeline.take`), by local topic;
+    None when copies are applied at once."""
 
     def begin(self, now: float) -> None:
         """Send the first requests."""

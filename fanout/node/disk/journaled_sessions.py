@@ -42,8 +42,8 @@ async def sessions_on_disk(
     found: dict[str, Recovered] = {}
     if records:
         found = await recover_sessions(server, restart, records=records, history=storage.read_history(), logger=logger)
-        # A record may name the batch after the last one, and all before may be gone.
-        storage.history.position = max(storage.read_position(), *(one.position - 1 for one in found.values()), 0)
+    # A record may name the batch after the last one, and all before may be gone; or there is a batch and no record.
+    storage.history.position = max([storage.read_position(), *(one.position - 1 for one in found.values())])
     return restart, {client_id: found.get(client_id) for client_id in records}
 
 

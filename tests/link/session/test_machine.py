@@ -949,10 +949,11 @@ def test_a_missed_value_that_expires_before_the_comparison_ends_is_gone() -> Non
     pair.primary.swallow = (Pingresp,)
     pair.pump()
     pair.wait(2)
-    assert b"plant/0" not in pair.values()
     pair.feed(encode(Pingresp(), version=5))
     pair.pump()
-    assert pair.dispatched()[:2] == [(b"plant/0", b"missed"), (b"plant/0", b"")]
+    assert b"plant/0" not in pair.values()
+    of_topic = [each for each in pair.dispatched() if each[0] == b"plant/0"]
+    assert of_topic == [(b"plant/0", b"missed"), (b"plant/0", b"")]
     assert pair.is_in(S.LIVE)
 
 
@@ -1443,7 +1444,7 @@ def test_nothing_expires_during_a_hold(connected: bool) -> None:
     assert pair.dispatched() == [(b"plant/0", b"")]
 
 
-@pytest.mark.parametrize("after", range(1, 5))
+@pytest.mark.parametrize("after", range(1, 4))
 def test_a_node_that_did_not_run_reads_what_has_come_before_it_judges(after: int) -> None:
     """Stopped for longer than the primary may take: its answers are there, and wait to be read."""
     pair = Pair(primary=filled())

@@ -88,6 +88,12 @@ async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> N
         await link.wait(lambda: link.status.ready)
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every set for a large one, for which the subscription has QoS 0 meanwhile."""
+    monkeypatch.setattr("fanout.link.snapshot.retained_pass.KEEPS_QOS_TOPICS", -1)
+
+
 def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     """Return a link whose connection was lost in the middle of an audit."""
     pair = live(config)
@@ -99,6 +105,7 @@ def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     return pair
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(("qos", "told"), [(0, []), (1, [ResumedAtQos0((0,))]), (2, [ResumedAtQos0((0,))])])
 def test_a_session_that_was_left_in_an_audit_tells_it_when_it_is_resumed(qos: int, told: list[object]) -> None:
     """Its subscription had QoS 0 meanwhile: what was published without RETAIN is gone, and no comparison shows it."""
@@ -114,6 +121,7 @@ def test_a_session_that_was_left_in_an_audit_tells_it_when_it_is_resumed(qos: in
     assert pair.of(ResumedAtQos0) == []
 
 
+@pytest.mark.usefixtures("large")
 async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> None:
     """Once, when the session is resumed."""
     lines: list[dict[str, object]] = []
@@ -134,6 +142,7 @@ async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> N
     assert [line["selectors"] for line in told] == [["plant/#"]]
 
 
+@pytest.mark.usefixtures("large")
 def test_a_node_that_stops_in_an_audit_leaves_its_session_at_its_own_qos() -> None:
     """So that what is published until it is back waits for it."""
     pair = live()
