@@ -44,7 +44,7 @@ class LocalIngress:
         replica: Replica,
         selectors: Sequence[tuple[Selector, Forward]],
         control_prefixes: Sequence[bytes],
-        accept: Callable[[Changes, str | None], PendingVerdict | None],
+        accept: Callable[[Changes, str | None, Sequence[PublishRow]], PendingVerdict | None],
         expiry_s: int = 0,
         publisher_stamps: bool = False,
     ) -> None:
@@ -57,8 +57,8 @@ class LocalIngress:
             control_prefixes: Prefixes of the links' control topics. Topics below are never replicated, whatever the
                 selectors say, so that a next node can publish its own control messages here. Below them at a primary,
                 behind the prefix of a selector, nobody but links may publish.
-            accept: Logs and dispatches the changes of a batch; gets the publisher's Client Identifier, or None. Returns
-                a verdict to await before its retained messages are acknowledged; None to acknowledge at once.
+            accept: Logs and dispatches the changes of a batch; gets the publisher's Client Identifier, or None, and its
+                packets. Returns a verdict to await before these are acknowledged; None to acknowledge at once.
             expiry_s: Expiry in seconds of retained values without a Message Expiry Interval; 0: never.
             publisher_stamps: Whether stamps of publishers are read; else they are ordinary properties.
         """
@@ -108,13 +108,13 @@ class LocalIngress:
         stamps.sequence = sequence
         if updates:
             changes = self.replica.apply(updates, phase=Phase.LIVE)
-            committed = self._accept(changes, client_id)
+            accepted = rows
+            if len(updates) < len(rows):
+                accepted = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict is success]
+            committed = self._accept(changes, client_id, accepted)
             if committed is not None:
                 # At QoS 0 too, though no publisher is told: publishers of a worker wait when too many answers are open.
-                return [
-                    committed if verdict is success and row[2] & 1 else verdict
-                    for row, verdict in zip(rows, verdicts, strict=True)
-                ]
+                return [committed if verdict is success else verdict for verdict in verdicts]
         return verdicts
 
     def remove_expired(self, now_ns: int, *, piece: int) -> bool:
@@ -129,7 +129,7 @@ class LocalIngress:
         """
         changes = self.replica.remove_expired(now_ns, piece)
         if changes.updates:
-            self._accept(changes, None)
+            self._accept(changes, None, ())
         expiry_ns = self.replica.next_expiry_ns
         return expiry_ns is not None and expiry_ns <= now_ns
 

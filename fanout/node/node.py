@@ -29,6 +29,7 @@ from fanout.chain.stamp import StampCount
 from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, ServerConfig, read_token
 from fanout.installation import build
 from fanout.link.session.teardown import piece_topics
+from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.alarms import alarm_logger
 from fanout.node.clients import send_all_away
@@ -44,6 +45,7 @@ from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
+from fanout.replica.history import Origin
 from fanout.replica.recent import RecentUpdates
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
@@ -52,6 +54,7 @@ from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
 from fanout.server.accept.peers import is_local
+from fanout.server.base.ports import Accepted
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
@@ -687,8 +690,8 @@ class Node:
             for selector in config.selectors
         ]
 
-    def _accept_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
-        committed = self._keep_own(changes, client_id)
+    def _accept_own(self, changes: Changes, client_id: str | None, rows: Sequence[PublishRow]) -> Accepted | None:
+        committed = self._keep_own(changes, client_id, rows)
         self._relay_missing(changes)
         if self.log is not None and self._own_source is not None:
             self.log.append(changes, source=self._own_source)
@@ -696,21 +699,25 @@ class Node:
             self.server.dispatch(changes.dispatch, origin=client_id, position=changes.position)
         return committed
 
-    def _keep_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
+    def _keep_own(self, changes: Changes, client_id: str | None, rows: Sequence[PublishRow]) -> Accepted | None:
         """Write own values, and messages that sessions wait for, to disk.
+
+        The Packet Identifiers of the messages at QoS 2 go with them: they are received from then on.
 
         Returns:
             A future that is set once they are there; None when nothing is written.
         """
         if self.storage is None or not (stored_rows(changes) or self.storage.history.takes(changes)):
             return None
-        committed: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
+        committed = Accepted(loop=asyncio.get_running_loop())
+        packet_ids = tuple(row[3] for row in rows if row[2] & 4)
+        origin = None if client_id is None else Origin(client_id, packet_ids)
 
         def done() -> None:
             if not committed.done():  # the waiter may be gone, and has cancelled it
                 committed.set_result(ReasonCode.SUCCESS)
 
-        self.storage.put(OWN_STORE, [changes], done=done, origin=client_id)
+        self.storage.put(OWN_STORE, [changes], done=done, origin=origin)
         return committed
 
     def _make_announcers(self) -> dict[str, MissingAnnouncer]:

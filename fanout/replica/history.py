@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from fanout.replica.update import QOS, Changes, Update
 
-__all__ = ["HistoryBatch", "MessageHistory"]
+__all__ = ["HistoryBatch", "MessageHistory", "Origin"]
+
+
+class Origin(NamedTuple):
+    """The local client that published a batch."""
+
+    client_id: str
+    """Its Client Identifier."""
+    packet_ids: tuple[int, ...] = ()
+    """Packet Identifiers of its messages at QoS 2 in the batch: from the batch on they are received, and not released."""
 
 
 class HistoryBatch(NamedTuple):
@@ -21,8 +30,8 @@ class HistoryBatch(NamedTuple):
     """Its number; from 1, ascending."""
     dispatched_ns: int
     """Unix time in nanoseconds."""
-    origin: str | None
-    """Client Identifier of the local client that published all of it; None when it came from elsewhere."""
+    origin: Origin | None
+    """The local client that published all of it; None when it came from elsewhere."""
     updates: list[Update]
     """Its updates, in order."""
 
@@ -43,13 +52,13 @@ class MessageHistory:
         """Return whether a session without a connection may wait for a batch: it waits for none at QoS 0."""
         return self.is_wanted and any(update[QOS] for update in changes.dispatch)
 
-    def note(self, changes: Sequence[Changes], *, now_ns: int, origin: str | None = None) -> list[HistoryBatch]:
+    def note(self, changes: Sequence[Changes], *, now_ns: int, origin: Origin | None = None) -> list[HistoryBatch]:
         """Number the batches that a session may wait for, and return them.
 
         Args:
             changes: Effects of batches that are about to be dispatched, which get their numbers.
             now_ns: Unix time in nanoseconds.
-            origin: Client Identifier of the local client that published all of them; None for others.
+            origin: The local client that published all of them; None for others.
         """
         noted: list[HistoryBatch] = []
         for one in changes:

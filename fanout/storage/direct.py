@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, Unpack
 
 from fanout.errors import StoreError
+from fanout.replica.history import Origin
 from fanout.replica.update import Changes, Update
 from fanout.storage.file import ClientWrites, RetainedFile, translated
 from fanout.storage.file_lock import FileLock
@@ -133,7 +134,7 @@ class DirectStore(DiskStore):
         *,
         session: Encode | None = None,
         done: Done | None = None,
-        origin: str | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Note batches that the replicas have already written; see `DiskStore.put`."""
         if self._failure is not None:

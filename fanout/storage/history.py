@@ -6,13 +6,16 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fanout.replica.history import HistoryBatch
+from fanout.replica.history import HistoryBatch, Origin
 from fanout.replica.update import Stamp, Update
 
 __all__ = ["decode_batches", "encode_batches"]
 
 _BATCH: Final = struct.Struct("<QQHI")
-"""Number, dispatched_ns, length of the origin plus one (0: None), number of updates."""
+"""Number, dispatched_ns, length of the origin's Client Identifier plus one (0: None), number of updates; with
+`_HAS_PACKET_IDS` the origin's Packet Identifiers follow its Client Identifier."""
+_HAS_PACKET_IDS: Final = 0x8000_0000
+_U16: Final = struct.Struct("<H")
 _UPDATE: Final = struct.Struct("<BHIIQQQB")
 """QoS and RETAIN << 2, lengths of topic, payload and properties, received_ns, expires_ns, digest, length of the
 stamping node's name plus one (0: none)."""
@@ -23,9 +26,12 @@ def encode_batches(batches: Iterable[HistoryBatch]) -> bytes:
     """Return the bytes of batches."""
     parts: list[bytes] = []
     for position, dispatched_ns, origin, updates in batches:
-        name = b"" if origin is None else origin.encode()
-        parts.append(_BATCH.pack(position, dispatched_ns, 0 if origin is None else len(name) + 1, len(updates)))
+        name, packet_ids = (b"", ()) if origin is None else (origin.client_id.encode(), origin.packet_ids)
+        count = len(updates) | (_HAS_PACKET_IDS if packet_ids else 0)
+        parts.append(_BATCH.pack(position, dispatched_ns, 0 if origin is None else len(name) + 1, count))
         parts.append(name)
+        if packet_ids:
+            parts.append(struct.pack(f"<H{len(packet_ids)}H", len(packet_ids), *packet_ids))
         for topic, payload, qos, retain, properties, received_ns, expires_ns, digest, stamp in updates:
             primary = b"" if stamp is None else stamp.primary.encode()
             named = 0 if stamp is None else len(primary) + 1
@@ -54,9 +60,12 @@ def decode_batches(data: bytes) -> Iterator[HistoryBatch]:
 
     while at < len(data):
         position, dispatched_ns, named, count = _BATCH.unpack(take(_BATCH.size))
-        origin = take(named - 1).decode() if named else None
+        origin = Origin(take(named - 1).decode()) if named else None
+        if origin is not None and count & _HAS_PACKET_IDS:
+            (length,) = _U16.unpack(take(_U16.size))
+            origin = Origin(origin.client_id, struct.unpack(f"<{length}H", take(2 * length)))
         updates: list[Update] = []
-        for _ in range(count):
+        for _ in range(count & ~_HAS_PACKET_IDS):
             flags, topic, payload, properties, received_ns, expires_ns, digest, named = _UPDATE.unpack(
                 take(_UPDATE.size)
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
-from fanout.replica.history import HistoryBatch, MessageHistory
+from fanout.replica.history import HistoryBatch, MessageHistory, Origin
 from fanout.replica.update import ChangeKind, Changes
 from fanout.storage.file import FileDamagedError, RetainedFile, Sync
 
@@ -195,7 +195,7 @@ class DiskStore(abc.ABC):
         *,
         session: Encode | None = None,
         done: Done | None = None,
-        origin: str | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Hand over the changes of batches, before they are dispatched.
 
@@ -206,7 +206,7 @@ class DiskStore(abc.ABC):
             changes: The batches, in order; with `session` they are committed together, or not at all.
             session: Encodes the session of the store; None leaves the stored session.
             done: Called on the event loop when this and everything before is committed.
-            origin: Client Identifier of the local client that published them; None for others.
+            origin: The local client that published them; None for others.
         """
 
     @property

@@ -23,6 +23,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, Unpack
 
+from fanout.replica.history import Origin
 from fanout.replica.update import ChangeKind, Changes, Update
 from fanout.storage.file import ClientWrites
 from fanout.storage.store import DiskStore, Done, Encode, StoreOptions, StoreStats, stored_rows
@@ -106,7 +107,7 @@ class WriteBehindStore(DiskStore):
         *,
         session: Encode | None = None,
         done: Done | None = None,
-        origin: str | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Queue the changes of batches. `session` is called in the thread, once for the newest of a transaction."""
         history = self.history.note(changes, now_ns=time.time_ns(), origin=origin)

@@ -11,6 +11,7 @@ from fanout.access.gate import Gate
 from fanout.config import Address, ServerConfig
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.history import Origin
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, Update, content_digest
 from fanout.server import PublishVerdict, Server
@@ -104,14 +105,16 @@ class NodeInMemory:
                 digest = content_digest(topic, payload)
                 qos, retain = flags >> 1 & 3, bool(flags & 1)
                 accepted.append((topic, payload, qos, retain, properties, now_ns, expires_ns, digest, None))
-        self.take(accepted, origin=client_id)
+        packet_ids = tuple(row[3] for row, verdict in zip(rows, verdicts, strict=True) if row[2] & 4 and verdict == 0)
+        self.take(accepted, origin=client_id, packet_ids=packet_ids)
         return verdicts
 
-    def take(self, updates: list[Update], *, origin: str | None = None) -> int:
-        """Apply and dispatch updates, as if they came from a link."""
+    def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> int:
+        """Apply and dispatch updates, as if they came from a link, or from a client."""
         changes = self.replica.apply(updates, phase=Phase.LIVE)
         if self.storage is not None:
-            self.storage.put("link", [changes], origin=origin)
+            publisher = None if origin is None else Origin(origin, packet_ids)
+            self.storage.put("link", [changes], origin=publisher)
         return self.server.dispatch(changes.dispatch, origin=origin, position=changes.position)
 
     def set(self, topic: bytes, payload: bytes, **more: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanout.replica.history import HistoryBatch, MessageHistory
+from fanout.replica.history import HistoryBatch, MessageHistory, Origin
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.storage.file import ClientWrites, FileDamagedError
@@ -19,8 +19,9 @@ FULL: Update = (b"t" * 65_535, bytes(range(256)), 2, False, b"\x23" * 70_000, 2*
 EMPTY: Update = (b"t", b"", 0, True, b"", 0, 0, 0, None)
 BATCHES = [
     HistoryBatch(1, 2**63, None, [EMPTY, FULL]),
-    HistoryBatch(2, 0, "", [EMPTY]),
-    HistoryBatch(2**63 - 1, 1, "ü" * 1000, [FULL, EMPTY, FULL]),
+    HistoryBatch(2, 0, Origin(""), [EMPTY]),
+    HistoryBatch(2**63 - 1, 1, Origin("ü" * 1000, (1, 65_535)), [FULL, EMPTY, FULL]),
+    HistoryBatch(2**63 - 1, 1, Origin("c", tuple(range(1, 65_536))), []),
     HistoryBatch(2**63, 1, None, []),
 ]
 
@@ -33,7 +34,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_every_end_in_the_middle_is_refused() -> None:
     """No batch is made of half its bytes."""
-    small = [HistoryBatch(1, 2, "c", [EMPTY, (b"topic", b"x", 1, False, b"p", 1, 2, 3, STAMP)])]
+    small = [HistoryBatch(1, 2, Origin("c", (7, 8)), [EMPTY, (b"topic", b"x", 1, False, b"p", 1, 2, 3, STAMP)])]
     data = encode_batches(small)
     for end in range(1, len(data)):
         with pytest.raises(ValueError, match="ends in the middle"):
@@ -51,8 +52,8 @@ def test_only_what_a_session_may_wait_for_gets_a_number() -> None:
     assert history.note(changes(1), now_ns=1) == []
     history.is_wanted = True
     assert history.note(changes(0, 0), now_ns=1) == []
-    (noted,) = history.note(changes(0, 2), now_ns=7, origin="c")
-    assert (noted.position, noted.dispatched_ns, noted.origin, len(noted.updates)) == (1, 7, "c", 2)
+    (noted,) = history.note(changes(0, 2), now_ns=7, origin=Origin("c"))
+    assert (noted.position, noted.dispatched_ns, noted.origin, len(noted.updates)) == (1, 7, Origin("c"), 2)
     assert (history.position, history.updates) == (1, 2)
 
 

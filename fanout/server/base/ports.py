@@ -13,6 +13,7 @@ from fanout.replica.update import Update
 from fanout.runtime.system_clock import Clock
 
 __all__ = [
+    "Accepted",
     "Clock",
     "Ingress",
     "Logger",
@@ -32,6 +33,10 @@ class PendingVerdict(Protocol):
 
     def result(self) -> ReasonCode:
         """Return the Reason Code, once it is decided."""
+
+
+class Accepted(asyncio.Future[ReasonCode]):
+    """Success, once the message is on disk: its Packet Identifier is there with it, so the client is only told late."""
 
 
 PublishVerdict: TypeAlias = ReasonCode | PendingVerdict

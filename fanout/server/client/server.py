@@ -253,7 +253,7 @@ class Server:
     def dispatch_again(self, batch: HistoryBatch) -> None:
         """Deliver a batch that an earlier process has dispatched to the sessions that are restored so far."""
         self.lifecycles.keepers.note_dispatched(batch.updates)
-        session = None if batch.origin is None else self.registry.get(batch.origin)
+        session = None if batch.origin is None else self.registry.get(batch.origin.client_id)
         self._dispatcher.dispatch(batch.updates, now_ns=batch.dispatched_ns, origin=session, position=batch.position)
 
     def keep_journal(self, store: SessionStore) -> SessionJournal:

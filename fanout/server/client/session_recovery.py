@@ -13,11 +13,11 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from fanout.errors import SessionFormInvalid
-from fanout.replica.history import HistoryBatch
+from fanout.replica.history import HistoryBatch, Origin
 from fanout.server.base.ports import Logger
 from fanout.server.client.server import Server
 from fanout.server.client.session_restart import SessionRestart
-from fanout.server.session.session_record import SessionRecord, decode_record
+from fanout.server.session.session_record import ALL_BATCHES, SessionRecord, decode_record
 
 __all__ = ["Recovered", "recover_sessions"]
 
@@ -56,6 +56,7 @@ async def recover_sessions(
     """
     waiting = deque(sorted(_decoded(records, logger), key=attrgetter("position")))
     found: dict[str, Recovered] = {}
+    as_of: dict[str, int] = {}
 
     async def restore_until(position: int | None) -> list[SessionRecord]:
         restored: list[SessionRecord] = []
@@ -63,6 +64,7 @@ async def recover_sessions(
             record = waiting.popleft()
             if restart.restore(record.session, left_ns=record.written_ns, was_connected=record.is_connected):
                 found[record.session.client_id] = Recovered(record.position, record.epoch)
+                as_of[record.session.client_id] = record.as_of
                 restored.append(record)
             if len(waiting) % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -71,6 +73,8 @@ async def recover_sessions(
     for number, batch in enumerate(history, 1):
         restored = await restore_until(batch.position)
         server.dispatch_again(batch)
+        if batch.origin is not None and batch.position > as_of.get(batch.origin.client_id, ALL_BATCHES):
+            _note_received(server, batch.origin)
         for record in restored:
             if record.position == batch.position:
                 _drop_sent(server, record)
@@ -80,6 +84,13 @@ async def recover_sessions(
     server.lifecycles.end_overflowed()
     restart.tell()
     return found
+
+
+def _note_received(server: Server, origin: Origin) -> None:
+    """Note messages at QoS 2 that a session had published and its record does not know."""
+    session = server.registry.get(origin.client_id)
+    if session is not None:
+        session.receiver.restore(origin.packet_ids)
 
 
 def _drop_sent(server: Server, record: SessionRecord) -> None:

@@ -208,7 +208,9 @@ class SessionJournal:
         value, _ = self._moves.value_of(session, messages, waiting=waiting, in_flight=())
         epoch = self._moves.epoch_of(client_id)
         return encode_record(
-            SessionRecord(value, messages.now_ns, entry.is_connected, position, unsent, epoch),
+            SessionRecord(
+                value, messages.now_ns, entry.is_connected, position, unsent, epoch, as_of=self._store.history_position
+            ),
             encoder=entry.encoder,
             in_flight=self._in_flight.of(session.sender.inflight, messages),
         )

@@ -16,7 +16,7 @@ from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.counters import Counters
-from fanout.server.base.ports import PendingVerdict
+from fanout.server.base.ports import Accepted, PendingVerdict
 from fanout.server.base.refusals import NOT_NOW
 
 __all__ = ["SessionReceiver"]
@@ -38,6 +38,11 @@ class _Unanswered:
         if isinstance(verdict, int):
             return verdict
         return verdict.result() if verdict.done() else None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known that the message is taken, or refused, though the client may be told later."""
+        return isinstance(self.verdict, Accepted) or self.reason_code() is not None
 
 
 class SessionReceiver:
@@ -63,7 +68,7 @@ class SessionReceiver:
     @property
     def undecided(self) -> int:
         """Number of PUBLISH packets at QoS 1 and 2 that have no verdict yet."""
-        return sum(one.reason_code() is None for one in self._unanswered)
+        return sum(not one.is_decided for one in self._unanswered)
 
     @property
     def unreleased(self) -> frozenset[int]:
@@ -218,7 +223,7 @@ class SessionReceiver:
         for one in self._unanswered:
             code = one.reason_code()
             if code is None:
-                if one.qos == 2:
+                if one.qos == 2 and not one.is_decided:
                     undecided.add(one.packet_id)
             elif code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)

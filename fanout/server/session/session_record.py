@@ -13,12 +13,17 @@ from fanout.errors import SessionFormInvalid
 from fanout.server.session.exported_session import ExportedSession
 from fanout.server.session.session_format import SessionEncoder, decode_session
 
-__all__ = ["ALL_UNSENT", "SessionRecord", "decode_record", "encode_record"]
+__all__ = ["ALL_BATCHES", "ALL_UNSENT", "SessionRecord", "decode_record", "encode_record"]
 
 ALL_UNSENT: Final = 0xFFFF_FFFF
 """In place of a number of messages, for a batch that has not come."""
 
-_HEAD: Final = struct.Struct("!Q?QIH")
+ALL_BATCHES: Final = 2**64 - 1
+"""In place of the number of a batch, in a record of a version that did not note it."""
+
+_HEAD: Final = struct.Struct("!QBQIH")
+_AS_OF: Final = struct.Struct("!Q")
+_CONNECTED, _HAS_AS_OF = 1, 2
 
 
 class SessionRecord(NamedTuple):
@@ -37,6 +42,9 @@ class SessionRecord(NamedTuple):
     """How many messages of that batch are unsent, the last ones; `ALL_UNSENT` when it has not come."""
     epoch: bytes = b""
     """Since when the session is this member's, as the pool writes it; empty for a node that is in no pool."""
+    as_of: int = ALL_BATCHES
+    """Number of the newest batch when the record was made: what the client published at QoS 2 in later ones is received,
+    too, and not among the Packet Identifiers of `session`."""
 
 
 def encode_record(
@@ -49,9 +57,10 @@ def encode_record(
         encoder: What encoded the former records of the session; None for the first.
         in_flight: As `SessionEncoder.encode` takes it.
     """
-    head = _HEAD.pack(record.written_ns, record.is_connected, record.position, record.unsent, len(record.epoch))
+    flags = record.is_connected * _CONNECTED | _HAS_AS_OF
+    head = _HEAD.pack(record.written_ns, flags, record.position, record.unsent, len(record.epoch))
     session = (encoder or SessionEncoder()).encode(record.session, in_flight=in_flight)
-    return head + record.epoch + session
+    return head + record.epoch + _AS_OF.pack(record.as_of) + session
 
 
 def decode_record(data: bytes) -> SessionRecord:
@@ -62,7 +71,13 @@ def decode_record(data: bytes) -> SessionRecord:
     """
     if len(data) < _HEAD.size:
         raise SessionFormInvalid("A record of a session is too short", hint="Check the disk")
-    written_ns, is_connected, position, unsent, length = _HEAD.unpack_from(data)
+    written_ns, flags, position, unsent, length = _HEAD.unpack_from(data)
     begin = _HEAD.size + length
+    epoch, as_of = data[_HEAD.size : begin], ALL_BATCHES
+    if flags & _HAS_AS_OF:
+        if len(data) < begin + _AS_OF.size:
+            raise SessionFormInvalid("A record of a session is too short", hint="Check the disk")
+        (as_of,) = _AS_OF.unpack_from(data, begin)
+        begin += _AS_OF.size
     session = decode_session(data[begin:], bytes_max=len(data))
-    return SessionRecord(session, written_ns, is_connected, position, unsent, data[_HEAD.size : begin])
+    return SessionRecord(session, written_ns, bool(flags & _CONNECTED), position, unsent, epoch, as_of)

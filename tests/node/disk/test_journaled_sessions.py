@@ -315,6 +315,42 @@ async def test_what_the_client_sends_at_qos_2_is_published_once_over_a_kill(begi
         await client.expect_ack(PacketType.PUBCOMP, 7)
 
 
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["before its record", "behind its record"])
+async def test_a_message_at_qos_2_is_on_disk_with_its_packet_identifier(begin: Begin, is_recorded: bool) -> None:
+    """A kill between the message and the record of its publisher doubles nothing; nor does one later, or a third."""
+    node = await begin()
+    await subscribed(node, b"p", client_id="s", qos=2)
+    async with connected(node) as client:
+        await client.subscribe(b"other", qos=2)
+        put = node.storage.put_sessions
+        if not is_recorded:
+            node.storage.put_sessions = lambda records, **more: None  # type: ignore[method-assign]
+        client.publish(b"p", b"x", qos=2, packet_id=7)
+        await wait_until(lambda: node.node.published)
+        if is_recorded:
+            await client.expect_ack(PacketType.PUBREC, 7)
+        await node.written()
+        killed = node
+        for _ in range(2):
+            node = await begin(killed=node)
+        killed.storage.put_sessions = put  # type: ignore[method-assign]
+    async with connected(node) as client:
+        client.publish(b"p", b"x", qos=2, packet_id=7, dup=True)
+        await client.expect_ack(PacketType.PUBREC, 7)
+        assert node.node.published == []
+        node = await begin(killed=node)
+    async with connected(node) as client:
+        client.send(Ack(PacketType.PUBREL, 7))
+        await client.expect_ack(PacketType.PUBCOMP, 7)
+        node = await begin(killed=node)
+    async with connected(node) as client:
+        client.publish(b"p", b"y", qos=2, packet_id=7)
+        await client.expect_ack(PacketType.PUBREC, 7)
+        assert [row[1] for _, row in node.node.published] == [b"y"]
+    async with connected(node, "s") as client:
+        assert payloads(await client.messages(2)) == [b"x", b"y"]
+
+
 async def test_messages_of_a_subscription_that_was_ended_still_come(begin: Begin) -> None:
     """They do not follow from the subscriptions that the record has; those of a new one do not begin earlier."""
     node = await begin()

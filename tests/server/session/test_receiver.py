@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fanout.mqtt.decoder import AckRun, Decoder, PublishRow
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.counters import Counters
+from fanout.server.base.ports import Accepted
 from fanout.server.session.receiver import SessionReceiver
 
 OK, NO = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
@@ -112,6 +115,20 @@ def test_refused_qos_2_message_may_be_sent_again() -> None:
     receiver.note_verdicts([row(7, 2)], [NO])
     receiver.take_acks()
     assert accept(receiver, row(7, 2)) == [row(7, 2)]
+
+
+async def test_a_message_whose_answer_waits_for_the_disk_is_received() -> None:
+    """Its Packet Identifier is part of the session before the client is told, unlike that of an undecided one."""
+    receiver = SessionReceiver(version=5, counters=Counters())
+    loop = asyncio.get_running_loop()
+    kept, undecided = Accepted(loop=loop), loop.create_future()
+    rows = [row(1, qos=2), row(2, qos=2)]
+    accept(receiver, *rows)
+    receiver.note_verdicts(rows, [kept, undecided])
+    assert (receiver.unreleased, receiver.undecided) == (frozenset({1}), 1)
+    assert acks(receiver.take_acks()[0]) == []
+    kept.set_result(ReasonCode.SUCCESS)
+    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 1, 0)]
 
 
 def test_unknown_pubrel_is_told_in_mqtt_5_and_counted() -> None:
