@@ -37,6 +37,7 @@ BENCHES = {
     "chaos": "bench.chaos.command",
     "roaming": "bench.roaming.command",
     "takeover": "bench.takeover.command",
+    "kills": "bench.kills",
     "reports": "bench.reports",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what

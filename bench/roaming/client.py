@@ -80,6 +80,7 @@ class RoamingClient:
         figures: Figures,
         kills: bool,
         steps_max: int,
+        retains: bool = False,
     ) -> None:
         """Describe a client.
 
@@ -92,6 +93,7 @@ class RoamingClient:
             figures: Where it counts.
             kills: Whether members are killed, so that a message that it sends again may come twice.
             steps_max: Steps of handshakes that one connection lives for at most.
+            retains: Whether it publishes every other message with RETAIN.
         """
         self.client_id = client_id
         self.subscriber = Subscriber(publishers)
@@ -104,7 +106,7 @@ class RoamingClient:
         self.cutting = False
         """Whether its connections are cut."""
         self._port, self._version, self._draw, self._figures = port, version, draw, figures
-        self._kills, self._steps_max = kills, steps_max
+        self._kills, self._steps_max, self._retains = kills, steps_max, retains
         self._waiting: deque[Sent] = deque()
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: set[int] = set()
@@ -309,8 +311,11 @@ class RoamingClient:
 
     def _send(self, packet_id: int, message: Sent, *, dup: bool) -> None:
         topic, payload = topic_of(self.client_id, message.qos), payload_of(message)
+        retain = self._retains and message.number % 2 == 1
         self._write(
-            packets.publish(topic, payload, qos=message.qos, packet_id=packet_id, dup=dup, version=self._version)
+            packets.publish(
+                topic, payload, qos=message.qos, packet_id=packet_id, dup=dup, version=self._version, retain=retain
+            )
         )
         self._step("PUBLISH written")
 

@@ -97,10 +97,12 @@ def subscribe(filters: Mapping[str, int], *, packet_id: int, version: int) -> by
     return _frame(0x82, body + b"".join(_text(each) + bytes((qos,)) for each, qos in filters.items()))
 
 
-def publish(topic: str, payload: bytes, *, qos: int, packet_id: int, dup: bool, version: int) -> bytes:
+def publish(
+    topic: str, payload: bytes, *, qos: int, packet_id: int, dup: bool, version: int, retain: bool = False
+) -> bytes:
     """Return a PUBLISH at QoS 1 or 2."""
     body = _text(topic) + packet_id.to_bytes(2, "big") + b"\x00" * (version == 5) + payload
-    return _frame(0x30 | dup << 3 | qos << 1, body)
+    return _frame(0x30 | dup << 3 | qos << 1 | retain, body)
 
 
 def short(kind: int, packet_id: int) -> bytes:

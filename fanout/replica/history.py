@@ -20,7 +20,7 @@ class Origin(NamedTuple):
     client_id: str
     """Its Client Identifier."""
     packet_ids: tuple[int, ...] = ()
-    """Packet Identifiers of its messages at QoS 2 in the batch: from the batch on they are received, and not released."""
+    """Packet Identifiers of its messages at QoS 2 in the batch: from then on they are received, and not released."""
 
 
 class HistoryBatch(NamedTuple):

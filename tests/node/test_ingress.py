@@ -392,7 +392,7 @@ def test_values_that_expire_together_go_in_pieces(accepted: Accepted) -> None:
 
 
 async def test_messages_are_acknowledged_when_they_are_on_disk(accepted: Accepted) -> None:
-    """Where the disk has any of a run, all of it waits; those that were refused do not, and are not told to the disk."""
+    """Where the disk has any of a run, all of it waits; those that were refused do not, and are not on the disk."""
     accepted.committed = asyncio.get_running_loop().create_future()
     rows = [
         row(b"a", qos=1, retain=True),

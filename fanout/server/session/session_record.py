@@ -43,8 +43,8 @@ class SessionRecord(NamedTuple):
     epoch: bytes = b""
     """Since when the session is this member's, as the pool writes it; empty for a node that is in no pool."""
     as_of: int = ALL_BATCHES
-    """Number of the newest batch when the record was made: what the client published at QoS 2 in later ones is received,
-    too, and not among the Packet Identifiers of `session`."""
+    """Number of the newest batch when the record was made: what the client published at QoS 2 in later ones is
+    received, too, and not among the Packet Identifiers of `session`."""
 
 
 def encode_record(

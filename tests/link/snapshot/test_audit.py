@@ -88,12 +88,6 @@ async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> N
         await link.wait(lambda: link.status.ready)
 
 
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every set for a large one, for which the subscription has QoS 0 meanwhile."""
-    monkeypatch.setattr("fanout.link.snapshot.retained_pass.KEEPS_QOS_TOPICS", -1)
-
-
 def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     """Return a link whose connection was lost in the middle of an audit."""
     pair = live(config)

@@ -107,6 +107,7 @@ def test_where_the_session_has_qos_0_nothing_was_promised(case: str) -> None:
     assert_repaired(pair, epoch=epoch, changed={b"plant/0": b"x"})
 
 
+@pytest.mark.usefixtures("large")
 def test_a_session_that_was_left_in_an_audit_was_promised_nothing() -> None:
     """Its subscription had QoS 0; once it is live again it has its own QoS, and the rule is the ordinary one."""
     pair = live(published_qos=1)

@@ -84,11 +84,11 @@ class Member(NodeInMemory):
         )
         self.server.lifecycles.keepers.join(self.copies)
 
-    def take(self, updates: list[Update], *, origin: str | None = None) -> int:
+    def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> int:
         """Take updates of the link."""
         if origin is None:
             self.recent.note(LINK, updates, now_ns=self.clock.now_ns())
-        return super().take(updates, origin=origin)
+        return super().take(updates, origin=origin, packet_ids=packet_ids)
 
     def mark(self, number: int) -> None:
         """Take a heartbeat."""
