@@ -596,6 +596,9 @@ class Node:
             logger=self._logger,
         )
         for name, resumption in resumptions.items():
+            if self.storage.is_cut:  # a Packet Identifier that was released since would hide a later message
+                session = dataclasses.replace(resumption.session, unreleased=frozenset())
+                resumption = dataclasses.replace(resumption, session=session)
             self._links[name].restore(resumption)
             if resumption.session.at_qos_0 and self.storage.forget_clients():
                 self._logger.error(

@@ -217,8 +217,9 @@ class DirectStore(DiskStore):
                 return
             self._forget_marks()
             self._opened.write_clients(self._clients)
-            self._clients = ClientWrites()
+            clients, self._clients = self._clients, ClientWrites()
             self.database.execute("COMMIT")
+            self._tell_history(clients.history)
             self._rows_total += self._rows
             self._rows = 0
             self._transactions += 1

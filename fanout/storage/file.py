@@ -22,6 +22,7 @@ from fanout.replica.history import HistoryBatch
 from fanout.replica.update import Update
 from fanout.storage.history import decode_batches, encode_batches
 from fanout.storage.rows import decode_update, encode_value
+from fanout.storage.wal_damage import find_wal_damage
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -121,6 +122,8 @@ class RetainedFile:
         self._cache_bytes = cache_bytes
         self._synchronous = ""
         self._ids: dict[str, int] = {}
+        self.wal_damage = ""
+        """What of the write-ahead log was not what was written, so that the end of it is missing; empty for nothing."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Used by one thread at a time: the one that opens it, then the writer.
@@ -317,6 +320,9 @@ class RetainedFile:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("BEGIN EXCLUSIVE")  # takes the lock, which is held until the end unless the file is shared
         database.execute("COMMIT")
+        _, frames, _ = database.execute("PRAGMA wal_checkpoint").fetchone()
+        self.wal_damage = find_wal_damage(self.path.with_name(f"{self.path.name}-wal"), valid_frames=frames)
+        database.execute("PRAGMA journal_size_limit = 0")  # so that the log ends where it was written last
         database.execute(f"PRAGMA cache_size = -{self._cache_bytes // 1024}")
         database.execute(f"PRAGMA wal_autocheckpoint = {0 if self._shared else _CHECKPOINT_PAGES}")
         (found,) = database.execute("PRAGMA user_version").fetchone()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 from fanout.replica.history import HistoryBatch, MessageHistory, Origin
 from fanout.replica.update import ChangeKind, Changes
 from fanout.storage.file import FileDamagedError, RetainedFile, Sync
+from fanout.storage.told_mark import ToldMark
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -88,6 +89,9 @@ class DiskStore(abc.ABC):
         self._failed = asyncio.Event()
         self._held = False
         self._transactions = 0
+        self.is_cut = False
+        """Whether the file has lost its end, so that what was acknowledged may be missing."""
+        self._mark: ToldMark | None = None
         self.history = MessageHistory()
         """Numbers the batches that sessions of clients may wait for; what reads the file sets where they begin."""
 
@@ -99,8 +103,22 @@ class DiskStore(abc.ABC):
         """
         try:
             self._open()
+            if self._opened.wal_damage:
+                self.end_clients(self._opened.wal_damage)
         except FileDamagedError as error:
             self.set_aside(str(error), now_ns=now_ns)
+
+    def end_clients(self, reason: str) -> None:
+        """Remove the sessions of clients, because the end of the file, or of its write-ahead log, is missing."""
+        self.is_cut = True
+        self._logger.error(
+            "file of retained values has lost its end",
+            reason=reason,
+            file=str(self.path),
+            sessions_ended=self.forget_clients(),
+            hint="Clients get Session Present 0; retained values of this node's own topics may be outdated, and links"
+            " compare theirs. Check the disk",
+        )
 
     def set_aside(self, reason: str, *, now_ns: int) -> None:
         """Rename the file, which is damaged, and create a new one.
@@ -162,6 +180,25 @@ class DiskStore(abc.ABC):
     def forget_clients(self) -> int:
         """Remove the sessions of clients and the history, before `start`; return how many sessions there were."""
         return self._opened.forget_clients()
+
+    def begin_history(self, position: int) -> bool:
+        """Continue the history behind its last batch, before `start`.
+
+        Args:
+            position: The number of that batch, as far as the history and the records of sessions tell.
+
+        Returns:
+            Whether it is the last one that was committed; if not, the file has lost its end.
+        """
+        self._mark = self._mark or ToldMark(self.path.with_name(f"{self.path.name}-told"))
+        is_whole = position >= self._mark.position
+        self.history.position = self._mark.position = position
+        return is_whole
+
+    def _tell_history(self, history: Sequence[HistoryBatch]) -> None:
+        """Note that batches are committed, before anybody is told."""
+        if history and self._mark is not None:
+            self._mark.position = history[-1].position
 
     @property
     def history_position(self) -> int:

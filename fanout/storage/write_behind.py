@@ -263,6 +263,7 @@ class WriteBehindStore(DiskStore):
         self._done_rows += self._rows
         self._done_bytes += self._bytes
         self._transactions += 1
+        self._tell_history(self._clients.history)
         done, self._done = self._done, []
         self._values, self._sessions, self._rows, self._bytes, self._units = {}, {}, 0, 0, 0
         self._clients = ClientWrites()

@@ -18,6 +18,7 @@ from fanout.server.client.session_recovery import Recovered, recover_sessions
 from fanout.server.client.session_restart import SessionRestart
 from fanout.server.keeping.session_journal import SessionJournal
 from fanout.server.session.exported_session import ExportedSession
+from fanout.server.session.session_record import last_batch
 from fanout.storage.store import DiskStore
 
 __all__ = ["JournaledSessions", "sessions_on_disk"]
@@ -39,11 +40,13 @@ async def sessions_on_disk(
     """
     restart = SessionRestart(server, clock=clock, logger=logger)
     records = await asyncio.to_thread(storage.client_records)
+    # A record may name the batch after the last one, and all before may be gone; or there is a batch and no record.
+    if not storage.begin_history(max([storage.read_position(), *map(last_batch, records.values())])) and records:
+        await asyncio.to_thread(storage.end_clients, "batches of messages that were written are not there")
+        records = {}
     found: dict[str, Recovered] = {}
     if records:
         found = await recover_sessions(server, restart, records=records, history=storage.read_history(), logger=logger)
-    # A record may name the batch after the last one, and all before may be gone; or there is a batch and no record.
-    storage.history.position = max([storage.read_position(), *(one.position - 1 for one in found.values())])
     return restart, {client_id: found.get(client_id) for client_id in records}
 
 

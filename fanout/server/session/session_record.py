@@ -13,7 +13,7 @@ from fanout.errors import SessionFormInvalid
 from fanout.server.session.exported_session import ExportedSession
 from fanout.server.session.session_format import SessionEncoder, decode_session
 
-__all__ = ["ALL_BATCHES", "ALL_UNSENT", "SessionRecord", "decode_record", "encode_record"]
+__all__ = ["ALL_BATCHES", "ALL_UNSENT", "SessionRecord", "decode_record", "encode_record", "last_batch"]
 
 ALL_UNSENT: Final = 0xFFFF_FFFF
 """In place of a number of messages, for a batch that has not come."""
@@ -61,6 +61,17 @@ def encode_record(
     head = _HEAD.pack(record.written_ns, flags, record.position, record.unsent, len(record.epoch))
     session = (encoder or SessionEncoder()).encode(record.session, in_flight=in_flight)
     return head + record.epoch + _AS_OF.pack(record.as_of) + session
+
+
+def last_batch(data: bytes) -> int:
+    """Return the number of the newest batch that a record knows of; 0 for one that cannot be read."""
+    if len(data) < _HEAD.size:
+        return 0
+    _, flags, position, _, length = _HEAD.unpack_from(data)
+    at = _HEAD.size + length
+    if flags & _HAS_AS_OF and len(data) >= at + _AS_OF.size:
+        return int(_AS_OF.unpack_from(data, at)[0])
+    return int(position) - 1
 
 
 def decode_record(data: bytes) -> SessionRecord:

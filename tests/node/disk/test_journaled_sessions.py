@@ -523,6 +523,54 @@ async def test_a_record_that_cannot_be_read_is_told_and_removed(begin: Begin) ->
     assert list(records(node.path)) == ["good"]
 
 
+def damages(path: Path) -> dict[str, Callable[[], object]]:
+    """Return ways to damage the write-ahead log of a file, by name: bytes that differ, and logs that were cut off."""
+    log = path.with_name(f"{path.name}-wal")
+    whole = log.read_bytes()
+
+    def flip(at: int) -> Callable[[], object]:
+        return lambda: log.write_bytes(whole[:at] + bytes((whole[at] ^ 0x55,)) + whole[at + 1 :])
+
+    def cut(to: int) -> Callable[[], object]:
+        return lambda: log.write_bytes(whole[:to])
+
+    frame = 24 + 4096
+    places = {at + 32 + frame * number for number in range((len(whole) - 32) // frame) for at in (3, 9, 17, 24, 3000)}
+    found = {f"byte {at}": flip(at) for at in sorted({0, 9, 18, 25, *places})}
+    found |= {f"cut to {to}": cut(to) for to in (0, 16, 32, *range(32 + frame, len(whole) - 1, frame), len(whole) - 1)}
+    return found
+
+
+async def test_damage_of_the_write_ahead_log_loses_nothing_silently(begin: Begin, tmp_path: Path) -> None:
+    """SQLite goes on with the part in front of it: either nothing is missing, or the client has Session Present 0."""
+    node = await begin()
+    await subscribed(node)
+    for number in range(1, 7):
+        node.node.take(numbered(number, number))
+        await node.written()
+    image = copied(node.path, tmp_path / "image")
+    mark = node.path.with_name(f"{node.path.name}-told").read_bytes()
+    told: dict[str, bool] = {}
+    for name, damage in damages(image).items():
+        damage()
+        variant = DiskNode(copied(image, tmp_path / f"variant-{len(told)}"), type(node.storage))
+        variant.path.with_name(f"{variant.path.name}-told").write_bytes(mark)
+        with capture_logs() as lines:
+            await variant.start()
+        errors = [line["event"] for line in lines if line["log_level"] == "error"]
+        async with connected(variant) as client:
+            told[name] = not client.connack.session_present
+            if client.connack.session_present:
+                expected = [b"%d" % number for number in range(1, 7)]
+                assert payloads(await client.messages_until_ping()) == expected, name
+                assert errors == [], name
+            else:
+                cut_whole = name.startswith("cut") and not errors  # neither sessions nor anything else is left
+                assert cut_whole or errors == ["file of retained values has lost its end"], name
+        await variant.leave()
+    assert sum(told.values()) > len(told) / 2
+
+
 async def test_a_node_that_stops_leaves_all_that_its_sessions_are(begin: Begin) -> None:
     """What the client acknowledged just before is there without a look."""
     node = await begin()
