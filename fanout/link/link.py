@@ -39,16 +39,17 @@ from fanout.link.model.events import (
 from fanout.link.model.resumption import Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
-from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.forwarding import NOT_TAKEN, UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
 from fanout.link.protocol.name_request import CHUNK_NAMES
 from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.publisher import Publisher
 from fanout.link.reporter import Reporter
 from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import piece_topics
 from fanout.link.snapshot.sampling import Sampling
-from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect
+from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect, is_close
 from fanout.link.transport.failover import AddressChoice
 from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
@@ -180,6 +181,18 @@ class Link:
             on_unconfirmed=self._reporter.note_unconfirmed,
             on_crash=self._on_crash,
         )
+        self._publisher = None
+        """Publisher of messages of clients over MQTT 3.1.1; None over MQTT 5, where the link's own session does it."""
+        if config.version == 4:
+            self._publisher = Publisher(
+                config,
+                node_id=node_id,
+                address=lambda: self._address,
+                skipped=self._session.skipped,
+                clock=clock,
+                logger=self._logger,
+                on_event=self._on_event,
+            )
         self._samples = SampleWatch(
             config,
             sampling=sampling,
@@ -200,6 +213,10 @@ class Link:
 
         At the end the session at the primary is ended, unless its values survive the process.
         """
+        publishing = None
+        if self._publisher is not None:
+            publishing = asyncio.create_task(self._publisher.run(), name=f"link-{self.config.name}-publish")
+            publishing.add_done_callback(self._watch_ended)
         try:
             while True:
                 failed = False
@@ -221,6 +238,9 @@ class Link:
                 await self._wait_retry(self._addresses.try_at_s)
         finally:
             self._driver.stop()
+            if publishing is not None:
+                publishing.cancel()
+                await asyncio.wait([publishing], timeout=_WATCHES_END_S)
             for answer in self._forward_answers.values():
                 if not answer.done():
                     answer.set_result(UNAVAILABLE)
@@ -255,7 +275,14 @@ class Link:
         return self._publish(OutgoingMessage(self.missing.topic, payload))
 
     def _publish(self, message: OutgoingMessage) -> ReasonCode | asyncio.Future[ReasonCode]:
-        token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
+        if self._publisher is None:
+            token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
+        elif self._session.lifecycle.state is not LinkState.LIVE:
+            token = UNAVAILABLE
+        elif not self._session.peer.system_topics.may_publish:
+            token = NOT_TAKEN
+        else:
+            token = self._publisher.forward(message)
         if isinstance(token, ReasonCode):
             return token
         self._driver.write_and_plan()
@@ -531,7 +558,7 @@ class Link:
             self._samples.note_connection_lost()
             if self._failure is not None:
                 raise self._failure
-            by_peer = _is_close(connection.error)
+            by_peer = is_close(connection.error)
             raise self._lost(connection.error)
         except asyncio.CancelledError:
             stopping = True
@@ -769,8 +796,3 @@ class Link:
         """Let `run` raise an error that is a bug."""
         self._crash = error
         self._attention.set()
-
-
-def _is_close(error: Exception | None) -> bool:
-    """Say whether a connection ended because the other end closed it, and neither the network nor TLS failed."""
-    return error is None or isinstance(error, ConnectionResetError | BrokenPipeError)

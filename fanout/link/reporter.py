@@ -45,6 +45,7 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.twin import TWIN_HINT
+from fanout.link.snapshot.capability_check import LIMIT_REFUSALS
 from fanout.link.snapshot.sampling import Sampling
 from fanout.mqtt.breaches import SKIP_TEXTS
 from fanout.peer_text import clean_text
@@ -299,7 +300,8 @@ class Reporter:
                 self._logger.warning(
                     "no heartbeats, lag is unknown and a stall is not noticed",
                     reason=reason,
-                    hint=f"Let the link's user publish and read below {self._config.control_topic}/ at the primary,"
+                    hint=LIMIT_REFUSALS.get(reason)
+                    or f"Let the link's user publish and read below {self._config.control_topic}/ at the primary,"
                     " every heartbeat_s",
                 )
             case MemberUnheard(topic, reason):
@@ -340,8 +342,8 @@ class Reporter:
                 )
             case DeviationTolerated(deviation, why):
                 self._logger.warning("primary breaks MQTT, tolerated", reason=deviation.value, detail=why)
-            case SystemTopicsShunned():
-                self._logger.warning("primary closes the connection at $SYS, not asked there any more")
+            case SystemTopicsShunned(left_out):
+                self._logger.warning("primary closes the connection unanswered, tried with less", without=left_out)
             case WentStale(reason):
                 self._record_event("state", state=STALE, detail=reason)
                 self._logger.warning("session lost, serving stale values", reason=reason, grace_s=self._config.grace_s)
@@ -573,7 +575,10 @@ class Reporter:
                 why = session.count.why if self._list_check is None else self._list_check.why
                 why = why or "the primary's figure is awaited"
             if not why and evidence is Evidence.BARRIER:
+                refusal = session.control.refusal
                 why = f"the primary does not let the link publish below {self._config.control_topic}"
+                if refusal in LIMIT_REFUSALS:
+                    why = f"{refusal}, so no marker comes back"
             text = f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}"
             return f"{text}: {why}" if why else text
         return None

@@ -16,13 +16,13 @@ from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import FanoutError, LinkLost
 from fanout.link.protocol.handshake import Handshake, disconnected, read_connack, unanswered_hint
 from fanout.link.protocol.sender import PacketSender
-from fanout.link.transport.connection import LinkConnection, connect
+from fanout.link.transport.connection import LinkConnection, connect, is_close
 from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["CLIENT_ID_BYTES", "ShortConnection", "short_client_id", "short_connection"]
+__all__ = ["CLIENT_ID_BYTES", "ShortConnection", "short_client_id", "short_config", "short_connection"]
 
 CLIENT_ID_BYTES = 64
 """Length up to which a Client Identifier gets its suffix whole; the lowest limit known of a broker is 100 (VerneMQ)."""
@@ -40,15 +40,18 @@ class ShortConnection:
         on_item: Called with each item that comes; its errors end the connection.
     """
 
-    def __init__(self, config: LinkConfig, *, node_id: str, address: Address) -> None:
+    def __init__(
+        self, config: LinkConfig, *, node_id: str, address: Address, sender: PacketSender | None = None
+    ) -> None:
         """Prepare; `short_connection` opens it.
 
         Args:
             config: The link's configuration, with the Client Identifier of the short connection.
             node_id: This node.
             address: Address of the primary.
+            sender: Sender with messages of an earlier connection; None for a new one.
         """
-        self.sender = PacketSender(config, node_id=node_id)
+        self.sender = sender or PacketSender(config, node_id=node_id)
         self.on_item: Callable[[Item], None] = _ignore
         self._config = config
         self._address = address
@@ -56,6 +59,8 @@ class ShortConnection:
         self._handshake: Handshake | None = None
         self._failure: Exception | None = None
         self._tls: LinkTls | None = None
+        self.was_closed = False
+        """Whether the primary closed it after it had accepted it."""
         self._arrived = asyncio.Event()
         self._connection = LinkConnection(
             on_data=self._receive, on_closed=self._note_closed, read_ahead_bytes_max=_READ_AHEAD_BYTES_MAX
@@ -101,6 +106,7 @@ class ShortConnection:
         """
         config, sender, connection = self._config, self.sender, self._connection
         self._tls = await load_tls_in_thread(config, self._address)
+        sender.begin_connection()
         sender.connect(clean_start=clean_start, password=password, now=0.0)
         await connect(
             connection,
@@ -158,6 +164,7 @@ class ShortConnection:
     def _note_closed(self) -> None:
         if self._failure is None:
             error = self._connection.error
+            self.was_closed = self._handshake is not None and is_close(error)
             hint = unanswered_hint(self._config, address=self._address) if self._handshake is None else ""
             if isinstance(error, FanoutError):
                 self._failure = error
@@ -180,6 +187,7 @@ async def short_connection(
     username: str | None = None,
     password: bytes | None = None,
     clean_start: bool = True,
+    sender: PacketSender | None = None,
 ) -> AsyncIterator[ShortConnection]:
     """Open a short connection for the time of the block.
 
@@ -192,6 +200,7 @@ async def short_connection(
         password: Password of `username`; None for none.
         clean_start: False to find out, over MQTT 5, whether the primary gives it the session of the link: then it is an
             error, and the session stays for the link, which comes back at once.
+        sender: Sender with messages of an earlier connection; None for a new one.
 
     Raises:
         FanoutError: The primary cannot be reached, or it refuses the connection.
@@ -200,15 +209,19 @@ async def short_connection(
         password = read_password(config)
     else:
         config = replace(config, username=username)
-    client_id = short_client_id(config.client_id_of(node_id), name)
     clean_start = clean_start or config.version == 4  # MQTT 3.1.1 would leave a session for ever
-    config = replace(config, client_id=client_id, session_expiry_s=0 if clean_start else _LEFT_SESSION_S)
-    connection = ShortConnection(config, node_id=node_id, address=address)
+    config = replace(short_config(config, node_id, name), session_expiry_s=0 if clean_start else _LEFT_SESSION_S)
+    connection = ShortConnection(config, node_id=node_id, address=address, sender=sender)
     try:
         await connection.open(password=password, clean_start=clean_start)
         yield connection
     finally:
         await connection.close()
+
+
+def short_config(config: LinkConfig, node_id: str, name: str) -> LinkConfig:
+    """Return the configuration of a link with the Client Identifier of a short connection."""
+    return replace(config, client_id=short_client_id(config.client_id_of(node_id), name))
 
 
 def short_client_id(client_id: str, name: str) -> str:

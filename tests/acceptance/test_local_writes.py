@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -206,3 +207,64 @@ async def test_paho_goes_on_after_a_refused_message(mirror: Mirror) -> None:
             client.publish("plant/writes/paho", b"x", qos).wait_for_publish(10)
         client.publish("own/paho", b"after", 1, True).wait_for_publish(10)
     assert mosquitto_sub(mirror.secondary.port, "own/paho", count=1)[0].payload == b"after"
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "message"),
+    [
+        ("max_qos 1", 0x83, {"qos": 2}),
+        ("max_packet_size 2000", 0x83, {"payload": b"x" * 3000}),
+        ("max_qos 0", 0x83, {}),
+        ("retain_available false", 0x83, {"retain": True}),
+    ],
+)
+async def test_a_limit_that_mqtt_3_1_1_cannot_tell_costs_its_message_only(
+    nodes: Nodes, setting: str, code: int, message: dict[str, Any]
+) -> None:
+    """A message beyond it tears nothing down: the link stays, others arrive, and the publisher is told."""
+    with Mosquitto(nodes.directory, settings=[setting]) as mosquitto:
+        if "retain" not in setting:
+            load_retained(mosquitto.port, [(f"set/{number}", b"x") for number in range(5)])
+        evidence = 'min_evidence = "two-pass"\nsnapshot_quiet_s = 0.3\n' if "retain" in setting else ""
+        settings = f"{QUICK}version = 4\n{evidence}"
+        node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward"), settings=settings))
+        await node.begin()
+        before = node.link_status()
+        async with await RawClient.connect(node.port) as client, await RawClient.connect(node.port) as other:
+            bad = client.publish(b"set/bad", **{"payload": b"x", "qos": 1, **message})
+            good = other.publish(b"set/good", b"x", qos=1)
+            answer = await client.expect(Ack)
+            assert (answer.packet_id, answer.reason_code) == (bad, code)
+            await other.expect_ack(PacketType.PUBACK, good, code if setting == "max_qos 0" else 0)
+        after = node.link_status()
+        assert (after["epoch"], after["state"], node.ready) == (before["epoch"], "live", True)
+        assert (after["topics"], after["reconnects_total"]) == (before["topics"], before["reconnects_total"])
+        refused = 2 if setting == "max_qos 0" else 1
+        assert node.document("/v1/status")["server"]["dropped_total"]["refused"] == refused
+        if setting != "max_qos 0":
+            assert after["skipped_newest"][0]["topic"] == "set/bad"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_what_is_said_of_a_primary_at_qos_0(nodes: Nodes, version: int) -> None:
+    """The node is ready, by the barrier; the log names the limit and no access rights."""
+    with Mosquitto(nodes.directory, settings=["max_qos 0"]) as mosquitto:
+        load_retained(mosquitto.port, [("set/1", b"x")])
+        node = nodes.secondary(link(mosquitto.port, selector("set/#"), settings=f"{QUICK}version = {version}\n"))
+        await node.begin()
+        assert node.link_status()["evidence"] == "barrier"
+        why = "the primary takes no messages at QoS 1 (CONNACK: Maximum QoS 0)"
+        assert (why if version == 5 else "the primary closes the connection at a message at QoS 1") in node.log_text()
+        assert "publish and read below" not in node.log_text()
+
+
+async def test_what_is_said_of_a_primary_without_retained_messages(nodes: Nodes) -> None:
+    """The reason is that there are none, and the key that it names makes the node ready."""
+    with Mosquitto(nodes.directory, settings=["retain_available false"]) as mosquitto:
+        settings = f"{QUICK}snapshot_quiet_s = 0.3\n"
+        node = nodes.secondary(link(mosquitto.port, selector("set/#"), settings=settings))
+        node.start()
+        await wait_until(lambda: "Retain Available 0" in str(node.probe()[1]["reasons"]), 30, what="the reason")
+        assert "$SYS" not in str(node.probe()[1]["reasons"])
+        live_only = selector("set/#") + "live_only = true\n"
+        await nodes.secondary(link(mosquitto.port, live_only, settings=settings), name="edge-2").begin()

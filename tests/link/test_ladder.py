@@ -18,6 +18,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState
+from fanout.link.protocol.forwarding import NOT_TAKEN
 from fanout.link.protocol.sys_support import CLOSED_MAX
 from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.link.snapshot.set_proof import PROBES_MAX
@@ -394,13 +395,27 @@ async def test_a_primary_that_closes_at_system_topics_is_not_asked_for_them(vers
             await link.wait(lambda: link.status.ready)
             assert link.status.evidence is Evidence.MARKER
             assert len(one.connects) == CLOSED_MAX + 1
-            assert [line["event"] for line in lines if "$SYS" in str(line["event"])] == [
-                "primary closes the connection at $SYS, not asked there any more"
-            ]
+            less = [line["without"] for line in lines if "tried with less" in str(line["event"])]
+            assert less == ["requests below $SYS"]
             server.cut()
             await link.wait(lambda: len(one.connects) == CLOSED_MAX + 2 and link.status.ready)
             closed = [each for each in one.subscribes if each.subscriptions[0].topic_filter.startswith(b"$SYS/")]
             assert len(closed) == CLOSED_MAX
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_primary_of_mqtt_3_1_1_that_closes_at_messages_gets_none(version: int) -> None:
+    """It cannot tell its Maximum QoS; one of MQTT 5 can, and has another reason."""
+    one = primary(version=version, closes_at=lambda topic, payload: True)
+    async with FakeServer(one) as server:
+        config = config_for(server.port, version=version, min_evidence="barrier")
+        async with running(config) as link:
+            await link.wait(lambda: len(one.connects) > 3 * CLOSED_MAX or link.status.ready)
+            assert link.status.ready is (version == 4)
+            if version == 4:
+                assert link.status.heartbeat_refusal == "the primary closes the connection at a message at QoS 1"
+                assert len(one.connects) == 2 * CLOSED_MAX + 1
+                assert link.link.forward((b"plant/0", b"x", 0, 0, b"", None, 0), prefix=b"") is NOT_TAKEN
 
 
 def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:

@@ -190,7 +190,7 @@ def test_a_resumed_session_keeps_to_the_limits_of_now() -> None:
     assert [event.reason_code for event in pair.of(Forwarded)].count(UNAVAILABLE) == 2
     assert len(pair.of(Forwarded)) == 3
     assert [event.reason for event in pair.of(ControlRefused)] == [
-        "the primary takes no messages at QoS 1, or none as large as a heartbeat"
+        "the primary takes no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
     ]
 
 

@@ -239,7 +239,10 @@ class SessionSeen:
 
 @dataclass(frozen=True, slots=True)
 class SystemTopicsShunned:
-    """The primary closes the connection at a SUBSCRIBE below `$SYS/`; the link makes none there any more."""
+    """The primary closes each connection in the capability check; the next ones leave something out."""
+
+    left_out: str
+    """What they leave out, for an operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,8 +169,12 @@ class Forwarding:
 
     def begin_session(self) -> list[OutgoingMessage]:
         """Forget the former session, and return its messages, which may have arrived or not."""
-        self._suspect = 0
         self._quarantine.clear()
+        return self.drop_all()
+
+    def drop_all(self) -> list[OutgoingMessage]:
+        """Remove and return all messages, sent or not."""
+        self._suspect = 0
         return self._sender.begin_session() + self._drop_waiting()
 
     def _drop_waiting(self) -> list[OutgoingMessage]:

@@ -32,7 +32,7 @@ class RemotePeer:
             front of those that it has queued at QoS 1 and 2.
         merges_no_local: Whether No Local of a selector applies to the control topic, too, so that no control message
             comes back (mochi-mqtt); found out once in the life of the process.
-        system_topics: Whether it takes subscriptions below `$SYS/`.
+        system_topics: Whether it takes subscriptions below `$SYS/`, and messages at QoS 1.
     """
 
     def __init__(self, config: LinkConfig, *, node_id: str, sender: PacketSender) -> None:
@@ -51,7 +51,7 @@ class RemotePeer:
         self.why_unordered = ""
         self.is_mosquitto = False
         self.merges_no_local = False
-        self.system_topics = SystemTopics()
+        self.system_topics = SystemTopics(config.version)
         self._version = config.version
         self._node_id = node_id
         self._sender = sender

@@ -218,6 +218,11 @@ class PacketSender:
                 )
             self._check_size(Subscribe(1, (Subscription(selector.filter.encode()),)))
 
+    @property
+    def limits(self) -> PrimaryLimits:
+        """Limits of the primary."""
+        return self._limits
+
     def takes(self, message: OutgoingMessage) -> bool:
         """Say whether the primary takes a message; at another one it would close the connection.
 
@@ -412,6 +417,14 @@ class PacketSender:
             packet_id = self.held[0]
             self._send(outbound.message(packet_id).encode(packet_id, version=self.version, dup=True), now)
 
+    def drop_released(self) -> list[OutgoingMessage]:
+        """Remove and return the messages that wait for PUBCOMP: without a session, a server may have dropped them."""
+        released = [each for each, _, state in self._outbound.in_flight() if state is SendState.AWAIT_PUBCOMP]
+        dropped = [self._outbound.message(packet_id) for packet_id in released]
+        for packet_id in released:
+            self._outbound.acknowledge(PacketType.PUBCOMP, packet_id)
+        return dropped
+
     def message(self, packet_id: int) -> OutgoingMessage:
         """Return the message in flight with a Packet Identifier."""
         return self._outbound.message(packet_id)
@@ -434,6 +447,7 @@ class PacketSender:
         answer = PacketType.PUBACK if state is SendState.AWAIT_PUBACK else PacketType.PUBREC
         self._outbound.acknowledge(answer, packet_id, ReasonCode.UNSPECIFIED_ERROR)
         if packet_id in self.held:
+            self._is_trying &= packet_id != self.held[0]
             self.held.remove(packet_id)
         return message
 

@@ -1,6 +1,8 @@
-"""Memory of addresses that close the connection at a SUBSCRIBE below `$SYS/`, as rumqttd does.
+"""Memory of addresses that close the connection at requests of the capability check.
 
-Without it no link would ever come up there. It lasts as long as the process.
+rumqttd closes it at a SUBSCRIBE below `$SYS/`. Over MQTT 3.1.1 a primary cannot tell its Maximum QoS, and Mosquitto
+with `max_qos 0` closes it at a message at QoS 1. Without this memory no link would ever come up there. It lasts as long
+as the process.
 """
 
 from __future__ import annotations
@@ -8,35 +10,58 @@ from __future__ import annotations
 __all__ = ["CLOSED_MAX", "SystemTopics"]
 
 CLOSED_MAX = 2
-"""After so many connections in a row closed without an answer, nothing below `$SYS/` is subscribed any more."""
+"""After so many connections in a row closed without an answer, something else is left out."""
+_LADDERS = {5: ((True, True), (False, True)), 4: ((True, True), (False, True), (True, False), (False, False))}
+"""Version to what is tried in turn: whether topics below `$SYS/` are subscribed, and messages at QoS 1 published.
+
+Over MQTT 5 CONNACK tells Maximum QoS.
+"""
 
 
 class SystemTopics:
-    """Support of `$SYS/` topics by the addresses of one primary."""
+    """Support of `$SYS/` topics, and of messages at QoS 1, by the addresses of one primary."""
 
-    def __init__(self) -> None:
-        """Begin without findings: each address may be asked."""
+    def __init__(self, version: int) -> None:
+        """Begin without findings: each address may be asked everything.
+
+        Args:
+            version: 4 or 5.
+        """
+        self._ladder = _LADDERS[version]
         self._address = ""
         self._closed: dict[str, int] = {}
-        """Address to the number of connections in a row that it closed without an answer."""
+        """Address to the number of connections that it closed without an answer; an answer keeps what was left out."""
 
     @property
     def asked(self) -> bool:
         """Whether topics below `$SYS/` are requested from the address in use."""
-        return self._closed.get(self._address, 0) < CLOSED_MAX
+        return self._ladder[self._step][0]
+
+    @property
+    def may_publish(self) -> bool:
+        """Whether the address in use takes messages at QoS 1, as far as is known."""
+        return self._ladder[self._step][1]
 
     def use(self, address: str) -> None:
         """Note the address in use from now on."""
         self._address = address
 
     def note_answer(self) -> None:
-        """Note that the address answered a request behind such a SUBSCRIBE."""
-        if self.asked:
-            self._closed.pop(self._address, None)
+        """Note that the address answered a request behind all others."""
+        if self._closed.get(self._address):
+            self._closed[self._address] = self._step * CLOSED_MAX
 
-    def note_closed(self) -> bool:
-        """Note that the address closed the connection unanswered; return whether it is not asked any more."""
-        if not self.asked:
-            return False
-        self._closed[self._address] = self._closed.get(self._address, 0) + 1
-        return not self.asked
+    def note_closed(self) -> str:
+        """Note that the address closed the connection unanswered; return what is left out now, empty for no change."""
+        before = self._step
+        self._closed[self._address] = min(self._closed.get(self._address, 0) + 1, CLOSED_MAX * (len(self._ladder) - 1))
+        if self._step == before:
+            return ""
+        left_out = "requests below $SYS" if not self.asked else ""
+        if not self.may_publish:
+            left_out += f"{' and ' * bool(left_out)}messages at QoS 1"
+        return left_out
+
+    @property
+    def _step(self) -> int:
+        return min(self._closed.get(self._address, 0) // CLOSED_MAX, len(self._ladder) - 1)

@@ -312,8 +312,8 @@ class SessionLifecycle:
         if isinstance(self.stage, CapabilityCheck):
             if self.stage.answered:
                 self._peer.system_topics.note_answer()
-            elif self.connected and self._peer.system_topics.note_closed():
-                self.emit(SystemTopicsShunned())
+            elif self.connected and (left_out := self._peer.system_topics.note_closed()):
+                self.emit(SystemTopicsShunned(left_out))
         self.connected = False
         self._left_below_qos = self.below_own_qos
         self._end_audit("the connection was lost")

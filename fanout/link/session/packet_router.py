@@ -163,7 +163,10 @@ class PacketRouter:
         handshake = read_connack(packet, self._config)
         if handshake.session_present and not lifecycle.remote_session.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
-        self._sender.accept(handshake.limits)
+        limits = handshake.limits
+        if not self._peer.system_topics.may_publish:
+            limits = replace(limits, maximum_qos=0)
+        self._sender.accept(limits)
         self.was_disconnected = False
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)

@@ -34,6 +34,7 @@ from fanout.mqtt.packets import Suback
 
 __all__ = [
     "BY_WILDCARD",
+    "LIMIT_REFUSALS",
     "OWN_FENCE_REQUESTS",
     "RETAINED_COUNT",
     "SERVER_FENCE",
@@ -64,6 +65,20 @@ _NO_FENCE = (
     "no retained message could be had that marks the end of a set; allow the link's user to read $SYS/broker/version,"
     " or to write and read below its control topic"
 )
+_NOTHING_RETAINED = (
+    "the primary keeps no retained messages (CONNACK: Retain Available 0), so there is nothing to prove; set"
+    " live_only = true for its selectors"
+)
+_PERHAPS_NOTHING_RETAINED = "; or it keeps no retained messages at all: then set live_only = true for its selectors"
+_NO_QOS_1 = "the primary takes no messages at QoS 1 (CONNACK: Maximum QoS 0)"
+_CLOSES_AT_QOS_1 = "the primary closes the connection at a message at QoS 1"
+_TOO_LARGE = "the primary takes no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
+LIMIT_REFUSALS = {
+    _NO_QOS_1: "Raise its Maximum QoS (max_qos of Mosquitto), or set heartbeat_s = 0; nothing is forwarded either",
+    _CLOSES_AT_QOS_1: "Raise its max_qos, or what else it checks, or set heartbeat_s = 0; nothing is forwarded either",
+    _TOO_LARGE: "Raise its Maximum Packet Size (max_packet_size of Mosquitto), or set heartbeat_s = 0",
+}
+"""Reasons for which a primary's limits exclude messages to the control topic, and advice."""
 _OWN_FENCE_EXPIRY_S = 86_400
 _NEVER = float("inf")
 
@@ -83,7 +98,10 @@ def refuse_control(control: ControlChannel, sender: PacketSender) -> bool:
     """Return whether the primary's limits exclude messages to the control topic, and note it in the channel."""
     if sender.takes(OutgoingMessage(control.topic, bytes(PAYLOAD_BYTES_MAX))):
         return False
-    control.refuse("the primary takes no messages at QoS 1, or none as large as a heartbeat")
+    if sender.limits.maximum_qos:
+        control.refuse(_TOO_LARGE)
+    else:
+        control.refuse(_NO_QOS_1 if sender.version == 5 else _CLOSES_AT_QOS_1)
     return True
 
 
@@ -270,7 +288,12 @@ class CapabilityCheck(Stage):
             if self._own_fence_published and self._own_fence_requests < OWN_FENCE_REQUESTS:
                 self._ask_own_fence(now)
             else:
-                self.why, self.done = _NO_FENCE, True
+                self.why, self.done = self._why_no_fence(), True
+
+    def _why_no_fence(self) -> str:
+        if not self._sender.limits.retain_available:
+            return _NOTHING_RETAINED
+        return _NO_FENCE + (_PERHAPS_NOTHING_RETAINED if self._sender.version == 4 else "")
 
     def _answer_wildcard(self, fence: bytes, now: float) -> None:
         """Conclude from a fence requested by a Topic Filter with a wildcard whether such filters work.

@@ -26,7 +26,7 @@ from fanout.link.transport.tls import LinkTls, peer_expires_s
 if TYPE_CHECKING:
     from fanout.link.transport.websocket import WebSocketClient
 
-__all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect"]
+__all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect", "is_close"]
 
 _READ_BYTES = 256 * 1024
 _SLICE_BYTES = 64 * 1024
@@ -407,3 +407,12 @@ def _make_socket(
     endpoint.setblocking(False)
     endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return endpoint
+
+
+def is_close(error: Exception | None) -> bool:
+    """Say whether a connection ended because the other end closed it, and neither the network nor TLS failed.
+
+    Args:
+        error: `LinkConnection.error`.
+    """
+    return error is None or isinstance(error, ConnectionResetError | BrokenPipeError)
