@@ -32,9 +32,11 @@ from fanout.cli.arguments.report_options import (
     Reference,
     Settle,
     Since,
+    Tables,
     Trend,
     Until,
     Verbose,
+    place_of,
 )
 from fanout.cli.output.interruption import ended_by_ctrl_c
 
@@ -56,6 +58,8 @@ _JUDGED_EXIT_CODES: Final = (
 _STANDARD_OUTPUT: Final = Path("-")
 _ALONE: Final = ("json_path", "html_path", "markdown_path")
 """Documents of which one can go to standard output."""
+_PLACES: Final = (*_ALONE, "trend_path")
+"""What goes to a path or a URI."""
 
 _OPTIONS: Final = {
     "settle": "settle_s",
@@ -75,6 +79,7 @@ def _every_report(
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
+    tables: Tables = None,
     master: Master = LOCAL_MASTER,
 ) -> None:
     """Name the options that every report has, behind its own."""
@@ -110,6 +115,7 @@ def _makes(name: ReportName, *named_too: Callable[..., None]) -> Callable[[Calla
             _require_spark()
             verbose = options.pop("verbose", False)
             asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
+            asked |= {name: place_of(asked[name]) for name in _PLACES if asked.get(name) is not None}
             _make(name, log_dirs=log_dirs, asked=asked, verbose=verbose)
 
         signatures = [inspect.signature(each, eval_str=True) for each in (named, *named_too, _every_report)]

@@ -4,6 +4,7 @@ Importing this package does not import pyspark; running a report does.
 """
 
 from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportOptions, ReportResult, run_report
+from fanout.reports.library import Logs, completeness, lag, missing_topics, read_logs
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER
 
@@ -12,7 +13,12 @@ __all__ = [
     "LOCAL_MASTER",
     "SETTLE_S",
     "LogFiles",
+    "Logs",
     "ReportOptions",
     "ReportResult",
+    "completeness",
+    "lag",
+    "missing_topics",
+    "read_logs",
     "run_report",
 ]

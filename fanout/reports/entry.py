@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,8 @@ from fanout.reports.read.scope import AskedWindow
 from fanout.reports.spark import LOCAL_MASTER, is_local, is_submitted, spark_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from fanout.reports.read.survey import LogCut
     from fanout.reports.values.document import Report, ReportName
     from fanout.reports.values.history import PastReport
@@ -83,19 +85,21 @@ class ReportOptions:
     """Whether it may pass then."""
     baseline: Path | None = None
     """The JSON of an earlier report, for the trend; None takes those in `trend_path`, else the halves of the window."""
-    trend_path: Path | None = None
+    trend_path: Path | str | None = None
     """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one. Of a
     report that has answers."""
     master: str = LOCAL_MASTER
     """The Spark master's URL."""
-    json_path: Path | None = None
-    """Where to write the JSON; None for nowhere."""
-    html_path: Path | None = None
+    json_path: Path | str | None = None
+    """Where to write the JSON, a URI that Spark can write as text; None for nowhere. So of those below."""
+    html_path: Path | str | None = None
     """Where to write the page; None for nowhere."""
-    markdown_path: Path | None = None
+    markdown_path: Path | str | None = None
     """Where to write the answers as Markdown; None for nowhere. Of a report that has answers."""
     parquet: str | None = None
     """The directory or URI for the tables as Parquet; None writes none."""
+    tables: str | None = None
+    """Where the tables of results are appended: a path or URI, or a namespace of a catalog; None appends none."""
 
     def __post_init__(self) -> None:
         if self.settle_s < 0 or (self.depth or 0) < 0 or (self.behind_max_s or 0) < 0:
@@ -147,7 +151,8 @@ def run_report(
     depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
     if name in ("all", "traffic") and depth < 1:
         raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
-    _check_places(asked.json_path, asked.html_path, asked.markdown_path, asked.trend_path)
+    written = [asked.json_path, asked.html_path, asked.markdown_path, asked.trend_path]
+    _check_places(*(place for place in written if isinstance(place, Path)))
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     baseline: Report | None = None
@@ -156,7 +161,7 @@ def run_report(
 
         baseline = read_baseline(asked.baseline)
     history: tuple[PastReport, ...] = ()
-    if asked.trend_path is not None:
+    if isinstance(asked.trend_path, Path):
         from fanout.reports.summary.trend_file import read_trend
 
         history = read_trend(asked.trend_path)
@@ -165,7 +170,17 @@ def run_report(
         tell("starting Spark")
         with spark_session(master=asked.master, short=is_short_run(files, asked.master)) as spark:
             from fanout.reports.figures.job import make_report
+            from fanout.reports.session.places import check_writable
+            from fanout.reports.tables.appending import append_tables, check_appendable
             from fanout.reports.values.document import Parameters
+
+            for place in written:
+                if isinstance(place, str):
+                    check_writable(spark, place)
+            if asked.tables is not None:
+                check_appendable(spark, asked.tables)
+            if isinstance(asked.trend_path, str):
+                history = _trend_at(spark, asked.trend_path)
 
             settle_s = behind_max_s = 0.0
             if name != "lag":  # it waits for nothing
@@ -193,15 +208,17 @@ def run_report(
                 parquet=asked.parquet,
                 progress=tell,
             )
-    for option, render in RENDERED.items():
-        if (path := getattr(asked, option)) is not None:
-            _write(path, render(report))
-    if asked.trend_path is not None and report.summary is not None:
-        from fanout.reports.summary.past_reports import past_report
-        from fanout.reports.summary.trend_file import trend_text
+            if asked.tables is not None:
+                append_tables(spark, asked.tables, report, run_at=datetime.now(UTC))
+            for option, render in RENDERED.items():
+                if (place := getattr(asked, option)) is not None:
+                    _write(spark, place, render(report))
+            if asked.trend_path is not None and report.summary is not None:
+                from fanout.reports.summary.past_reports import past_report
+                from fanout.reports.summary.trend_file import trend_text
 
-        text = trend_text(history, added=past_report(report))
-        _write(asked.trend_path, text, hint="Give --trend a path that this user may write to")
+                text = trend_text(history, added=past_report(report))
+                _write(spark, asked.trend_path, text, hint="Give --trend a path that this user may write to")
     return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 
@@ -271,11 +288,29 @@ def _check_places(*paths: Path | None) -> None:
             raise ReportError(f"{path} cannot be written: {problem}", hint="Give a path that this user may write to")
 
 
-def _write(path: Path, text: str, *, hint: str = "Give a path that this user may write to") -> None:
+def _trend_at(spark: SparkSession, uri: str) -> tuple[PastReport, ...]:
+    """Return the reports in the file of the trend at a URI; none if there is no such file."""
+    from fanout.reports.read.reading import collect_rows
+    from fanout.reports.session.places import read_text
+    from fanout.reports.summary.trend_file import parse_trend
+
+    found = read_text(spark, uri)
+    return () if found is None else parse_trend("".join(row["value"] for row in collect_rows(found)).encode(), path=uri)
+
+
+def _write(
+    spark: SparkSession, path: Path | str, text: str, *, hint: str = "Give a path that this user may write to"
+) -> None:
     """Write a file aside, to the disk, and rename it, so that neither a reader nor a kill sees half of it.
 
-    What is no regular file, such as `/dev/stdout` or a named pipe, is written to and stays what it is.
+    What is no regular file, such as `/dev/stdout` or a named pipe, is written to and stays what it is. A URI is left to
+    Spark.
     """
+    if isinstance(path, str):
+        from fanout.reports.session.places import write_text
+
+        write_text(spark, path, text)
+        return
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and not path.is_file():

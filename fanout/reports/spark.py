@@ -7,6 +7,7 @@ interface). Knows nothing of logs and transforms. pyspark is imported only when 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -23,6 +24,7 @@ from fanout.errors import ExtraMissing, ReportError
 from fanout.installation import install_command
 from fanout.reports.class_archive import ClassArchive
 from fanout.reports.java import Java, find_java
+from fanout.reports.session.utc import in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +42,12 @@ __all__ = [
 
 LOCAL_MASTER: Final = "local[*]"
 """The master that is used when none is given: this process, with every core."""
+
+CONNECT: Final = "sc://"
+"""The beginning of the address of a Spark Connect server."""
+
+CONNECT_S: Final = 10
+"""How long such a server may take to answer the first time."""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -123,12 +131,12 @@ def spark_session(
     logging.getLogger().addFilter(_is_not_of_py4j)  # once: a filter that is there is not added again
     active = SparkSession.getActiveSession()
     if active is not None:
-        zone = active.conf.get("spark.sql.session.timeZone")
-        active.conf.set("spark.sql.session.timeZone", "UTC")
-        try:
+        with in_utc(active):
             yield active
-        finally:
-            active.conf.set("spark.sql.session.timeZone", str(zone))
+        return
+    if master.startswith(CONNECT):
+        with _connected(master, settings=settings or {}) as spark:
+            yield spark
         return
     own = session_settings(master, cores=os.cpu_count() or 1) | (SHORT_RUN_SETTINGS if short else {})
     handler = signal.getsignal(signal.SIGINT)
@@ -146,6 +154,34 @@ def spark_session(
         raise
     finally:
         _stop(spark)
+
+
+@contextmanager
+def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Give a session of a Spark Connect server, which has a JVM of its own: no setting of one is ours."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    hint = f"Is that a Spark Connect server? This needs the packages of: {install_command('connect')}"
+    try:
+        grpc = importlib.import_module("grpc")
+        with grpc.insecure_channel(url.removeprefix(CONNECT).partition("/")[0]) as channel:
+            # The client of Spark tries for minutes.
+            grpc.channel_ready_future(channel).result(CONNECT_S)
+    except ImportError as error:
+        raise ReportError(f"{url} needs the client of Spark Connect", hint=hint) from error
+    except grpc.FutureTimeoutError as error:
+        raise ReportError(f"{url} does not answer within {CONNECT_S} s", hint=hint) from error
+    try:
+        spark = SparkSession.builder.remote(url).create()
+        for key, value in ({"spark.sql.session.timeZone": "UTC"} | dict(settings)).items():
+            spark.conf.set(key, value)
+    except (PySparkException, ImportError) as error:
+        raise ReportError(f"{url} cannot be used: {_first_line(error)}", hint=hint) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def running_tasks() -> tuple[int, int]:

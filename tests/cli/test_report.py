@@ -103,7 +103,8 @@ def test_completeness_stages_the_logs_and_passes_every_option(
             "--html",
             str(tmp_path / "r.html"),
         ),
-        *("--parquet", "s3a://bucket/tables", "--behind-max", "7"),
+        *("--parquet", "s3a://bucket/tables", "--tables", "lake.mqtt", "--behind-max", "7"),
+        *("--markdown", "s3a://bucket/r.md"),
         *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
         *("--baseline", str(tmp_path / "earlier.json")),
     ]
@@ -123,7 +124,9 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         master="local[1]",
         json_path=tmp_path / "r.json",
         html_path=tmp_path / "r.html",
+        markdown_path="s3a://bucket/r.md",
         parquet="s3a://bucket/tables",
+        tables="lake.mqtt",
     )
     assert job.logs is not None
     assert job.logs.directories == (str(log),)
@@ -286,23 +289,19 @@ def test_the_file_of_the_trend_reaches_the_job(
     assert "Give --baseline or --trend" in answer.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["summary", "--trend", "s3://logs/trend.jsonl"],
-        ["lag", "--json", "s3://logs/report.json"],
-        ["lag", "--html", "s3://logs/report.html"],
-    ],
-)
-def test_what_is_written_here_is_no_uri(
-    runner: CliRunner, job: StandInJob, log: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+def test_uris_are_left_to_spark(
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No directory named `s3:` comes to be where the command was run."""
-    monkeypatch.chdir(log)
-    answer = runner.invoke(app, ["report", *arguments, str(log)])
+    """As they were given; no directory named `s3a:` comes to be where the command was run. A baseline is read here."""
+    monkeypatch.chdir(tmp_path)
+    places = {"--trend": "s3a://b/t.jsonl", "--json": "s3a://b/r.json", "--html": "s3a://b/r.html"}
+    answer = runner.invoke(app, ["report", "summary", str(log), *(part for pair in places.items() for part in pair)])
+    assert answer.exit_code == 0, answer.output
+    assert [job.options.trend_path, job.options.json_path, job.options.html_path] == list(places.values())
+    answer = runner.invoke(app, ["report", "summary", str(log), "--baseline", "s3a://b/earlier.json"])
     assert answer.exit_code == 2
-    assert "is written to a local path" in " ".join(answer.stderr.split())
-    assert not (log / "s3:").exists()
+    assert "is a URI" in " ".join(answer.stderr.split())
+    assert not (tmp_path / "s3a:").exists()
 
 
 def test_failed_report(runner: CliRunner, job: StandInJob, log: Path) -> None:

@@ -26,11 +26,13 @@ __all__ = [
     "Reference",
     "Settle",
     "Since",
+    "Tables",
     "Trend",
     "Until",
     "Verbose",
     "local_file",
     "local_path",
+    "place_of",
 ]
 
 SETTLE_S: Final = 30.0
@@ -51,34 +53,40 @@ def local_file(text: str) -> Path:
     return local_path(text)
 
 
+def place_of(text: str) -> Path | str:
+    """Return a path that this process writes to, or a URI as it is, which Spark writes to."""
+    return text if "://" in text else Path(text)
+
+
+def _own_place(text: str | None) -> str | None:
+    return text if text is None or "://" in text else str(local_file(text))
+
+
 LogDirectories: TypeAlias = Annotated[
     list[str],
     typer.Argument(metavar="LOG_DIR", help="A node's log.directory, or the URI that it ships its log to."),
 ]
 JsonFile: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--json",
-        parser=local_path,
-        metavar="FILE",
+        metavar="FILE|URI",
         help="Write the report as JSON; - writes it to standard output, alone.",
     ),
 ]
 HtmlFile: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--html",
-        parser=local_path,
-        metavar="FILE",
+        metavar="FILE|URI",
         help="Write the report as one self-contained page; - writes it to standard output, alone.",
     ),
 ]
 MarkdownFile: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--markdown",
-        parser=local_path,
-        metavar="FILE",
+        metavar="FILE|URI",
         help="Write the answers as Markdown, for a ticket; - writes them to standard output, alone.",
     ),
 ]
@@ -93,11 +101,11 @@ Baseline: TypeAlias = Annotated[
     ),
 ]
 Trend: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--trend",
-        parser=local_file,
-        metavar="FILE",
+        callback=_own_place,
+        metavar="FILE|URI",
         help="Say whether it got worse since the reports of the last 30 days in this file, and add this one to it: a "
         "line of JSON.",
     ),
@@ -105,6 +113,14 @@ Trend: TypeAlias = Annotated[
 ParquetDirectory: TypeAlias = Annotated[
     str | None,
     typer.Option("--parquet", metavar="DIR", help="Write the tables behind the report as Parquet below this place."),
+]
+Tables: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tables",
+        metavar="URI|NAME",
+        help="Append the results to tables: as Parquet below a path or URI, or in a namespace of a catalog of Spark.",
+    ),
 ]
 Reference: TypeAlias = Annotated[
     str | None,

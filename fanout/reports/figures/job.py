@@ -15,10 +15,11 @@ from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.registry import REPORTS, ReportKind, Section
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.query_threads import query_threads
-from fanout.reports.read.reading import Tables, read_tables, spark_errors, take_survey, with_holes
+from fanout.reports.read.reading import Tables, read_tables, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
 from fanout.reports.read.survey import LogCut, Survey
+from fanout.reports.session.query_threads import query_threads
+from fanout.reports.session.spark_errors import spark_errors
 from fanout.reports.summary.judging import judge
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from fanout.errors import ReportError
-from fanout.reports.read.reading import uri_errors
 from fanout.reports.read.rows import small_frame, struct_of
+from fanout.reports.session.places import is_there, uri_errors
 
 __all__ = ["TABLES", "ParquetTables"]
 
@@ -69,11 +69,8 @@ class ParquetTables:
                     hint="Give --parquet a directory that this user may write to",
                 ) from error
             return
-        context = spark.sparkContext
-        assert context._jvm is not None
         with uri_errors(f"write to {directory}", hint=_NO_FILE_SYSTEM):
-            place = context._jvm.org.apache.hadoop.fs.Path(directory)
-            place.getFileSystem(context._jsc.hadoopConfiguration())
+            is_there(spark, directory)
 
     @property
     def wanted(self) -> bool:

@@ -6,17 +6,13 @@ Owns every place where rows leave Spark: only aggregated rows do, and never more
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -25,7 +21,6 @@ from fanout.reports.read import first_look, positions
 from fanout.reports.read.details import parse_gap_detail
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.lost_positions import PositionBlock, block_bits, find_holes
-from fanout.reports.read.query_threads import query_threads
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import EVENTS, UPDATES
 from fanout.reports.read.scope import WHOLE, AskedWindow
@@ -38,24 +33,19 @@ from fanout.reports.read.survey import (
     UpdateSummary,
     stated_config,
 )
+from fanout.reports.session.places import is_missing, is_there, is_uri
+from fanout.reports.session.query_threads import query_threads
+from fanout.reports.session.spark_errors import SPARK_ERRORS, said_of
 
 __all__ = [
     "ROWS_MAX",
     "Tables",
     "collect_rows",
     "read_tables",
-    "said_of",
-    "spark_errors",
     "take_survey",
-    "uri_errors",
     "with_holes",
 ]
 
-_FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
-_GONE: Final = re.compile(
-    r"(?:FILE_NOT_EXIST\]|PATH_NOT_FOUND\]|FileNotFoundException:)[^\n]*?(?:file:/*(?=/))(\S+?\.parquet)"
-)
-_AROUND: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+|\[[A-Z0-9_.]+\] | SQLSTATE: \w+$")
 _NO_FILE_SYSTEM: Final = (
     "Without a cluster, `fanout report` reads s3:// and gs:// itself; on a cluster give s3a://, and "
     "org.apache.hadoop:hadoop-aws to Spark"
@@ -80,13 +70,16 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
         ReportError: There is no file at all, or one is empty.
     """
     _refuse_empty((*files.updates, *files.events))
-    updates, events = _existing(spark, files.updates), _existing(spark, files.events)
-    if not updates and not events:
+    updates, events = _read(spark, files.updates, UPDATES), _read(spark, files.events, EVENTS)
+    if updates is None and events is None:
         raise ReportError(
             f"there is no log file in {', '.join(files.directories)}",
             hint="A node seals its first file after log.segment_age_max_s or when it stops",
         )
-    return Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
+    return Tables(
+        small_frame(spark, [], schema=UPDATES) if updates is None else updates,
+        small_frame(spark, [], schema=EVENTS) if events is None else events,
+    )
 
 
 def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
@@ -236,44 +229,6 @@ def _bounded_rows(frame: DataFrame) -> list[dict[str, Any]] | None:
     return None if len(rows) > ROWS_MAX else [row.asDict() for row in rows]
 
 
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """Turn what Spark says of unreadable input into an error of ours."""
-    try:
-        yield
-    except (PySparkException, Py4JError, ConnectionError) as error:
-        said = said_of(error)
-        if (gone := _GONE.search(str(error))) is not None:
-            raise ReportError(
-                f"{unquote(gone[1])} was removed while the report was made, as retention does with old files",
-                hint="Make it again; of files that are about to go, make it from a copy",
-            ) from error
-        if (damaged := _FILE.search(said)) is not None:
-            raise ReportError(
-                f"{unquote(damaged[1])} cannot be read: it is damaged, or of another version",
-                hint="Copy it again, or take it away, which leaves a hole; `fanout log verify` tells of all such files",
-            ) from error
-        raise ReportError(
-            f"Spark could not run the report: {said}", hint="Check the log files with `fanout log verify`"
-        ) from error
-
-
-@contextmanager
-def uri_errors(doing: str, *, hint: str) -> Iterator[None]:
-    """Turn what Spark says of a URI that it has no file system for, or may not use, into an error of ours."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise ReportError(f"Spark cannot {doing}: {said_of(error)}", hint=hint) from error
-
-
-def said_of(error: Exception) -> str:
-    """Return the first line of what Spark said, without the names of classes and the codes around it."""
-    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-    line = next(iter(text.strip().splitlines()), "") or type(error).__name__
-    return _AROUND.sub("", line).strip() or line
-
-
 def _refuse_empty(paths: Sequence[str]) -> None:
     """Raise for a local file without a byte: Spark passes over it in silence, and its rows would be called lost."""
     for path in paths:
@@ -284,26 +239,27 @@ def _refuse_empty(paths: Sequence[str]) -> None:
                 )
 
 
-def _existing(spark: SparkSession, paths: Sequence[str]) -> list[str]:
-    """Return the paths without URIs of directories that are not there: a log need not have both tables."""
-    context = spark.sparkContext
-    assert context._jvm is not None
-    existing: list[str] = []
-    for path in paths:
-        if "://" in path:
-            with uri_errors(f"read {path}", hint=_NO_FILE_SYSTEM):
-                place = context._jvm.org.apache.hadoop.fs.Path(path)
-                if not place.getFileSystem(context._jsc.hadoopConfiguration()).exists(place):
-                    continue
-        existing.append(path)
-    return existing
-
-
-def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame | None:
+    """Return what is in these files; None if there is none: a log need not have both tables."""
     if not paths:
-        return small_frame(spark, [], schema=schema)
+        return None
+    try:
+        return _frame(spark, paths, schema)
+    except AnalysisException as error:
+        if not is_missing(error) or not any(is_uri(path) for path in paths):
+            raise
+    except SPARK_ERRORS as error:
+        if uris := [path for path in paths if is_uri(path)]:
+            raise ReportError(f"Spark cannot read {uris[0]}: {said_of(error)}", hint=_NO_FILE_SYSTEM) from error
+        raise
+    # One of the URIs is of a table that is not there.
+    there = [path for path in paths if not is_uri(path) or is_there(spark, path)]
+    return _frame(spark, there, schema) if there else None
+
+
+def _frame(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
     # Every column is in the files, so the names of the directories they lie in are not looked at.
-    return (
+    frame = (
         spark.read.schema(schema)
         .option("recursiveFileLookup", "true")
         .option("pathGlobFilter", "*.parquet")
@@ -312,3 +268,5 @@ def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> Data
         .parquet(*paths)
         .select(*schema.fieldNames())
     )
+    _ = frame.schema  # Spark Connect looks for the files only for this
+    return frame

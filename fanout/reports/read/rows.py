@@ -41,6 +41,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "integer": pa.int32(),
     "byte": pa.int8(),
     "boolean": pa.bool_(),
+    "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 _FOUND = "targets_of_"

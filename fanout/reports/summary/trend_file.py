@@ -17,7 +17,7 @@ from fanout.errors import ReportError
 from fanout.reports.summary.trend import KEPT
 from fanout.reports.values.history import FORMAT, VERSION, PastReport
 
-__all__ = ["read_trend", "trend_text"]
+__all__ = ["parse_trend", "read_trend", "trend_text"]
 
 _BYTES_MAX: Final = 64 * 1024 * 1024
 _REPORTS_MAX: Final = 10_000
@@ -44,6 +44,15 @@ def read_trend(path: Path) -> tuple[PastReport, ...]:
         raise _refused(path, f"cannot be read: {error.strerror}") from error
     if len(content) > _BYTES_MAX:
         raise _refused(path, f"is larger than {_BYTES_MAX // 1024**2} MiB")
+    return parse_trend(content, path=path)
+
+
+def parse_trend(content: bytes, *, path: Path | str) -> tuple[PastReport, ...]:
+    """Return the reports in the content of a file, as `read_trend` does.
+
+    Raises:
+        ReportError: Another program wrote it.
+    """
     *lines, torn = content.split(b"\n")
     if torn and not lines:
         raise _refused(path, "is not a file of the trend")
@@ -56,7 +65,7 @@ def trend_text(history: Sequence[PastReport], *, added: PastReport) -> str:
     return "".join(f"{one.model_dump_json()}\n" for one in (*kept, added))
 
 
-def _parse(line: bytes, *, path: Path, number: int) -> PastReport:
+def _parse(line: bytes, *, path: Path | str, number: int) -> PastReport:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -72,5 +81,5 @@ def _parse(line: bytes, *, path: Path, number: int) -> PastReport:
         raise _refused(path, f"is damaged: {place[:200]} in line {number} is not what a report has there") from error
 
 
-def _refused(path: Path, why: str) -> ReportError:
+def _refused(path: Path | str, why: str) -> ReportError:
     return ReportError(f"the file of the trend {path} {why}", hint=_HINT)

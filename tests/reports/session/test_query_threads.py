@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.reports.read.query_threads import query_threads
+from fanout.reports.session.query_threads import query_threads
 from tests.support.waiting import wait_until_blocking
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The results of a report as tables: their columns, and where they are appended."""

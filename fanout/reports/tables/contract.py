@@ -1,0 +1,142 @@
+"""The tables of results: columns, types and units, which are a contract, and their rows from a report.
+
+Times are timestamps in UTC, `_us` are microseconds, `_percent` goes from 0 to 100. A number that is not known is null.
+Columns are added at the end, and none changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from fanout.reports.read.rows import small_frame
+from fanout.reports.values.document import Report, TargetReport
+
+__all__ = ["COMPLETENESS", "LAG", "MISSING_TOPICS", "RESULT_TABLES", "RUN", "result_frame"]
+
+_TYPES: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "bigint": LongType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+}
+
+
+def _struct(columns: str) -> StructType:
+    """Return a schema; Spark's own function for such a text needs a session."""
+    pairs = (column.split() for column in columns.split(", "))
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
+
+
+RUN: Final = _struct("run string, run_at timestamp, report string, window_begin timestamp, window_end timestamp")
+"""The columns in front of those of each table where it is appended: one run of `fanout report`."""
+
+_PLACE: Final = "node string, link string, selector string"
+
+COMPLETENESS: Final = _struct(
+    f"{_PLACE}, reference string, basis string, exact boolean, expected bigint, applied bigint, missing bigint, "
+    "unknown bigint, pending bigint, duplicated bigint, complete_percent_at_least double, "
+    "complete_percent_at_most double, values_equal bigint, values_differ bigint, covered_from timestamp, "
+    "covered_until timestamp, judged_until timestamp, first_missing timestamp, last_missing timestamp, going_on boolean"
+)
+"""A row for each selector of each link and basis: what there was to get, and what came."""
+
+LAG: Final = _struct(
+    f"kind string, {_PLACE}, stamped_by string, updates bigint, least_us bigint, p50_us bigint, p95_us bigint, "
+    "p99_us bigint, most_us bigint, mean_us bigint, uncertain_us bigint"
+)
+"""A row for each distribution: `raw` and `corrected` propagation times of a selector, `round_trip` of a link."""
+
+MISSING_TOPICS: Final = _struct(
+    f"{_PLACE}, topic string, missing bigint, unknown bigint, superseded bigint, first_missing timestamp, "
+    "last_missing timestamp, going_on boolean, cause string"
+)
+"""A row for each topic that the report lists as lacking updates, worst first."""
+
+RESULT_TABLES: Final = {"completeness": COMPLETENESS, "lag": LAG, "missing_topics": MISSING_TOPICS}
+
+_Row = tuple[object, ...]
+
+
+def result_frame(spark: SparkSession, report: Report, name: str, *, run_at: datetime | None = None) -> DataFrame:
+    """Return one of the tables of a report.
+
+    Args:
+        spark: The session.
+        report: The report.
+        name: One of `RESULT_TABLES`.
+        run_at: When the report was made; None leaves the columns of `RUN` out.
+    """
+    made = {"completeness": _completeness, "lag": _lag, "missing_topics": _missing_topics}[name]
+    rows = list(made(report))
+    schema = RESULT_TABLES[name]
+    if run_at is not None:
+        window = (None, None) if report.window is None else (report.window.begin, report.window.end)
+        run = (f"{run_at:%Y%m%dT%H%M%S.%fZ}", run_at, report.report, *window)
+        rows = [(*run, *row) for row in rows]
+        schema = StructType([*RUN.fields, *schema.fields])
+    return small_frame(spark, rows, schema=schema)
+
+
+def _completeness(report: Report) -> Iterator[_Row]:
+    reference = "" if report.reference is None else report.reference.name
+    for target in report.targets:
+        place = (target.node, target.link, target.filter, reference)
+        if (figures := target.stamped) is not None:
+            yield (
+                *(*place, "stamped", target.exact, figures.expected, figures.applied, figures.missing, figures.unknown),
+                *(figures.pending, figures.duplicated),
+                *(figures.complete_percent_at_least, figures.complete_percent_at_most),
+                *_of_target(target),
+                *(figures.first_missing, figures.last_missing, figures.going_on),
+            )
+        if (seen := target.unstamped) is not None:
+            yield (
+                *(*place, "unstamped", target.exact, seen.reference_updates, None, seen.missing_at_least, seen.unknown),
+                *(None, None, None, seen.complete_percent_at_most),
+                *_of_target(target),
+                *(None, None, None),
+            )
+
+
+def _of_target(target: TargetReport) -> _Row:
+    final = target.final
+    values = (None, None) if final is None else (final.equal, final.different + final.absent + final.extra)
+    return (*values, target.covered_from, target.covered_until, target.judged_until)
+
+
+def _lag(report: Report) -> Iterator[_Row]:
+    for one in report.lag.propagation:
+        place = (one.node, one.link, one.filter, one.stamped_by)
+        raw = one.lag
+        percentiles = (raw.least_us, raw.p50_us, raw.p95_us, raw.p99_us, raw.most_us, raw.mean_us)
+        yield ("raw", *place, raw.rows, *percentiles, None)
+        if (true := one.corrected) is not None:
+            corrected = (None, true.p50_us, true.p95_us, true.p99_us, true.most_us, true.mean_us)
+            yield ("corrected", *place, raw.rows, *corrected, true.uncertain_us)
+    for trip in report.lag.heartbeat:
+        lag = trip.lag
+        percentiles = (lag.least_us, lag.p50_us, lag.p95_us, lag.p99_us, lag.most_us, lag.mean_us)
+        yield ("round_trip", trip.node, trip.link, None, None, lag.rows, *percentiles, None)
+
+
+def _missing_topics(report: Report) -> Iterator[_Row]:
+    for one in () if report.missing_topics is None else report.missing_topics.listed:
+        yield (
+            *(one.node, one.link, one.filter, one.topic, one.missing, one.unknown, one.superseded),
+            *(one.first_missing, one.last_missing, one.going_on, one.cause),
+        )
