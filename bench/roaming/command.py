@@ -93,6 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="hold,pause,restart",
         help=f"of {', '.join(FAULTS)}; empty for none (hold,pause,restart)",
     )
+    parser.add_argument("--long-queues", type=at_least(0), default=0, help="clients that roam with a long queue (0)")
+    parser.add_argument("--queued", type=at_least(1), default=20_000, help="messages that wait for each (20000)")
     parser.add_argument("--kill", action="store_true", help="kill members too (SIGKILL)")
     parser.add_argument("--disc", action="store_true", help="one member has values and sessions on disk")
     parser.add_argument("--keep", type=Path, help="keep the files of all servers below this directory")
@@ -116,6 +118,8 @@ def run(arguments: argparse.Namespace) -> RoamingReport:
             steps_max=arguments.steps,
             paho=arguments.paho,
             disc=arguments.disc,
+            long_queues=arguments.long_queues,
+            queued=arguments.queued,
         )
         outcomes.append(asyncio.run(run_seed(plan, keep=arguments.keep)))
         console.print(_verdict(outcomes[-1]))

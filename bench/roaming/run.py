@@ -8,8 +8,9 @@ import random
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,9 +19,10 @@ from bench.processes import Node
 from bench.report import percentile
 from bench.roaming.client import Figures, RoamingClient
 from bench.roaming.faults import KILLS, ON_PATHS, Faults
+from bench.roaming.long_queues import LongQueue, fill
 from bench.roaming.paho_client import PahoClient
 from bench.roaming.records import Verdict, judge
-from bench.roaming.servers import pool_behind_haproxy
+from bench.roaming.servers import Servers, pool_behind_haproxy
 
 __all__ = ["TOLD_MAX", "Outcome", "Plan", "run_seed"]
 
@@ -32,6 +34,8 @@ _SUBSCRIBED_S = 60.0
 _REST_S = 6.0
 """How long nothing may have come when everything is taken to have come."""
 _SETTLE_S = 60.0
+_LONG_S = 120.0
+"""Time beyond the run in which long queues are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,10 @@ class Plan:
     """Steps of handshakes that one connection lives for at most."""
     paho: int
     """How many of the clients are paho's."""
+    long_queues: int = 0
+    """Clients that roam with a long queue."""
+    queued: int = 0
+    """Messages that wait for each of them."""
     disc: bool = False
     """Whether one of the members has its sessions on disk."""
 
@@ -110,7 +118,10 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
             async with asyncio.timeout(_SUBSCRIBED_S):
                 await asyncio.gather(*(client.subscribed.wait() for client in clients))
             ended = asyncio.Event()
+            long_queues = await _long_queues(plan, servers)
             async with asyncio.TaskGroup() as group:
+                for each in long_queues:
+                    group.create_task(asyncio.wait_for(each.run(), plan.seconds + _LONG_S))
                 group.create_task(faults.inject(ended) if plan.faults else ended.wait())
                 await _publish(plan, clients, draw)
                 ended.set()
@@ -124,19 +135,54 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
         lapsed = [client.client_id for client in clients if client.subscriber.lapses]
         return Outcome(
             seed=plan.seed,
-            verdict=judge(
-                (message for client in clients for message in client.sent),
-                {client.client_id: client.subscriber for client in clients},
-                kills=plan.kills,
+            verdict=_with_long_queues(
+                judge(
+                    (message for client in clients for message in client.sent),
+                    {client.client_id: client.subscriber for client in clients},
+                    kills=plan.kills,
+                ),
+                long_queues,
+                plan,
             ),
             faults=dict(sorted(faults.counts.items())),
-            counts=dict(sorted(figures.counts.items())),
+            counts=dict(sorted((figures.counts + Counter(_counts(long_queues))).items())),
             pool=faults.figures.totals,
             move_p50_ms=percentile(moves, 0.5),
             move_p99_ms=percentile(moves, 0.99),
             seconds=time.monotonic() - began,
             told=tuple(islice(_lines_of(servers.members, lapsed), TOLD_MAX)),
         )
+
+
+async def _long_queues(plan: Plan, servers: Servers) -> list[LongQueue]:
+    """Return clients for each of which messages wait by now at a member."""
+    ports = [member.port for member in servers.members]
+    clients = [
+        LongQueue(f"long-{number}", ports=ports, count=plan.queued, draw=random.Random(f"{plan.seed} long {number}"))
+        for number in range(plan.long_queues)
+    ]
+    for client in clients:
+        await client.subscribe()
+    if clients:
+        await fill(servers.primary.port, plan.queued)
+    return clients
+
+
+def _counts(clients: Sequence[LongQueue]) -> dict[str, int]:
+    if not clients:
+        return {}
+    return {"long queues: visits": sum(client.moves for client in clients)}
+
+
+def _with_long_queues(verdict: Verdict, clients: Sequence[LongQueue], plan: Plan) -> Verdict:
+    """Add what became of long queues; a member that is killed may take one along, which has no copy."""
+    found = [f"{client.client_id} lost its session" for client in clients if client.sessions_lost and not plan.kills]
+    found += [
+        f"{client.client_id} lacks {client.missing:,} messages"
+        for client in clients
+        if client.missing and not client.sessions_lost
+    ]
+    return replace(verdict, findings_total=verdict.findings_total + len(found), findings=(*verdict.findings, *found))
 
 
 def _lines_of(members: Iterable[Node], client_ids: Iterable[str]) -> Iterator[str]:

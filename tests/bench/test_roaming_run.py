@@ -61,12 +61,25 @@ def test_sessions_of_killed_members_go_on(tmp_path: Path) -> None:
         assert outcome["faults"]
 
 
+def test_long_queues_move_and_no_member_is_taken_for_dead(tmp_path: Path) -> None:
+    """Nothing of them is missing, and nobody has lost a session, though others roam too."""
+    sizes = ("--clients", "8", "--paho", "0", "--messages", "100", "--seconds", "4", "--long-queues", "3")
+    (outcome,) = roam(tmp_path, *sizes, "--queued", "10000", "--faults", "")
+    counts, pool = outcome["counts"], outcome["pool"]
+    assert isinstance(counts, dict)
+    assert isinstance(pool, dict)
+    assert outcome["passed"]
+    assert counts["long queues: visits"] >= 9
+    assert pool["fences"] == 0
+
+
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "faults",
     [
         pytest.param((), id="without kills"),
+        pytest.param(("--long-queues", "5", "--queued", "50000"), id="with long queues"),
         pytest.param(("--kill",), id="with kills"),
         pytest.param(("--disc", "--faults", "kill,die,stop,peers,primary"), id="around the verdict"),
     ],
