@@ -92,7 +92,7 @@ class _Target:
             self.cause[covered] = _CAUSES.index(cause)
 
     def updates(self) -> dict[str, Any]:
-        """Return the figures of `StampedFigures`."""
+        """Return the figures of `UpdateFigures`."""
         settled, missing, unknown = (int(one.sum()) for one in (self.settled, self.missing, self.unknown))
         later = self.newest_copy[self.published.topic] > np.arange(len(self.published))
         return {
@@ -371,12 +371,18 @@ def _since(origin: Ints, missing: Mask, known: Mask) -> dict[str, Any]:
     first, last = int(origin[missing].min()), int(origin[missing].max())
     within = int((known & (origin >= first) & (origin <= last)).sum())
     after = int((known & (origin > last)).sum())
-    chance = ((within - int(missing.sum())) / within) ** after
+    lost = int(missing.sum())
+    has_ended = ((within - lost) / within) ** after <= 0.01
+    is_shown = lost >= 3 and after * lost <= within
     times = (
         datetime.fromtimestamp(us // 1_000_000, UTC) + timedelta(microseconds=us % 1_000_000) for us in (first, last)
     )
     first_missing, last_missing = (time.isoformat().replace("+00:00", "Z") for time in times)
-    return {"first_missing": first_missing, "last_missing": last_missing, "going_on": chance > 0.01}
+    return {
+        "first_missing": first_missing,
+        "last_missing": last_missing,
+        "going_on": False if has_ended else True if is_shown else None,
+    }
 
 
 def _prefixes(published: Published, target: _Target) -> dict[str, dict[str, Any]]:

@@ -161,13 +161,9 @@ class Demo:
         self.title("4. What was complete, and how late: the Spark report over the replication logs")
         directories = sorted(str(path) for path in (self.scratch / "replication-log").iterdir())
         page, document = self.scratch / "report.html", self.scratch / "report.json"
-        command = [sys.executable, "-m", "fanout", "report", "completeness", *directories, "--settle", "0"]
+        command = [sys.executable, "-m", "fanout", "report", "summary", *directories, "--settle", "0"]
         subprocess.run([*command, "--html", str(page), "--json", str(document)], check=True, cwd=self.scratch)
         self.say(f"the same as a page: {page}")
-        if isinstance(self.primary, Mosquitto):
-            self.say("Why ≤ 100 % and not 100 %? This broker gives updates no identity, so the loss of one value")
-            self.say("and the repetition of an equal one would cancel. Final values are exact. Below a fanout")
-            self.say("primary every figure is exact.")
 
     def stop(self) -> None:
         """End every process by its pid."""

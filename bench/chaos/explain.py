@@ -106,8 +106,7 @@ def explain(
         "epochs": len(evidence.snapshots),
         "tear_downs": sum(row["tear_downs"] for row in evidence.snapshots),
         "stalled_topics": len(stalls),
-        "missing": sum((target["stamped"] or {}).get("missing", 0) for target in targets),
-        "missing_at_least": sum((target["unstamped"] or {}).get("missing_at_least", 0) for target in targets),
+        "missing": sum((target["stamped"] or target["unstamped"])["missing"] for target in targets),
     }
     return figures, judge(evidence, windows, setting=setting)
 
@@ -161,9 +160,9 @@ def _judge_target(target: Mapping[str, Any], *, may_drop: bool) -> list[str]:
     if any(final.values()):
         found.append(f"final values of {place}: {final}")
     if target["unstamped"] is not None and not may_drop:
-        lost = target["unstamped"]["causes"][_LIVE]  # a lower bound: what the causes explain is taken off at most
+        lost = target["unstamped"]["causes"][_LIVE]
         if lost:
-            found.append(f"{place} lost {lost} updates at least while it was live")
+            found.append(f"{place} lost {lost} updates while it was live")
     return found
 
 

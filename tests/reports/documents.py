@@ -27,7 +27,6 @@ from fanout.reports.values.document import (
     ReadySummary,
     ReferenceSequences,
     ReferenceSummary,
-    RepeatedTopic,
     Report,
     RoundTrip,
     TargetReport,
@@ -40,8 +39,7 @@ from fanout.reports.values.figures import (
     LagFigures,
     Listed,
     MissingCauses,
-    StampedFigures,
-    UnstampedFigures,
+    UpdateFigures,
     percent,
 )
 from fanout.reports.values.findings import (
@@ -72,15 +70,19 @@ HOSTILE = "a/</script><script>alert(1)</script>&\"'\x1b[31m\u202e\u2028http://ev
 """A topic that anybody may publish."""
 
 
+class _Counted(UpdateFigures):
+    """Figures that belong to a selector without stamps."""
+
+
 def stamped(
     *, expected: int = 100, missing: int = 0, unknown: int = 0, unseen: int | None = 0, **others: Any
-) -> StampedFigures:
+) -> UpdateFigures:
     """Return figures in which the rest was applied."""
     names = ("reobtained", "conflated", "superseded", "pending", "pending_applied")
     counts: dict[str, Any] = dict.fromkeys((*names, "duplicated", "stale", "refused", "unreferenced"), 0) | others
     whole = expected + (unseen or 0) + counts.setdefault("unidentified", 0)
     at_least = percent(expected - missing - unknown, whole)
-    return StampedFigures(
+    return UpdateFigures(
         expected=expected,
         applied=expected - missing - unknown - counts["reobtained"] - counts["conflated"],
         missing=missing,
@@ -94,19 +96,9 @@ def stamped(
     )
 
 
-def unstamped(*, seen: int = 100, missing: int = 0) -> UnstampedFigures:
-    """Return bounds of a selector that may have lost some."""
-    return UnstampedFigures(
-        reference_updates=seen,
-        node_updates=seen - missing,
-        missing_at_least=missing,
-        causes=MissingCauses(resumed=missing // 2, live=missing - missing // 2),
-        unknown=0,
-        extra_at_least=None,
-        topics=9,
-        repeated_topics=3,
-        complete_percent_at_most=percent(seen - missing, seen),
-    )
+def unstamped(*, seen: int = 100, **counts: Any) -> UpdateFigures:
+    """Return figures of a selector whose updates carry no stamp."""
+    return _Counted(**stamped(expected=seen, **counts).model_dump())
 
 
 def final(*, equal: int = 10, different: int = 0, unknown: int = 0) -> FinalFigures:
@@ -127,7 +119,7 @@ def final(*, equal: int = 10, different: int = 0, unknown: int = 0) -> FinalFigu
 def target(
     node: str = "edge",
     *,
-    figures: StampedFigures | UnstampedFigures | None = None,
+    figures: UpdateFigures | None = None,
     finals: FinalFigures | None = None,
     held: bool = True,
     exact: bool = True,
@@ -142,15 +134,15 @@ def target(
         link="up",
         filter=topic_filter,
         exclude=exclude,
-        basis="stamped" if isinstance(figures, StampedFigures) else "unstamped",
+        basis="unstamped" if isinstance(figures, _Counted) else "stamped",
         exact=exact,
         stamped_by=("hub",),
         complete_at=BEGIN if held else None,
         covered_from=BEGIN if held else None,
         covered_until=END,
         judged_until=judged_until,
-        stamped=figures if isinstance(figures, StampedFigures) else None,
-        unstamped=figures if isinstance(figures, UnstampedFigures) else None,
+        stamped=None if isinstance(figures, _Counted) else figures,
+        unstamped=UpdateFigures(**figures.model_dump()) if isinstance(figures, _Counted) else None,
         final=final() if finals is None else finals,
     )
 
@@ -281,10 +273,6 @@ def report(
             total=1,
             listed=(DifferingTopic(node=name, link="up", filter="plant/#", topic=topic, verdict="absent"),),
         ),
-        repeated=Listed[RepeatedTopic](
-            total=1,
-            listed=(RepeatedTopic(node=name, link="up", filter="plant/#", topic=topic, reference_updates=8),),
-        ),
         lag=LagSection(
             propagation=(
                 Propagation(node=name, link="up", filter="plant/#", stamped_by="hub", lag=lag_figures(-4000)),
@@ -349,7 +337,6 @@ def section_report(name: ReportName, *, place: str = "edge") -> Report:
             "over_time": None,
             "missing": None,
             "differing": None,
-            "repeated": None,
             name: {"snapshots": snapshots, "convergence": convergence, "stalls": stalls, "traffic": traffic}[name](
                 place
             ),

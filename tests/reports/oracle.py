@@ -58,8 +58,10 @@ class Expected:
     held: bool = True
     """Whether the link held everything before the window's end."""
 
-    def loss(self, of: str | None = None, *, depth: int = 1000) -> tuple[int, int, bool] | None:
+    def loss(self, of: str | None = None, *, depth: int = 1000) -> tuple[int, int, bool | None] | None:
         """Return when the first and the last missing update was published, and whether the loss goes on.
+
+        The last is None where nothing shows it.
 
         Args:
             of: A topic, or the first levels of topics; None for all.
@@ -76,7 +78,10 @@ class Expected:
         first_us, last_us = min(times), max(times)
         came = sum(first_us <= at_us <= last_us and not lost for at_us, lost in judged)
         after = sum(at_us > last_us for at_us, _ in judged)
-        return first_us, last_us, (came / (came + len(times))) ** after > 0.01
+        if (came / (came + len(times))) ** after <= 0.01:
+            return first_us, last_us, False
+        shown = len(times) >= 3 and after * len(times) <= came + len(times)
+        return first_us, last_us, True if shown else None
 
 
 class Span(NamedTuple):

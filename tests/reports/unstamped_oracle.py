@@ -1,7 +1,6 @@
-"""Slow, obvious versions of completeness and convergence without stamps, in plain Python, from the definitions alone.
+"""Slow, obvious versions of final values and convergence without stamps, in plain Python, from the definitions alone.
 
-The definitions are those of docs/reference/reports.md: nothing is paired, and whatever may be another occurrence of a
-value speaks for the side that would be accused, not for the one that accuses.
+The definitions are those of docs/reference/reports.md. Updates are counted by `counted_oracle`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.reports.logs import NodeLog, Row
-from tests.reports.oracle import NEVER, Span, absences, cause_of, end_of, is_update, micros, replay, selected
+from tests.reports.oracle import NEVER, Span, end_of, micros, replay, selected
 
 Place = tuple[str, str, str]
 Link = tuple[NodeLog, Row]
@@ -31,17 +30,8 @@ class Bounds:
     """What is said of one selector."""
 
     held: bool = False
-    updates: Counter[str] = field(default_factory=Counter)
-    """reference_updates, node_updates, missing_at_least, unknown, extra_at_least, topics, repeated_topics."""
-    causes: Counter[str] = field(default_factory=Counter)
-    repeated: dict[str, int] = field(default_factory=dict)
-    """Of each topic of which a value came more than once, its updates at the reference."""
     finals: dict[str, str] = field(default_factory=dict)
     """The verdict on each topic."""
-    accused: Counter[Value] = field(default_factory=Counter)
-    """The missing, by value."""
-    invented: Counter[Value] = field(default_factory=Counter)
-    """The extra, by value."""
 
 
 @dataclass
@@ -100,7 +90,7 @@ class UnstampedOracle:
         for log, link in self.nodes:
             for selector in link["selectors"]:
                 one = found[log.node, link["name"], selector["filter"]] = Bounds()
-                self._updates(log, link, selector, one)
+                one.held = self.span(log, link).from_us < NEVER
                 self._finals(log, link, selector, one)
         return found
 
@@ -129,95 +119,6 @@ class UnstampedOracle:
             from_us = NEVER  # it held everything only after the window
         last_us = self.until_us - 1
         return Span(max(from_us, self.since_us - 1), min(until_us, last_us), min(settled_us, last_us), silent_us, gaps)
-
-    def _arrived(self, log: NodeLog, link: Row, span: Span, *, held_us: int | None) -> tuple[int, int]:
-        """Return between which times that was published which a link brought within a span.
-
-        At its begin that had waited which was sent behind the last heartbeat that came back; what was published then
-        the link brings until one came back that was sent when all was over, or at any time later.
-        """
-        beats = [
-            (micros(row["at"]) - row["lag_us"], micros(row["at"]))
-            for row in log.events
-            if (row["event"], row["link"]) == ("heartbeat", link["name"]) and row["lag_us"] is not None
-        ]
-        known = [time for time in (held_us,) if time is not None]
-        known += [sent for sent, came in beats if came <= span.from_us]
-        since_us = min(span.from_us, max(known, default=NEVER)) - self.settle_us
-        over = [came for sent, came in beats if sent > span.settled_us + self.settle_us]
-        return since_us, min(over) + self.settle_us if over else NEVER
-
-    def _updates(self, log: NodeLog, link: Row, selector: Row, one: Bounds) -> None:
-        span = self.span(log, link)
-        one.held = span.from_us < NEVER
-        mine = [row for row in log.updates if (row["link"], row["selector"]) == (link["name"], selector["filter"])]
-        mine = [row for row in mine if self._shows(row["topic"])]
-        seen_after_us, got_until_us = self._arrived(log, link, span, held_us=held_from(log, link))
-        ways = [
-            (span.from_us - self.settle_us, span.settled_us + self.settle_us)
-            if its is None
-            else self._arrived(its_log, its, span, held_us=self.from_us)
-            for its_log, its in self.sources
-        ]
-        got_after_us, seen_until_us = min(way[0] for way in ways), max(way[1] for way in ways)
-
-        def is_sure(row: Row) -> bool:
-            at_us = micros(row["applied"])
-            return is_update(row) and not row["flags"] & DUP and span.from_us < at_us <= span.settled_us
-
-        got_sure = Counter(value_of(row) for row in mine if is_sure(row))
-        got_all = Counter(value_of(row) for row in mine if got_after_us < micros(row["applied"]) <= got_until_us)
-        seen: Counter[Value] = Counter()
-        seen_all: Counter[Value] = Counter()
-        doubtful: Counter[Value] = Counter()
-        when: list[dict[Value, list[int]]] = []
-        for its_log, its in self.sources:
-            theirs = [row for row in its_log.updates if row["link"] == ("" if its is None else its["name"])]
-            theirs = [row for row in theirs if selected(selector, row["topic"])]
-            times: dict[Value, list[int]] = defaultdict(list)
-            hidden: Counter[Value] = Counter()
-            for row in filter(is_sure, theirs):
-                at_us = micros(row["applied"])
-                if any(after < at_us <= until for after, until in span.gaps):
-                    hidden[value_of(row)] += 1
-                else:
-                    times[value_of(row)].append(at_us)
-            near = Counter(value_of(row) for row in theirs if seen_after_us < micros(row["applied"]) <= seen_until_us)
-            # Of several logs that which saw a value most often says how often there was one, at least.
-            seen |= Counter({value: len(found) for value, found in times.items()})
-            doubtful |= hidden
-            seen_all |= near
-            when.append(times)
-        one.accused = seen - got_all
-        one.invented = got_sure - seen_all
-        topics = {topic for topic, _ in seen}
-        one.repeated = {
-            topic: sum(times for (its, _), times in seen.items() if its == topic)
-            for topic in topics
-            if any(times > 1 for (its, _), times in seen.items() if its == topic)
-        }
-        one.updates = Counter(
-            reference_updates=seen.total(),
-            node_updates=got_sure.total(),
-            missing_at_least=one.accused.total(),
-            extra_at_least=one.invented.total(),
-            unknown=doubtful.total(),
-            topics=len(topics),
-            repeated_topics=len(one.repeated),
-        )
-        # An explanation may be off by as much as clocks may differ, and explains as many as it can.
-        spans = [
-            (after - self.settle_us, until + self.settle_us, cause)
-            for after, until, cause in absences(log, link["name"])
-        ]
-        for value, missing in one.accused.items():
-            explained: Counter[str] = Counter()
-            for times in when:
-                explained |= Counter(cause_of(at_us, spans) for at_us in times[value])
-            for cause in CAUSES:
-                one.causes[cause] += min(explained[cause], missing)
-                missing -= min(explained[cause], missing)
-            one.causes["live"] += missing
 
     def _shows(self, topic: str) -> bool:
         """Return whether the reference has a topic at all, as far as its links select it."""

@@ -76,7 +76,7 @@ def latest_copies(rows: DataFrame) -> DataFrame:
         Columns target, primary, topic, copy_epoch, copy_sequence.
     """
     by_epoch = (
-        rows.where(sf.col("phase") != PHASE_LIVE)
+        rows.where(sf.col("phase") > PHASE_LIVE)
         .groupBy(
             "target",
             sf.col("stamp_primary").alias("primary"),

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 COUNTS = ("missing", "unknown", "superseded", *CAUSES, UNEXPLAINED)
-"""What is counted of a loss: see `StampedFigures` and `MissingCauses`."""
+"""What is counted of a loss: see `UpdateFigures` and `MissingCauses`."""
 
 
 SCOPE_KEYS: Final = {"target": ("target",), "topic": ("target", "topic"), "prefix": ("target", "prefix")}

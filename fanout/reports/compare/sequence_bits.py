@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 
 from fanout.replog.files.schema import FLAG_STALE
 from fanout.reports.read.rows import conflated, in_gap, is_live, is_within
-from fanout.reports.read.schemas import CHANGE_REFUSED, PHASE_LIVE
+from fanout.reports.read.schemas import CHANGE_REFUSED, PHASE_LIVE, PHASE_UNSURE
 from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Scope
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "bit_of",
     "count_words",
     "expected_words",
+    "identified",
     "is_expected",
     "merge_words",
     "missing_bits",
@@ -93,7 +94,8 @@ def applied_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
         applied=_where(is_live(), bit),
         counted=_where(counted, bit),
         judged=_where(counted & within, bit),
-        reobtained=_where((sf.col("phase") != PHASE_LIVE) & ~conflated(), bit),
+        doubtful=_where(sf.col("phase") == PHASE_UNSURE, bit),
+        reobtained=_where((sf.col("phase") > PHASE_LIVE) & ~conflated(), bit),
         conflated=_where(conflated(), bit),
         live_rows=_where(counted, sf.lit(1)),
         stale_rows=_where(counted & (sf.col("flags").bitwiseAND(FLAG_STALE) != 0), sf.lit(1)),
@@ -191,6 +193,15 @@ def stamped(scope: Scope) -> Column:
         if group.basis == "stamped"
     ]
     return sf.col("sequence").isNotNull() & reduce(or_, by_group, sf.lit(False))
+
+
+def identified(scope: Scope) -> Column:
+    """Return whether a row, as for `stamped`, has an identity: a stamp, or without stamps one that was counted."""
+    groups = [group.id for group in scope.groups if group.basis == "unstamped"]
+    if not groups:
+        return stamped(scope)
+    counted = sf.coalesce("counted", sf.lit(False))
+    return (stamped(scope) & ~counted) | (sf.col("group").isin(groups) & counted)
 
 
 def origin_us() -> Column:

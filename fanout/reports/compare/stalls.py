@@ -55,7 +55,7 @@ def newest_late(rows: DataFrame, *, published: DataFrame) -> DataFrame:
     It waited while the link was away, and has no stamp, so that its value alone tells what it may be.
 
     Args:
-        rows: The nodes' rows by target without stamps, with the target's spans and `multisets.journeys`.
+        rows: The nodes' rows by target without stamps, with the target's spans and `journeys.journeys`.
         published: The rows of the reference by target, with the target's spans.
     """
     key = ["target", "topic", "digest"]

@@ -8,33 +8,37 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from fanout.reports.compare import absences, holes, losses, prefixes
+from fanout.reports.compare import absences, branches, holes, losses, prefixes
 from fanout.reports.compare import sequence_bits as words
+from fanout.reports.compare.branches import Branch
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.schemas import PHASE_LIVE
-from fanout.reports.read.scope import Group, Target
+from fanout.reports.read.scope import NEVER_US, Group, Target
 from fanout.reports.values import buckets
 from fanout.reports.values.document import (
     CompletenessPoint,
     CompletenessSection,
     CompletenessSeries,
+    HiddenBranch,
     MissingTopic,
     MissingUpdate,
+    Outage,
     PrefixAtNode,
     PrefixFigures,
     PrefixNodes,
     ReferenceSequences,
 )
-from fanout.reports.values.figures import Listed, MissingCauses, StampedFigures, goes_on, percent, time_of
+from fanout.reports.values.figures import Listed, MissingCauses, UpdateFigures, goes_on, percent, time_of
+from fanout.reports.values.summary import MissingCause
 
 __all__ = ["describe_by_identity"]
 
@@ -68,26 +72,43 @@ _NO_LOSSES: Final = _Losses({}, {}, [], 0, [])
 
 
 def describe_by_identity(material: Material) -> Part:
-    """Return what the updates with a stamp show; without any, the lists are None."""
-    targets = material.scope.targets_of("stamped")
-    if not targets:
-        material.parquet.write_empty("missing")
-        return Part()
-    return _Comparison(material).compare(targets)
+    """Return what came of each update of the reference, by its stamp or without one by counting."""
+    part = _Comparison(material).compare(material.counted().scope.targets)
+    return replace(part, fields={**part.fields, "outages": _outages(material)})
+
+
+def _outages(material: Material) -> tuple[Outage, ...]:
+    """Return when links were away, the latest first; a node that was stopped in good order is not away."""
+    stopped = {node for node in material.survey.roles if material.survey.stopped_us(node) is not None}
+    away = [
+        row
+        for row in material.absences
+        if row["cause"] != "audit" and not (row["until_us"] >= NEVER_US and row["node"] in stopped)
+    ]
+    away.sort(key=lambda row: (-row["after_us"], row["node"], row["link"]))
+    return tuple(
+        Outage(
+            node=row["node"],
+            link=row["link"],
+            begin=time_of(row["after_us"]),
+            end=None if row["until_us"] >= NEVER_US else time_of(row["until_us"]),
+        )
+        for row in away[: material.list_limit]
+    )
 
 
 class _Comparison:
     """The queries by identity of one report; each method runs some of them and returns finished figures."""
 
     def __init__(self, material: Material) -> None:
-        spark, survey, scope = material.spark, material.survey, material.scope
+        spark, survey, scope = material.spark, material.survey, material.counted().scope
         self._spark = spark
         self._survey = survey
         self._scope = scope
         self._depth = material.depth
         self._list_limit = material.list_limit
         self._parquet = material.parquet
-        self._updates = material.tables.updates
+        self._updates = material.counted().updates
         self._events = material.tables.events
         self._sources = rows.source_rows(self._updates, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
@@ -101,8 +122,9 @@ class _Comparison:
 
     def compare(self, targets: tuple[Target, ...]) -> Part:
         """Return the figures by identity of each target, by prefix, over time, and the list of missing updates."""
-        published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
-        logged = rows.target_rows(self._updates, scope=self._scope, targets=targets).where(words.stamped(self._scope))
+        published = self._sources.where(words.identified(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        logged = rows.target_rows(self._updates, scope=self._scope, targets=targets)
+        logged = logged.where(words.identified(self._scope))
         if self._scope.stamped_once:
             # What is far from the window need not be read: Parquet files are skipped by these. Not with stamps of
             # publishers, whose clocks say nothing of when the reference logged them.
@@ -146,10 +168,16 @@ class _Comparison:
             if lost is not None and any(row["unknown"] for row in found.by_target.values()):
                 expected = expected.unionByName(losses.unknown_updates(absent))
             around, windows = self._expected(expected, found, () if by_prefix is None else by_prefix.listed)
+            hidden = self._hidden(expected, absent, found, counts)
         finally:
             for frame in kept:
                 frame.unpersist()
-        lacking = {group.id: self._lacked_by_reference(group, sequences) for group in self._scope.groups}
+        extra = {group.id: 0 for group in self._scope.groups}
+        for target in targets:
+            extra[target.group] += counts.get(target.id, {}).get("unreferenced", 0)
+        lacking = {
+            group.id: self._lacked_by_reference(group, sequences, extra=extra[group.id]) for group in self._scope.groups
+        }
         unidentified = self._count_unidentified(targets)
         figures = {
             target.id: _stamped_figures(
@@ -158,27 +186,34 @@ class _Comparison:
                 around.get(("target", target.id, None), {}),
                 absent=lacking[target.group],
                 unidentified=unidentified.get(target.id, 0),
+                hidden=sum(one.unexplained for one in hidden if one.target == target.id),
             )
             for target in targets
         }
         fields = {
             "prefixes": None if by_prefix is None else self._list_prefixes(by_prefix, around),
             "prefix_map": prefix_map,
+            "hidden_branches": tuple(
+                HiddenBranch(**self._place(one.target), branch=one.filter, missing=one.missing) for one in hidden
+            ),
             "missing_topics": Listed[MissingTopic](
                 total=found.topics_total,
-                listed=tuple(self._missing_topic(row, around) for row in found.topics),
+                listed=tuple(self._missing_topic(row, around, hidden) for row in found.topics),
             ),
             "missing": Listed[MissingUpdate](
                 total=sum(row["missing"] for row in counts.values()),
-                listed=tuple(self._missing_update(row) for row in found.updates),
+                listed=tuple(self._missing_update(row, hidden) for row in found.updates),
             ),
             "over_time": self._over_time(windows, found.by_window),
         }
-        return Part(fields, {target: {"stamped": one} for target, one in figures.items()}, sequences)
+        by_target: dict[int, dict[str, UpdateFigures]] = {
+            target.id: {self._scope.groups[target.group].basis: figures[target.id]} for target in targets
+        }
+        return Part(fields, by_target, sequences)
 
     def _reference_sequences(self) -> tuple[ReferenceSequences, ...]:
         reference = self._scope.reference
-        if not reference.stamps:
+        if not reference.stamps or not self._scope.targets_of("stamped"):
             return ()
         own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
         published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
@@ -285,21 +320,32 @@ class _Comparison:
             ),
         )
 
-    def _missing_topic(self, row: Row, around: Around) -> MissingTopic:
+    def _hidden(
+        self, expected: DataFrame, absent: DataFrame, found: _Losses, counts: dict[int, Row]
+    ) -> Sequence[Branch]:
+        """Return the branches that targets may not read, where anything that they lack has no other explanation."""
+        if not any(row[absences.UNEXPLAINED] for row in found.by_target.values()):
+            return ()
+        empty = branches.empty_branches(expected, absent=absent).limit(branches.BRANCHES_MAX)
+        shares = {target: row["missing"] / row["expected"] for target, row in counts.items() if row["expected"]}
+        return branches.hidden_branches(collect_rows(empty), lost_share=shares)
+
+    def _missing_topic(self, row: Row, around: Around, hidden: Sequence[Branch]) -> MissingTopic:
         return MissingTopic(
             **self._place(row["target"]),
             topic=row["topic"],
             missing=row["missing"],
             unknown=row["unknown"],
             superseded=row["superseded"],
-            cause=max(_CAUSES, key=lambda cause: row[cause]),
+            cause=_cause(max(_CAUSES, key=lambda cause: row[cause]), row, hidden),
             **_since(row, around.get(("topic", row["target"], row["topic"]), {})),
         )
 
-    def _missing_update(self, row: Row) -> MissingUpdate:
+    def _missing_update(self, row: Row, hidden: Sequence[Branch]) -> MissingUpdate:
         return MissingUpdate(
             **self._place(row["target"]),
-            **{name: row[name] for name in ("topic", "primary", "epoch", "sequence", "cause")},
+            **{name: row[name] for name in ("topic", "primary", "epoch", "sequence")},
+            cause=_cause(row["cause"], row, hidden),
             origin=time_of(row["origin_us"]),
             superseded=row["superseded"],
         )
@@ -321,9 +367,15 @@ class _Comparison:
         )
         return Listed[PrefixFigures](total=worst.total, listed=listed)
 
-    def _lacked_by_reference(self, group: Group, sequences: tuple[ReferenceSequences, ...]) -> int | None:
-        """Return how many updates the reference's log lacks, at most; None when nobody can know."""
-        if group.exact:
+    def _lacked_by_reference(
+        self, group: Group, sequences: tuple[ReferenceSequences, ...], *, extra: int
+    ) -> int | None:
+        """Return how many updates the reference's log lacks, at most; None when nobody can know.
+
+        Without stamps the secondaries check it: one update that a secondary has and it lacks shows that it may lack
+        more.
+        """
+        if group.exact or (group.basis == "unstamped" and self._counts_all(group) and not extra):
             return 0
         reference = self._scope.reference
         survey = self._survey.with_gaps_of(self._scope.window, margin_us=0)  # those of a node that stamps, see below
@@ -345,7 +397,8 @@ class _Comparison:
         mixed = {
             source.group
             for source in self._scope.sources
-            if self._survey.live_rows(source.node, link=source.link, stamped=False)
+            if self._scope.groups[source.group].basis == "stamped"
+            and self._survey.live_rows(source.node, link=source.link, stamped=False)
         }
         of_mixed = [target for target in targets if target.group in mixed]
         if not of_mixed:
@@ -370,14 +423,33 @@ class _Comparison:
 
     def _shows_all(self, target: Target) -> bool:
         """Return whether the reference's log shows, with its identity, every update that the target had to get."""
-        return self._scope.groups[target.group].exact and not any(
+        group = self._scope.groups[target.group]
+        if group.basis == "unstamped":
+            return self._counts_all(group)
+        return group.exact and not any(
             self._survey.live_rows(source.node, link=source.link, stamped=False)
             for source in self._scope.sources
             if source.group == target.group
         )
 
+    def _counts_all(self, group: Group) -> bool:
+        """Return whether the one log by which updates without stamps are counted has all that its link brought."""
+        return self._scope.reference.kind != "union" and not group.gap
 
-def _stamped_figures(counts: Row, lost: Row, around: Row, *, absent: int | None, unidentified: int) -> StampedFigures:
+
+def _cause(cause: MissingCause, row: Row, hidden: Sequence[Branch]) -> MissingCause:
+    """Return the cause of what is missing of a topic: nothing explains it but that its branch is hidden."""
+    if cause == absences.UNEXPLAINED and any(
+        one.target == row["target"] and (one.name == row["topic"] or row["topic"].startswith(f"{one.name}/"))
+        for one in hidden
+    ):
+        return "hidden"
+    return cause
+
+
+def _stamped_figures(
+    counts: Row, lost: Row, around: Row, *, absent: int | None, unidentified: int, hidden: int
+) -> UpdateFigures:
     """Return the figures of one target.
 
     Args:
@@ -386,6 +458,7 @@ def _stamped_figures(counts: Row, lost: Row, around: Row, *, absent: int | None,
         around: How much was expected within its loss and after it.
         absent: How many updates the reference's log lacks; None when nobody can know.
         unidentified: How many that the target selects carry no stamp.
+        hidden: How many of what has no other explanation are of branches that it may not read.
     """
     names = (
         *("expected", "applied", "reobtained", "conflated", "missing", "unknown", "pending"),
@@ -398,10 +471,14 @@ def _stamped_figures(counts: Row, lost: Row, around: Row, *, absent: int | None,
     # What the node logged and the reference did not is not lost.
     unseen = None if absent is None else max(0, absent - values["unreferenced"])
     whole = expected + unidentified + (unseen or 0)
-    return StampedFigures(
+    return UpdateFigures(
         **values,
         superseded=lost.get("superseded", 0),
-        causes=MissingCauses(**{cause: lost.get(cause, 0) for cause in _CAUSES}),
+        causes=MissingCauses(
+            **{cause: lost.get(cause, 0) for cause in absences.CAUSES},
+            hidden=hidden,
+            live=lost.get(absences.UNEXPLAINED, 0) - hidden,
+        ),
         complete_percent=None if unknown or doubtful or absent is None else percent(there, expected),
         complete_percent_at_least=None if absent is None else percent(there - unknown, whole),
         complete_percent_at_most=percent(there + doubtful, expected + doubtful),

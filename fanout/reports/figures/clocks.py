@@ -10,16 +10,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from fanout.reports.read.survey import Survey
 from fanout.reports.values.document import ClockDifference, CorrectedLag, HopLag, Propagation, RoundTrip
 from fanout.reports.values.figures import Distribution
 
-__all__ = ["Span", "correct", "correct_percentile", "find_clocks", "find_hops", "least_delays"]
+__all__ = ["CountedClock", "Place", "Span", "correct", "correct_percentile", "find_clocks", "find_hops", "least_delays"]
 
 Place = tuple[str, str, str]
 """Node, link, and who stamped."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedClock:
+    """How a link whose updates carry no stamps logged them, against the log by which they are counted."""
+
+    later_us: int
+    """How much later it logged half of them."""
+    least_us: int
+    """How much later it logged all of them, at least."""
+    source: tuple[str, str]
+    """The node and link of the other log; link "" is what was published at the node."""
+
+
 Span = tuple[int, int]
 """The least and the greatest that a value may be, in microseconds."""
 
@@ -44,7 +59,11 @@ def least_delays(survey: Survey) -> dict[Place, int]:
 
 
 def find_clocks(
-    propagation: Iterable[Propagation], heartbeat: Iterable[RoundTrip], *, survey: Survey
+    propagation: Iterable[Propagation],
+    heartbeat: Sequence[RoundTrip],
+    *,
+    survey: Survey,
+    counted: Mapping[Place, CountedClock] = MappingProxyType({}),
 ) -> tuple[ClockDifference, ...]:
     """Return the bounds of each pair of clocks.
 
@@ -52,13 +71,41 @@ def find_clocks(
         propagation: The propagation times, but those of many clocks together.
         heartbeat: The round trips.
         survey: Says which node each link was connected to.
+        counted: Of the links whose updates carry no stamps, what they tell of their clocks.
     """
     least: dict[Place, int] = {}
     for one in propagation:
         place = (one.node, one.link, one.stamped_by)
         least[place] = min(least.get(place, one.lag.least_us), one.lag.least_us)
     ways = _Ways(least, heartbeat, survey=survey)
-    return tuple(_difference(place, least[place], round_trip_us=ways.round_trip_us(place)) for place in sorted(least))
+    usual = {(one.node, one.link): one.lag.p50_us for one in heartbeat}
+    return tuple(
+        _difference(place, least[place], round_trip_us=ways.round_trip_us(place))
+        if (clock := counted.get(place)) is None
+        else _counted_difference(place, clock, usual=usual)
+        for place in sorted(least)
+    )
+
+
+def _counted_difference(place: Place, clock: CountedClock, *, usual: Mapping[tuple[str, str], int]) -> ClockDifference:
+    """Return the difference of the clocks of two nodes that got the same updates from one primary.
+
+    An ordinary update was on its way to either for no more than an ordinary heartbeat there and back, and for no less
+    than nothing.
+    """
+    node, link, stamped_by = place
+    own_us, other_us = usual.get((node, link)), 0 if not clock.source[1] else usual.get(clock.source)
+    is_known = own_us is not None and other_us is not None
+    at_most_us = clock.later_us + (other_us or 0)
+    at_least_us = clock.later_us - (own_us or 0)
+    return ClockDifference(
+        node=node,
+        link=link,
+        stamped_by=stamped_by,
+        at_most_us=at_most_us,
+        at_least_us=at_least_us if is_known else None,
+        estimate_us=(at_most_us + at_least_us) // 2 if is_known else None,
+    )
 
 
 def _difference(place: Place, least_us: int, *, round_trip_us: int | None) -> ClockDifference:

@@ -13,13 +13,12 @@ from fanout.reports.values.figures import FinalFigures, Listed, percent
 __all__ = ["describe_finals"]
 
 
-def describe_finals(material: Material, *, list_limit: int | None = None) -> Part:
+def describe_finals(material: Material) -> Part:
     """Return how the final values of each target compare, and the topics that differ.
 
     Of a window that ends before the logs do nothing: what is held then would take replaying them.
     """
-    states, scope, parquet = material.states, material.scope, material.parquet
-    list_limit = material.list_limit if list_limit is None else list_limit
+    states, scope, parquet, list_limit = material.states, material.scope, material.parquet, material.list_limit
     if scope.window.has_end:
         parquet.write_empty("final_values")
         return Part()
@@ -30,7 +29,7 @@ def describe_finals(material: Material, *, list_limit: int | None = None) -> Par
     total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
     parquet.write("final_values", states.frame.where("final IS NOT NULL").withColumnRenamed("final", "verdict"))
     unequal = states.frame.where(sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")
-    listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total and list_limit else []
+    listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total else []
     differing = Listed[DifferingTopic](
         total=total,
         listed=tuple(

@@ -99,7 +99,9 @@ def make_report(
             "notices": scope.notices,
         }
         if kind.judges:
-            fields["targets"] = tuple(_target_report(target, scope, parts) for target in scope.targets)
+            fields["targets"] = tuple(
+                _target_report(target, scope, parts) for target in material.counted().scope.targets
+            )
             fields["verdict"] = _judge(fields["targets"], scope=scope, parameters=parameters)
     for part in parts:
         fields |= part.fields
@@ -179,7 +181,8 @@ def _target_report(target: Target, scope: Scope, parts: Sequence[Part]) -> Targe
         filter=target.selection.filter,
         exclude=target.selection.exclude,
         basis=group.basis,
-        exact=group.exact,
+        # Without stamps it takes the secondaries to tell.
+        exact=group.exact or (figures["unstamped"] is not None and figures["unstamped"].unseen == 0),
         stamped_by=group.stamped_by,
         complete_at=None if target.held_from_us is None else time_of(target.held_from_us),
         covered_from=covered_from(target.covered_from_us),

@@ -10,7 +10,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import lag
-from fanout.reports.figures.clocks import Span, correct, correct_percentile, find_clocks, find_hops, least_delays
+from fanout.reports.figures.clocks import (
+    CountedClock,
+    Place,
+    Span,
+    correct,
+    correct_percentile,
+    find_clocks,
+    find_hops,
+    least_delays,
+)
+from fanout.reports.figures.counted import CountedUpdates
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.survey import Survey
@@ -49,28 +59,43 @@ def describe_lag(material: Material, *, depth: int | None = None) -> Part:
         material: What the first look found.
         depth: How many topic levels make a prefix, 0 for no figures by prefix; None takes what was asked for.
     """
-    tables, survey, window, parquet = material.tables, material.survey, material.window, material.parquet
+    survey, window, parquet = material.survey, material.window, material.parquet
+    tables, counted = material.tables, material.counted_if_comparable()
+    updates = tables.updates if counted is None else counted.updates
+    clocks = {} if counted is None else counted_clocks(counted)
     depth = material.depth if depth is None else depth
     begin_us, end_us = survey.span_us(window)
     width_us = buckets.window_us(end_us - begin_us)
     # Times of a few milliseconds lie in buckets that are fine enough as they are.
-    offsets = {place: least_us for place, least_us in least_delays(survey).items() if abs(least_us) >= _OFFSET_MIN_US}
-    cells = lag.propagation_cells(tables.updates, window_us=width_us, asked=window, offsets=offsets).unionByName(
+    least = least_delays(survey) | {place: clock.least_us for place, clock in clocks.items()}
+    offsets = {place: least_us for place, least_us in least.items() if abs(least_us) >= _OFFSET_MIN_US}
+    cells = lag.propagation_cells(updates, window_us=width_us, asked=window, offsets=offsets).unionByName(
         lag.heartbeat_cells(tables.events, window_us=width_us, asked=window)
     )
     if parquet.wanted:
         cells = cells.persist()
     try:
         parquet.write("lag", lag.add_up_cells(cells, key=(*lag.KEY, "window_us", "bucket")))
-        section = _describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
+        section = _describe_cells(cells, survey=survey, counted=clocks, window_us=width_us, from_us=begin_us - width_us)
     finally:
         if parquet.wanted:
             cells.unpersist()
     if depth:
-        cells = lag.prefix_cells(tables.updates, depth=depth, asked=window, offsets=offsets)
+        cells = lag.prefix_cells(updates, depth=depth, asked=window, offsets=offsets)
         prefixes = _by_prefix(cells, clocks=_by_place(section.clocks), list_limit=material.list_limit)
         section = section.model_copy(update={"prefixes": prefixes})
     return Part({"lag": section})
+
+
+def counted_clocks(counted: CountedUpdates) -> dict[Place, CountedClock]:
+    """Return the clocks of links without stamps, by node, link, and the node by whose log they are counted."""
+    found: dict[Place, CountedClock] = {}
+    for target in counted.scope.targets_of("unstamped"):
+        clock = counted.clocks.get((target.node, target.link))
+        sources = [(one.node, one.link) for one in counted.scope.sources if one.group == target.group]
+        if clock is not None and len({node for node, _ in sources}) == 1:
+            found[target.node, target.link, sources[0][0]] = CountedClock(clock.later_us, clock.least_us, sources[0])
+    return found
 
 
 def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:
@@ -102,7 +127,9 @@ def _by_place(clocks: Iterable[ClockDifference]) -> _Clocks:
     return {(clock.node, clock.link, clock.stamped_by): clock for clock in clocks}
 
 
-def _describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:
+def _describe_cells(
+    cells: DataFrame, *, survey: Survey, counted: Mapping[Place, CountedClock], window_us: int, from_us: int
+) -> LagSection:
     """Return the section of lag that histogram cells say, and the clocks.
 
     Whoever publishes can stamp, so those with the fewest updates are added up where they are very many.
@@ -110,6 +137,7 @@ def _describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us
     Args:
         cells: The cells of `fanout.reports.compare.lag`; (key, window, bucket) is the key.
         survey: What is known of the links.
+        counted: The clocks of the links whose updates carry no stamps.
         window_us: The width of the cells' windows.
         from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
     """
@@ -128,7 +156,7 @@ def _describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us
     stamped = [(row, figures) for row, figures in distributions if row["kind"] == "propagation"]
     raw = [_propagation(row, figures) for row, figures in stamped]
     of_one_clock = [one for one in raw if one.stamped_by != lag.OTHERS]
-    clocks = find_clocks(of_one_clock, heartbeat, survey=survey)
+    clocks = find_clocks(of_one_clock, heartbeat, survey=survey, counted=counted)
     by_place = _by_place(clocks)
     return LagSection(
         propagation=tuple(_propagation(row, figures, clocks=by_place) for row, figures in stamped),

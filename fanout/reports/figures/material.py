@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from fanout.errors import ReportError
+from fanout.reports.compare.absences import link_absences
+from fanout.reports.figures.counted import Clock, CountedUpdates, count_updates
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.identify.planning import decide_scope, decide_traffic_scope
-from fanout.reports.read.reading import Tables
+from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.scope import AskedWindow, Scope
 from fanout.reports.read.survey import Survey
 from fanout.reports.values.document import Parameters, ReferenceSequences
@@ -45,17 +49,52 @@ class Material:
         self.settle_us = round(parameters.settle_s * 1_000_000)
         self.list_limit = parameters.list_limit
         self.depth = parameters.depth
+        self._counted: CountedUpdates | None = None
+        self._lock = Lock()
 
     @cached_property
     def scope(self) -> Scope:
         """What is compared with what."""
+        return self._decide_scope({})
+
+    def counted(self) -> CountedUpdates:
+        """Return the updates with an identity for each, and what is compared by the clocks that this tells of.
+
+        Raises:
+            ReportError: There is nothing to compare.
+        """
+        with self._lock:  # the first section that asks computes it, so that no other does it too
+            if self._counted is None:
+                self._counted = count_updates(
+                    self.tables,
+                    survey=self.survey,
+                    scope=self.scope,
+                    by_clocks=self._decide_scope,
+                    away=lambda: self.absences,
+                )
+            return self._counted
+
+    def counted_if_comparable(self) -> CountedUpdates | None:
+        """Return the same, or None where there is nothing to compare, which not every report needs."""
+        try:
+            return self.counted()
+        except ReportError:
+            return None
+
+    def _decide_scope(self, clocks: Mapping[tuple[str, str], Clock]) -> Scope:
         return decide_scope(
             self.survey,
             requested=self.parameters.reference,
             settle_us=self.settle_us,
             behind_max_us=round(self.parameters.behind_max_s * 1_000_000),
             window=self.window,
+            clocks={link: (clock.later_us, clock.least_us) for link, clock in clocks.items()},
         )
+
+    @cached_property
+    def absences(self) -> Sequence[Mapping[str, Any]]:
+        """The rows of `link_absences`."""
+        return collect_rows(link_absences(self.tables.events))
 
     @cached_property
     def traffic_scope(self) -> Scope:
@@ -77,6 +116,8 @@ class Material:
         """Free what Spark keeps."""
         if "states" in vars(self):
             self.states.close()
+        if self._counted is not None and self._counted.kept is not None:
+            self._counted.kept.unpersist()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from fanout.reports.figures.by_identity import describe_by_identity
-from fanout.reports.figures.by_value import describe_by_value
 from fanout.reports.figures.convergence import describe_convergence
 from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.lag import describe_lag
@@ -63,13 +62,12 @@ class ReportKind:
 
 
 def _topics(material: Material) -> Part:
-    """Count the topics that differ or stopped, and list none of them."""
-    finals, stalled = describe_finals(material, list_limit=0), describe_stalls(material, list_limit=0)
+    """Find the topics that differ or stopped."""
+    finals, stalled = describe_finals(material), describe_stalls(material)
     return Part({**finals.fields, **stalled.fields}, finals.by_target)
 
 
-_BY_IDENTITY: Final = Section("updates by identity", needs_reference=True, build=describe_by_identity)
-_BY_VALUE: Final = Section("updates by value", needs_reference=True, build=describe_by_value)
+_BY_IDENTITY: Final = Section("updates", needs_reference=True, build=describe_by_identity)
 _FINAL_VALUES: Final = Section("final values", needs_reference=True, build=describe_finals)
 _TOPICS: Final = Section("topics", needs_reference=True, build=_topics)
 _LAG: Final = Section("lag", needs_reference=False, build=partial(describe_lag, depth=0))
@@ -91,10 +89,10 @@ def _basis_of_all(material: Material) -> tuple[str, ...]:
     return (*_basis(material), traffic, f"Epochs: {_SNAPSHOTS_BASIS}")
 
 
-_COMPARED: Final = (_BY_IDENTITY, _BY_VALUE, _FINAL_VALUES)
+_COMPARED: Final = (_BY_IDENTITY, _FINAL_VALUES)
 
 REPORTS: Final[Mapping[ReportName, ReportKind]] = {
-    "summary": ReportKind((_BY_IDENTITY, _BY_VALUE, _TOPICS, _LAG), _basis),
+    "summary": ReportKind((_BY_IDENTITY, _TOPICS, _LAG), _basis),
     "completeness": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _READY), _basis),
     "all": ReportKind((*_COMPARED, _LAG_BY_PREFIX, _EPOCHS, _STALLS, _CONVERGENCE, _TRAFFIC), _basis_of_all),
     "lag": ReportKind((_LAG_BY_PREFIX, _READY), lambda _: (_LAG_BASIS,)),

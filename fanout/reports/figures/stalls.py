@@ -22,10 +22,9 @@ _BROADCAST_MAX: Final = 500_000
 _PARQUET_NAMES: Final = {"held_us": "newest_us", "settled_us": "reference_newest_us", "first_us": "first_lacking_us"}
 
 
-def describe_stalls(material: Material, *, list_limit: int | None = None) -> Part:
+def describe_stalls(material: Material) -> Part:
     """Return, for each selector of each link, the topics whose newest settled update did not come."""
-    states, scope, parquet = material.states, material.scope, material.parquet
-    list_limit = material.list_limit if list_limit is None else list_limit
+    states, scope, parquet, list_limit = material.states, material.scope, material.parquet, material.list_limit
     basis = {target.id: scope.groups[target.group].basis for target in scope.targets}
     targets = tuple(
         StallFigures(
@@ -43,7 +42,7 @@ def describe_stalls(material: Material, *, list_limit: int | None = None) -> Par
     )
     total = sum(one.stalled for one in targets)
     found: list[dict[str, Any]] = []
-    if parquet.wanted or (total and list_limit):
+    if parquet.wanted or total:
         lacking = _lacking(states, few=total <= _BROADCAST_MAX)
         # An empty table too: what stalled at the time of an earlier report may have stood there.
         parquet.write("stalls", lacking.withColumnsRenamed(_PARQUET_NAMES))

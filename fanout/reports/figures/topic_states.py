@@ -10,12 +10,12 @@ from typing import Any, Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from fanout.reports.compare import convergence, final_values, multisets, stalls
+from fanout.reports.compare import convergence, final_values, journeys, stalls
 from fanout.reports.compare.topic_states import node_topics, reference_topics, topic_states
 from fanout.reports.figures.replicated_sets import ReplicatedSet, replicated_sets
 from fanout.reports.read import rows
 from fanout.reports.read.reading import Tables, collect_rows
-from fanout.reports.read.scope import Scope
+from fanout.reports.read.scope import APART_US, Scope, Target
 from fanout.reports.read.survey import Survey
 
 __all__ = ["TopicStates"]
@@ -128,7 +128,7 @@ class TopicStates:
         by_value = self.scope.targets_of("unstamped")
         if not by_value or not self.scope.window.has_end:
             return None
-        published, logged = multisets.rows_by_value(self.tables, scope=self.scope, targets=by_value)
+        published, logged = journeys.rows_by_value(self.tables, scope=self.scope, targets=by_value)
         return stalls.newest_late(logged, published=published)
 
     def _targets(self) -> DataFrame:
@@ -138,7 +138,7 @@ class TopicStates:
             (
                 *(target.id, target.group, target.node, target.link, target.selection.filter),
                 *(target.covered_from_us, target.settled_until_us, target.silent_after_us),
-                *(scope.tolerance_us(target), list(target.gaps_us)),
+                *(_apart_us(scope, target), list(target.gaps_us)),
                 *(target.group in with_gap, bool(survey.gap_pos(target.node, link=target.link))),
                 *(one.id, one.members, one.reference is not None, one.gap_members, one.judged_until_us),
             )
@@ -146,6 +146,12 @@ class TopicStates:
             for target in one.targets
         ]
         return rows.small_frame(self.tables.updates.sparkSession, found, schema=_TARGETS)
+
+
+def _apart_us(scope: Scope, target: Target) -> int:
+    """Return by how much newer an update must be for a topic to have stopped."""
+    is_stamped = scope.groups[target.group].basis == "stamped"
+    return 0 if is_stamped else max(scope.settle_us, APART_US)
 
 
 def _counts(states: DataFrame) -> DataFrame:

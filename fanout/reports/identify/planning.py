@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from fanout.errors import ReportError
@@ -29,6 +30,7 @@ def decide_scope(
     settle_us: int,
     behind_max_us: int = 0,
     window: AskedWindow = WHOLE,
+    clocks: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType({}),
 ) -> Scope:
     """Return what a completeness report compares with what.
 
@@ -40,6 +42,8 @@ def decide_scope(
         behind_max_us: How long before the reference's a log may end, without a stop, and count as late only; never
             less than the settle horizon.
         window: What the report is asked to be about.
+        clocks: Of links without stamps, by node and link, where it is known: by how much later than the reference's
+            clock theirs is, about, and at least.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
@@ -69,6 +73,7 @@ def decide_scope(
                     settle_us=settle_us,
                     behind_max_us=max(behind_max_us, settle_us, _LOG_END_TOLERANCE_US),
                     window=window,
+                    clock=clocks.get((link.node, link.name), (0, 0)) if group.basis == "unstamped" else None,
                     first_id=len(targets),
                     notices=notices,
                 )
@@ -140,9 +145,10 @@ def basis_statements(scope: Scope) -> tuple[str, ...]:
         )
     if len(stamped) < len(used):
         statements.append(
-            f"Unstamped: these updates carry no identity. Final values are exact relative to {name}; losses are lower "
-            f"bounds (“at least”), since a loss and a repetition of the same value cancel. It is assumed that clocks "
-            f"differ, and updates travel, by less than the settle horizon."
+            f"Counted in order, from {name}: these updates carry no identity. A value that came once is known by "
+            f"itself. Equal values of a topic are counted between times at which none was under way; where a second "
+            f"copy may be among them, some are unknown. It is assumed that the primary sends nothing twice within a "
+            f"connection."
         )
     if scope.reference.kind == "union":
         statements.append("The reference is the union of the secondaries: what none of them got cannot be seen.")
@@ -157,6 +163,7 @@ def _targets(
     settle_us: int,
     behind_max_us: int,
     window: AskedWindow,
+    clock: tuple[int, int] | None,
     first_id: int,
     notices: list[str],
 ) -> list[Target]:
@@ -170,6 +177,9 @@ def _targets(
                 f"first of them."
             )
     offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
+    least_us = offset_us
+    if clock is not None:
+        offset_us, least_us = clock
     stopped_us = survey.stopped_us(link.node)
     until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
     settled_us = until_us - settle_us
@@ -188,7 +198,7 @@ def _targets(
     from_us = NEVER_US
     if held is not None:
         begins_us = survey.begins_us(link.node)
-        from_us = max(held[0], begins_us or held[0]) - offset_us
+        from_us = max(held[0], begins_us or held[0]) - least_us
         if begins_us is not None and window.asks_before(begins_us - offset_us):
             # Who asks for a time is told what the log does not reach back to, not given less of it.
             gaps_us = ((-NEVER_US, from_us), *gaps_us)

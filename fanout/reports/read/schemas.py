@@ -31,6 +31,7 @@ __all__ = [
     "CHANGE_UNCHANGED",
     "EVENTS",
     "PHASE_LIVE",
+    "PHASE_UNSURE",
     "STATE_CONNECTING",
     "STATE_DOWN",
     "STATE_LIVE",
@@ -39,6 +40,8 @@ __all__ = [
 
 PHASE_LIVE: Final = 0
 """The only phase whose rows are updates; the others are copies of retained values."""
+PHASE_UNSURE: Final = -1
+"""The phase of rows that are in no log: of an update nobody knows whether it came."""
 
 CHANGE_NEW: Final = 1
 CHANGE_REPLACED: Final = 2

@@ -18,6 +18,7 @@ from fanout.errors import ReportError
 from fanout.reports.read.details import GapRecord, Selection
 
 __all__ = [
+    "APART_US",
     "NEVER_US",
     "WHOLE",
     "AskedWindow",
@@ -36,6 +37,9 @@ ReferenceKind = Literal["primary", "first_tier", "tap", "secondary", "union"]
 
 NEVER_US: Final = 2**62
 """A time that never comes."""
+
+APART_US: Final = 1_000_000
+"""How far apart two nodes may log one update without a stamp, at least, however short the settle horizon is."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

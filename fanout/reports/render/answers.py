@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, build_list, delay, number, text
 from fanout.reports.render.wording import (
@@ -24,7 +24,8 @@ from fanout.reports.render.wording import (
     span,
     timestamp,
 )
-from fanout.reports.values.document import MissingTopic, Report
+from fanout.reports.values.document import DifferingTopic, MissingTopic, ReferenceSummary, Report
+from fanout.reports.values.findings import StalledTopic
 from fanout.reports.values.summary import (
     Answer,
     CauseCount,
@@ -37,7 +38,16 @@ from fanout.reports.values.summary import (
     Summary,
 )
 
-__all__ = ["CAUSES", "answer_tables", "headline", "missing_by_topic", "next_steps", "relative_to", "trend_line"]
+__all__ = [
+    "CAUSES",
+    "answer_tables",
+    "headline",
+    "missing_by_topic",
+    "next_steps",
+    "relative_to",
+    "topic_tables",
+    "trend_line",
+]
 
 CAUSES: Final[dict[MissingCause, str]] = {
     "restart": "node was down",
@@ -46,6 +56,7 @@ CAUSES: Final[dict[MissingCause, str]] = {
     "away": "still away",
     "audit": "dropped while connected",
     "upstream": "lost by a node above",
+    "hidden": "not readable by this user",
     "live": "unexplained",
 }
 """Why updates are missing, in a few words."""
@@ -61,6 +72,8 @@ _NEXT_STEPS: Final[dict[MissingCause, str]] = {
     "audit": "the primary dropped messages for a connected link, and an audit found it. Raise its queue limit, or see "
     "why the link reads slowly",
     "upstream": "a node that feeds this one lost them first. See its line",
+    "hidden": "whole branches never came, while others did: at the primary they are not readable by this user, or kept "
+    "out. Grant the right to read them, or exclude them here",
     "live": "nothing in the logs says why. Run `fanout explain TOPIC` at the node, with a topic from below",
 }
 
@@ -76,7 +89,23 @@ _DIRECTIONS: Final[dict[Direction, Cell]] = {
     "worse": Cell("worse", "bad"),
 }
 _CAUSES_SHOWN: Final = 3
-_TOPIC_GOES_ON: Final = "Going on: what came of the topic since, if anything, shows no end."
+_BRANCHES_SHOWN: Final = 6
+
+_NO_LAG: Final = (
+    "A node without figures got no update that another log has a time for. Give the log of a tap or of the primary, or "
+    "let updates be stamped (stamp_updates, publisher_stamps)."
+)
+_NO_CLOCKS: Final = (
+    "Where no time is shown, nothing tells how far the two clocks are apart: it takes heartbeats of both links "
+    "(heartbeat_s, and the right to publish below the control topic), in the logs that were given."
+)
+
+
+class _Late(NamedTuple):
+    """How late updates came to a node; without `lag` nobody knows."""
+
+    node: str
+    lag: LagSummary | None
 
 
 def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
@@ -131,15 +160,21 @@ def relative_to(report: Report) -> str:
     """Return in one line what the answers are relative to, of which time, and how much was read."""
     parts: list[str] = []
     if report.reference is not None:
-        parts.append(f"relative to {printable(report.reference.name)}")
+        parts.append(_compared_with(report, report.reference))
     if report.window is not None:
         parts.append(span(report.window.begin, report.window.end))
         if report.window.settled_until < report.window.end:
             parts.append(f"the last {seconds(report.window.settle_horizon_s)} not judged yet")
-    if any(target.unstamped is not None for target in report.targets):
-        parts.append("losses are lower bounds, since the updates carry no stamps")
     parts.append(f"{counted(report.inputs.updates, 'row')} of {counted(len(report.logs), 'node')}")
     return ", ".join(parts)
+
+
+def _compared_with(report: Report, reference: ReferenceSummary) -> str:
+    counted_in_order = any(target.unstamped is not None for target in report.targets)
+    name = "all secondaries together" if reference.kind == "union" else printable(reference.name)
+    if not counted_in_order:
+        return f"compared with {name}"
+    return f"counted in order, from {name}"
 
 
 def answer_tables(report: Report, summary: Summary) -> list[Table]:
@@ -160,8 +195,32 @@ def missing_by_topic(report: Report) -> Table:
         Column("why, mostly", lambda one: Cell(CAUSES[one.cause], "bad" if one.cause == "live" else ""), numeric=False),
     )
     found = report.missing_topics
-    note = _TOPIC_GOES_ON if found is not None and any(one.going_on for one in found.listed) else ""
-    return build_list("missing-topics", "Missing updates by topic, worst first", columns, found, note)
+    return build_list("missing-topics", "Missing updates by topic, worst first", columns, found)
+
+
+def topic_tables(report: Report) -> list[Table]:
+    """Return the topics behind the answers: those that lack updates, that stopped, and whose final value differs."""
+    stopped: tuple[Column[StalledTopic], ...] = (
+        text("node", lambda one: one.node),
+        text("topic", lambda one: one.topic),
+        Column("newest here", lambda one: Cell(_time(report, one.newest) if one.newest else "never came")),
+        Column("newest there", lambda one: Cell(_time(report, one.reference_newest))),
+        number("behind by", lambda one: one.lacking, "bad"),
+    )
+    differing: tuple[Column[DifferingTopic], ...] = (
+        text("node", lambda one: one.node),
+        text("topic", lambda one: one.topic),
+        Column("final value", lambda one: Cell(one.verdict, "bad"), numeric=False),
+    )
+    stalls = None if report.stalls is None else report.stalls.topics
+    tables = [
+        missing_by_topic(report),
+        build_list(
+            "topics-behind", "Topics that stopped", stopped, stalls, "Behind by: updates that came there since."
+        ),
+        build_list("topics-differ", "Topics whose final value is another", differing, report.differing),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def trend_line(summary: Summary) -> Cell:
@@ -178,7 +237,7 @@ def trend_line(summary: Summary) -> Cell:
     return Cell(f"Trend: {words.text} ({against})", words.tone)
 
 
-def next_steps(summary: Summary) -> list[str]:
+def next_steps(report: Report, summary: Summary) -> list[str]:
     """Return what to do about each cause, the most frequent first."""
     totals: dict[MissingCause, int] = {}
     for node in summary.nodes:
@@ -186,6 +245,13 @@ def next_steps(summary: Summary) -> list[str]:
             totals[each.cause] = totals.get(each.cause, 0) + each.updates
     causes = sorted(totals, key=lambda cause: -totals[cause])
     steps = [f"{CAUSES[cause].capitalize()} ({count(totals[cause])}): {_NEXT_STEPS[cause]}." for cause in causes]
+    if report.hidden_branches:
+        named = [
+            f"{printable(one.branch)} at {printable(one.node)}" for one in report.hidden_branches[:_BRANCHES_SHOWN]
+        ]
+        left = len(report.hidden_branches) - len(named)
+        more = f" and {counted(left, 'other')}" if left else ""
+        steps.append(f"Not readable: {', '.join(named)}{more}.")
     if any(node.never_held for node in summary.nodes):
         steps.append(
             "Never held: the link never proved that it holds everything. `fanout ready` at the node says what it "
@@ -238,17 +304,27 @@ def _share(node: NodeSummary) -> Cell:
 
 
 def _lag(summary: Summary) -> Table:
-    columns: tuple[Column[LagSummary], ...] = (
+    known = {one.node for one in summary.lag}
+    unknown = [node.node for node in summary.nodes if node.node not in known]
+    rows: list[_Late] = [_Late(one.node, one) for one in summary.lag] + [_Late(node, None) for node in unknown]
+    columns: tuple[Column[_Late], ...] = (
         text("node", lambda one: one.node),
-        text("stamped by", lambda one: one.stamped_by),
-        number("updates", lambda one: one.updates),
-        delay("half within", lambda one: one.p50_us),
-        delay("99 % within", lambda one: one.p99_us),
-        delay("±", lambda one: one.uncertain_us, "dim"),
-        Column("99 % raw", lambda one: Cell(duration(one.raw_p99_us), "dim" if one.p99_us is not None else "")),
-        Column("its clock", lambda one: _clock(one.clock_ahead_us, uncertain_us=one.uncertain_us), numeric=False),
+        text("from", lambda one: one.lag.stamped_by if one.lag else NOTHING),
+        number("updates", lambda one: one.lag.updates if one.lag else None),
+        delay("half within", lambda one: one.lag.p50_us if one.lag else None),
+        delay("99 % within", lambda one: one.lag.p99_us if one.lag else None),
+        delay("±", lambda one: one.lag.uncertain_us if one.lag else None, "dim"),
+        Column("its clock", _clock_of, numeric=False),
     )
-    return build("late", "How late was it?", columns, summary.lag)
+    notes = [_NO_LAG] if unknown else []
+    notes += [_NO_CLOCKS] if any(one.p99_us is None for one in summary.lag) else []
+    return build("late", "How late was it?", columns, rows, " ".join(notes))
+
+
+def _clock_of(one: _Late) -> Cell:
+    if one.lag is None:
+        return Cell("not known", "dim")
+    return _clock(one.lag.clock_ahead_us, uncertain_us=one.lag.uncertain_us)
 
 
 def _hops(summary: Summary) -> Table:
@@ -304,6 +380,8 @@ def _maybe(words: str) -> Cell:
 def _until(report: Report, last: datetime | None, *, goes_on: bool | None) -> Cell:
     if goes_on:
         return Cell("going on", "bad")
+    if last is not None and goes_on is None:
+        return Cell("not known whether it ended", "fair")
     return _maybe(_time(report, last))
 
 
@@ -319,7 +397,12 @@ def _why_not_proved(report: Report, summary: Summary) -> str:
     if limit := blind_spot(report):
         return limit
     if unknown := sum(node.unknown for node in summary.nodes):
-        return f"of {counted(unknown, 'update')} nobody can tell, since logs have gaps or end early"
-    if any(target.basis == "unstamped" for target in report.targets):
-        return "without stamps a loss can be shown, completeness cannot"
+        why = "logs have gaps or end early"
+        if any(target.unstamped is not None for target in report.targets):
+            why += ", or equal values cannot be told apart"
+        return f"of {counted(unknown, 'update')} nobody can tell, since {why}"
+    extra = sum(target.unstamped.unreferenced for target in report.targets if target.unstamped is not None)
+    if extra and report.reference is not None:
+        name = printable(report.reference.name)
+        return f"{name} itself lacks {counted(extra, 'update')} that secondaries have, so it may lack others"
     return "the reference's log does not show every update"

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from fanout.reports.render.wording import count, printable
-from fanout.reports.values.document import LagPoint, LagSeries, Propagation, TargetReport
-from fanout.reports.values.figures import FinalFigures, StampedFigures
+from fanout.reports.render.wording import away_said, count, printable
+from fanout.reports.values.document import LagPoint, LagSeries, Outage, Propagation, TargetReport
+from fanout.reports.values.figures import FinalFigures, UpdateFigures
 
 __all__ = [
     "BARS_MAX",
@@ -63,8 +63,8 @@ class Bar:
 
 
 def update_bars(targets: Sequence[TargetReport]) -> list[Bar]:
-    """Return a bar for each stamped selector, the worst first when there are too many."""
-    return _bars((target, target.stamped) for target in targets)
+    """Return a bar for each selector, the worst first when there are too many."""
+    return _bars((target, target.updates) for target in targets)
 
 
 def final_bars(targets: Sequence[TargetReport]) -> list[Bar]:
@@ -99,7 +99,7 @@ def bars(found: Sequence[Bar], *, title: str) -> str:
     return "".join(parts)
 
 
-def lag_lines(series: LagSeries, *, window_s: int) -> str:
+def lag_lines(series: LagSeries, *, window_s: int, outages: Sequence[Outage] = ()) -> str:
     """Return the propagation times of one link over time: p50, p99 and the longest, on a logarithmic axis.
 
     Without the difference of the clocks where it is known. Windows without updates break the lines. When a value is
@@ -118,6 +118,12 @@ def lag_lines(series: LagSeries, *, window_s: int) -> str:
     place, stamped_by = printable(f"{series.node}/{series.link}"), printable(series.stamped_by)
     title = f"{place}: propagation time of updates stamped by {stamped_by}"
     parts = [_open(width, height, title)]
+    for outage in outages:
+        first, last = max(outage.begin, begin), min(outage.end or end, end)
+        if (outage.node, outage.link) == (series.node, series.link) and first < last:
+            x, length = x_of(first), max(x_of(last) - x_of(first), 1)
+            box = f'x="{x:.1f}" y="{top}" width="{length:.1f}" height="{height - bottom - top}"'
+            parts.append(f'<rect class="outage band" {box}><title>{escape(away_said(outage))}</title></rect>')
     for tick in axis.ticks:
         y = axis.place(tick)
         parts.append(f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -243,12 +249,12 @@ def _label(target: TargetReport) -> str:
     return printable(f"{target.node}/{target.link} {target.filter}")
 
 
-def _bars(figures: Iterable[tuple[TargetReport, StampedFigures | FinalFigures | None]]) -> list[Bar]:
+def _bars(figures: Iterable[tuple[TargetReport, UpdateFigures | FinalFigures | None]]) -> list[Bar]:
     found: list[tuple[int, Bar]] = []
     for target, of_target in figures:
         if of_target is None:
             continue
-        names = _UPDATES if isinstance(of_target, StampedFigures) else _VALUES
+        names = _UPDATES if isinstance(of_target, UpdateFigures) else _VALUES
         pieces = {kind: getattr(of_target, name) for name, kind in names.items()}
         bar = Bar(_label(target), tuple(pieces.items()))
         if bar.total:

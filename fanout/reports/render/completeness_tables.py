@@ -31,22 +31,19 @@ from fanout.reports.values.document import (
     DifferingTopic,
     MissingUpdate,
     PrefixFigures,
-    RepeatedTopic,
     Report,
     TargetReport,
 )
-from fanout.reports.values.figures import FinalFigures, MissingCauses, StampedFigures, UnstampedFigures
+from fanout.reports.values.figures import FinalFigures, MissingCauses, UpdateFigures
 
 __all__ = [
     "by_identity",
-    "by_value",
     "causes",
     "differing",
     "final_values",
     "missing",
     "over_time",
     "prefixes",
-    "repeated",
 ]
 
 Figures = TypeVar("Figures")
@@ -58,6 +55,7 @@ _CAUSES: Final = {
     "away": "still away",
     "audit": "found by audit",
     "upstream": "node above",
+    "hidden": "not readable",
     "live": "unexplained",
 }
 """The heads of the columns for `MissingCauses`."""
@@ -76,12 +74,11 @@ class _Compared(Generic[Figures]):
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A selector that lost updates: how many, why, and how sure that is."""
+    """A selector that lost updates: how many, and why."""
 
     target: TargetReport
     updates: int
     causes: MissingCauses
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def _series_of(one: _Windows) -> CompletenessSeries:
     return one.series
 
 
-def _complete(one: _Compared[StampedFigures]) -> Cell:
+def _complete(one: _Compared[UpdateFigures]) -> Cell:
     figures = one.figures
     if one.target.complete_at is None:
         return _NEVER_HELD
@@ -112,27 +109,11 @@ def _complete(one: _Compared[StampedFigures]) -> Cell:
     return share_at_most_cell(figures.complete_percent_at_most)
 
 
-def _complete_by_value(one: _Compared[UnstampedFigures]) -> Cell:
-    never = one.target.complete_at is None
-    return _NEVER_HELD if never else share_at_most_cell(one.figures.complete_percent_at_most)
-
-
-def _at_least(updates: int | None, tone: Tone = "", *, exact: bool = False) -> Cell:
+def _at_least(updates: int | None, tone: Tone = "", *, exact: bool) -> Cell:
     """Return a count that is a lower bound unless it is exact."""
     if updates is None:
         return Cell(NOTHING)
     return Cell(count(updates) if exact else f"≥{NBSP}{count(updates)}", tone if updates else "")
-
-
-def _explained(one: _Lost, cause: str) -> Cell:
-    """Return how many updates a cause explains: at most so many, where the number of the lost is at least so many."""
-    updates = getattr(one.causes, cause)
-    return count_cell(updates) if one.exact or not updates else Cell(f"≤{NBSP}{count(updates)}")
-
-
-def _unexplained(one: _Lost) -> Cell:
-    updates = one.causes.live
-    return Cell(_at_least(updates, exact=one.exact).text, "bad" if updates else "good")
 
 
 def _same(final: FinalFigures) -> Cell:
@@ -153,12 +134,13 @@ def _share(point: CompletenessPoint) -> float:
 
 def _cause_column(cause: str, head: str) -> Column[_Lost]:
     if cause == "live":
-        return Column(head, _unexplained)
-    return Column(head, lambda one: _explained(one, cause), optional=True)
+        return Column(head, lambda one: Cell(count(one.causes.live), "bad" if one.causes.live else "good"))
+    return Column(head, lambda one: count_cell(getattr(one.causes, cause)), optional=True)
 
 
-_STAMPED: Final[tuple[Column[_Compared[StampedFigures]], ...]] = (
+_UPDATES: Final[tuple[Column[_Compared[UpdateFigures]], ...]] = (
     *of_part(_target_of, TARGET),
+    text("basis", lambda one: one.target.basis),
     Column("complete", _complete),
     number("expected", lambda one: one.figures.expected),
     number("applied", lambda one: one.figures.applied),
@@ -176,22 +158,10 @@ _STAMPED: Final[tuple[Column[_Compared[StampedFigures]], ...]] = (
     number("not in reference", lambda one: one.figures.unreferenced, "fair", optional=True),
 )
 
-_UNSTAMPED: Final[tuple[Column[_Compared[UnstampedFigures]], ...]] = (
-    *of_part(_target_of, TARGET),
-    Column("complete, at most", _complete_by_value),
-    number("reference saw", lambda one: one.figures.reference_updates),
-    number("node saw", lambda one: one.figures.node_updates),
-    Column("missing, at least", lambda one: _at_least(one.figures.missing_at_least, "bad")),
-    Column("extra, at least", lambda one: _at_least(one.figures.extra_at_least)),
-    number("unknown", lambda one: one.figures.unknown, "fair", optional=True),
-    number("topics", lambda one: one.figures.topics),
-    Column("repeating", lambda one: _at_least(one.figures.repeated_topics, "fair", exact=True)),
-)
-
 
 _CAUSE_COLUMNS: Final[tuple[Column[_Lost], ...]] = (
     *of_part(_target_of, TARGET),
-    Column("missing", lambda one: _at_least(one.updates, exact=one.exact)),
+    number("missing", lambda one: one.updates),
     *(_cause_column(cause, head) for cause, head in _CAUSES.items()),
 )
 
@@ -245,33 +215,17 @@ _DIFFERING: Final[tuple[Column[DifferingTopic], ...]] = (
     Column("final value", lambda one: Cell(one.verdict, "bad"), numeric=False),
 )
 
-_REPEATED: Final[tuple[Column[RepeatedTopic], ...]] = (
-    *PLACE,
-    text("topic", lambda one: one.topic),
-    number("reference saw", lambda one: one.reference_updates),
-)
-
 
 def by_identity(report: Report) -> Table:
-    """Return the table of what each selector got of the updates that carry a stamp."""
+    """Return the table of what each selector got."""
     note = (
         "expected = applied + re-obtained + conflated + missing + unknown. Re-obtained: the very value came back in "
         "a later snapshot or audit. Superseded: of the missing, a later value of the topic did. Unknown: absent from "
         "the node's log in a gap of that log. Not seen: the reference's log lacks so many, of any topic. No stamp: "
         "seen by the reference without an identity. Pending: too young to be judged."
     )
-    compared = _compared(report, lambda target: target.stamped)
-    return build("updates-stamped", "Updates, by identity (stamped)", _STAMPED, compared, note)
-
-
-def by_value(report: Report) -> Table:
-    """Return the table of the bounds of each selector whose updates carry no stamp."""
-    note = (
-        "Lower bounds from how often each (topic, value) was seen by whom. Repeating: topics with a value that came "
-        "more than once; a loss and a copy can cancel there, so more may be missing than is shown."
-    )
-    compared = _compared(report, lambda target: target.unstamped)
-    return build("updates-unstamped", "Updates, by value (unstamped: at least)", _UNSTAMPED, compared, note)
+    compared = _compared(report, lambda target: target.updates)
+    return build("updates", "Updates, one by one", _UPDATES, compared, note)
 
 
 def causes(report: Report) -> Table:
@@ -291,7 +245,7 @@ def over_time(report: Report) -> Table:
     width = 0 if section is None else section.window_s
     note = f"In windows of {width:g} s by the time of stamping; what is unknown counts as lacking."
     series = () if section is None else section.series
-    return build("over-time", "Updates over time (stamped)", _WINDOWS, map(_windows, series), note)
+    return build("over-time", "Updates over time", _WINDOWS, map(_windows, series), note)
 
 
 def final_values(report: Report) -> Table:
@@ -306,7 +260,7 @@ def final_values(report: Report) -> Table:
 
 def prefixes(report: Report) -> Table:
     """Return the table of the updates by topic prefix."""
-    title = f"Updates by topic prefix, {counted(report.parameters.depth, 'level')} (stamped)"
+    title = f"Updates by topic prefix, {counted(report.parameters.depth, 'level')}"
     return build_list("prefixes", title, _PREFIXES, report.prefixes)
 
 
@@ -321,12 +275,6 @@ def differing(report: Report) -> Table:
     return build_list("differing", title, _DIFFERING, report.differing)
 
 
-def repeated(report: Report) -> Table:
-    """Return the table of the first topics on which a loss can stay unseen."""
-    title = "Topics with repeating values, on which a loss can stay unseen (unstamped)"
-    return build_list("repeated", title, _REPEATED, report.repeated)
-
-
 def _compared(report: Report, get: Callable[[TargetReport], Figures | None]) -> Iterator[_Compared[Figures]]:
     for target in report.targets:
         if (figures := get(target)) is not None:
@@ -335,14 +283,8 @@ def _compared(report: Report, get: Callable[[TargetReport], Figures | None]) -> 
 
 def _lost(report: Report) -> Iterator[_Lost]:
     for target in report.targets:
-        if target.stamped is not None:
-            lost = _Lost(target, target.stamped.missing, target.stamped.causes, exact=True)
-        elif target.unstamped is not None:
-            lost = _Lost(target, target.unstamped.missing_at_least, target.unstamped.causes, exact=False)
-        else:
-            continue
-        if lost.updates:
-            yield lost
+        if (figures := target.updates) is not None and figures.missing:
+            yield _Lost(target, figures.missing, figures.causes)
 
 
 def _windows(series: CompletenessSeries) -> _Windows:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from html import escape
 
 from fanout.reports.render.heat_map import heat_step
 from fanout.reports.render.lanes import LANE_HEIGHT, ROOM, ROWS_MAX, X0, close_lanes, lane_y, name_lane, open_lanes
-from fanout.reports.render.wording import count, percentage, seconds, timestamp
-from fanout.reports.values.document import CompletenessPoint, CompletenessSection
+from fanout.reports.render.wording import away_said, count, percentage, seconds, timestamp
+from fanout.reports.values.document import CompletenessPoint, CompletenessSection, Outage
 from fanout.reports.values.figures import percent
 from fanout.reports.values.findings import LinkEpoch, SnapshotSection
 
 __all__ = ["strips", "timeline"]
 
 
-def strips(section: CompletenessSection) -> str:
-    """Return the chart; nothing where there was nothing to get. Of more than `ROWS_MAX` links those that lack most."""
+def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> str:
+    """Return the chart; nothing where there was nothing to get. Of more than `ROWS_MAX` links those that lack most.
+
+    Args:
+        section: The shares.
+        outages: When links were away: a line below their boxes.
+    """
     times = [point.at for series in section.series for point in series.points]
     if not times:
         return ""
@@ -29,6 +35,12 @@ def strips(section: CompletenessSection) -> str:
     for row, series in enumerate(rows):
         y = lane_y(row)
         parts.append(name_lane(row, node=series.node, link=series.link))
+        for outage in outages:
+            first, last = max(outage.begin, begin), min(outage.end or end, end)
+            if (outage.node, outage.link) == (series.node, series.link) and first < last:
+                x, length = X0 + (first - begin) / width * step, (last - first) / width * step
+                box = f'x="{x:.1f}" y="{y + LANE_HEIGHT + 1}" width="{max(length, 2):.1f}" height="3"'
+                parts.append(f'<rect class="outage" {box}><title>{escape(away_said(outage))}</title></rect>')
         for point in series.points:
             x = X0 + (point.at - begin) / width * step
             parts.append(

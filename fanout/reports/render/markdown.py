@@ -39,10 +39,9 @@ def render_markdown(report: Report) -> str:
     parts.append(_text(answers.trend_line(summary).text))
     if report.verdict is not None:
         parts.append(f"**{'Passed' if report.verdict.passed else 'Failed'}**: {_text(threshold(report.verdict))}")
-    if steps := answers.next_steps(summary):
+    if steps := answers.next_steps(report, summary):
         parts.append("What to do:\n\n" + "\n".join(f"- {step}" for step in steps))
-    if (topics := answers.missing_by_topic(report)).rows:
-        parts.append(_table(topics))
+    parts += [_table(topics) for topics in answers.topic_tables(report)]
     return "\n\n".join(parts) + "\n"
 
 

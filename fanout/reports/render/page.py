@@ -26,7 +26,7 @@ from fanout.reports.values.summary import Summary
 
 __all__ = ["render_page"]
 
-_FOLDED = frozenset({"logs", "attempts", "repeated", "missing", "members"})
+_FOLDED = frozenset({"logs", "attempts", "missing", "members"})
 """Tables that are closed until asked for."""
 _ROWS_OPEN_MAX: Final = 60
 """Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
@@ -52,7 +52,6 @@ def render_page(report: Report) -> str:
             *_answers(report, report.summary),
             _verdict(report),
             _notices(report),
-            *_over_time(report),
             "<h2>All figures</h2>",
             _facts(report),
         ]
@@ -111,19 +110,19 @@ def _verdict(report: Report) -> str:
 
 
 def _answers(report: Report, summary: Summary) -> list[str]:
-    """Return the verdict, the tables of the answers, the trend, what to do, and what is missing by topic."""
+    """Return the verdict, the pictures of time, the tables of the answers, the trend, what to do, and the topics."""
     head, sentence = answers.headline(report, summary)
     trend = answers.trend_line(summary)
-    steps = "".join(f"<li>{escape(step)}</li>" for step in answers.next_steps(summary))
-    topics = answers.missing_by_topic(report)
-    topics = replace(topics, rows=topics.rows[:_LISTED_OPEN_MAX])
+    steps = "".join(f"<li>{escape(step)}</li>" for step in answers.next_steps(report, summary))
+    topics = [replace(one, rows=one.rows[:_LISTED_OPEN_MAX]) for one in answers.topic_tables(report)]
     return [
         f'<p class="answer"><strong class="{head.tone}">{escape(head.text)}</strong> {escape(sentence)}</p>',
         f'<p class="dim">{escape(answers.relative_to(report))}</p>',
+        *_over_time(report),
         *(_part(table, "", crowded=False) for table in answers.answer_tables(report, summary)),
         f'<p class="{trend.tone or "plain"}">{escape(trend.text)}</p>',
         f"<h2>What to do</h2><ul>{steps}</ul>" if steps else "",
-        _part(topics, "", crowded=True) if topics.rows else "",
+        *(_part(one, "", crowded=True) for one in topics),
     ]
 
 
@@ -154,10 +153,10 @@ def _folded_chart(report: Report, key: str) -> str:
 def _chart(report: Report, key: str) -> str:
     """Return what is drawn above a table; an empty string for most."""
     match key:
-        case "updates-stamped":
+        case "updates":
             return _bar_chart(charts.update_bars(report.targets), "Shares of the expected updates", len(report.targets))
         case "over-time":
-            return "" if report.over_time is None else _wide(strips(report.over_time))
+            return _complete_over_time(report)
         case "final-values":
             return _bar_chart(charts.final_bars(report.targets), "Shares of the final values", len(report.targets))
         case "prefixes":
@@ -241,6 +240,14 @@ def _timeline(report: Report) -> str:
     return _legend(kinds) + _wide(drawn) + (f'<p class="note">{" ".join(said)}</p>' if said else "")
 
 
+def _complete_over_time(report: Report) -> str:
+    """Return the strip of each link, green where nothing is missing, with a line below it where the link was away."""
+    if report.over_time is None or not (drawn := strips(report.over_time, outages=report.outages)):
+        return ""
+    kinds = [("heat-0", "all there"), ("heat-3", "some missing"), ("heat-5", "most missing")]
+    return _legend([*kinds, ("outage", "link away")]) + _wide(drawn)
+
+
 def _lag_over_time(report: Report) -> str:
     """Return a chart of percentiles for each of the first links, the difference of the clocks taken out."""
     series = report.lag.over_time[: charts.CHARTS_MAX]
@@ -248,7 +255,7 @@ def _lag_over_time(report: Report) -> str:
         return ""
     drawn = "".join(
         f"<div><h3>{escape(printable(f'{one.node}/{one.link}'))}</h3>"
-        f"{charts.lag_lines(one, window_s=report.lag.window_s)}</div>"
+        f"{charts.lag_lines(one, window_s=report.lag.window_s, outages=report.outages)}</div>"
         for one in series
     )
     more = len(report.lag.over_time) - len(series)

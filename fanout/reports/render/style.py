@@ -66,6 +66,7 @@ svg .tick { fill: var(--quiet); font-size: 11px; }
 .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
 .applied, .equal { fill: var(--applied); } .re-obtained { fill: var(--copied); } .conflated { fill: var(--folded); }
 .pending { fill: var(--wait); } .unknown { fill: var(--doubt); } .missing, .different { fill: var(--lost); }
+.outage { fill: var(--text); } .band { opacity: .13; }
 .absent { fill: var(--odd); } .extra { fill: var(--folded); }
 .p50 { stroke: var(--applied); } .p99 { stroke: var(--doubt); } .most { stroke: var(--lost); }
 .series-0 { stroke: #4c9f70; } .series-1 { stroke: #3f88c5; } .series-2 { stroke: #d9772b; } .series-3 {

@@ -13,14 +13,12 @@ def tables_of(report: Report) -> list[Table]:
     """Return the tables of a report that have rows, in reading order."""
     tables = [
         completeness_tables.by_identity(report),
-        completeness_tables.by_value(report),
         completeness_tables.causes(report),
         completeness_tables.over_time(report),
         completeness_tables.final_values(report),
         completeness_tables.prefixes(report),
         completeness_tables.missing(report),
         completeness_tables.differing(report),
-        completeness_tables.repeated(report),
         *finding_tables.stalls(report.stalls),
         *finding_tables.convergence(report.convergence),
         *finding_tables.snapshots(report.snapshots),

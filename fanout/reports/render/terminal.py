@@ -74,13 +74,12 @@ def _print_answers(report: Report, summary: Summary, *, console: Console) -> Non
     trend = answers.trend_line(summary)
     console.print()
     console.print(Text(trend.text, style=_STYLES[trend.tone]))
-    if steps := answers.next_steps(summary):
+    if steps := answers.next_steps(report, summary):
         console.print()
         console.print(Text("What to do", style="bold"))
         for step in steps:
             console.print(Padding(Text(step), (0, 0, 0, 2)))
-    topics = answers.missing_by_topic(report)
-    if topics.rows:
+    for topics in answers.topic_tables(report):
         console.print()
         console.print(_table(topics, width=console.width))
 

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Final
 
 from fanout import escaping
-from fanout.reports.values.document import Report, Verdict
+from fanout.reports.values.document import Outage, Report, Verdict
 
 __all__ = [
     "NBSP",
     "NOTHING",
+    "away_said",
     "blind_spot",
     "count",
     "counted",
@@ -99,6 +100,12 @@ def span(begin: datetime, end: datetime) -> str:
     """Return the two ends of a span in UTC, the second without a date when it is on the same day."""
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else timestamp(end, decimals=0)
     return f"{timestamp(begin, decimals=0)} to {until} UTC"
+
+
+def away_said(outage: Outage) -> str:
+    """Return in words when a link was away."""
+    until = "not back yet" if outage.end is None else f"until {outage.end:%H:%M:%S}"
+    return f"away from {timestamp(outage.begin, decimals=0)}, {until}"
 
 
 def blind_spot(report: Report) -> str:

@@ -13,7 +13,7 @@ from fanout.reports.values.document import Report, TargetReport
 
 __all__ = ["read_baseline"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _BYTES_MAX: Final = 64 * 1024 * 1024
 _COUNT_MAX: Final = 2**63
 _HINT: Final = "Give --baseline the JSON of an earlier `fanout report summary`, `completeness` or `all`"
@@ -55,11 +55,10 @@ def read_baseline(path: Path) -> Report:
 
 def _is_possible(target: TargetReport) -> bool:
     """Return whether the counts that are compared can be counts."""
-    if (one := target.stamped) is not None and not (
+    one = target.updates
+    return one is None or (
         min(one.missing, one.unknown) >= 0 and one.missing + one.unknown <= one.expected < _COUNT_MAX
-    ):
-        return False
-    return (bound := target.unstamped) is None or 0 <= bound.missing_at_least <= bound.reference_updates < _COUNT_MAX
+    )
 
 
 def _refused(path: Path, why: str) -> ReportError:

@@ -47,9 +47,7 @@ def judge(
             because=f"nothing was old enough to be judged{f'; {refused_reference}' if refused_reference else ''}",
         )
     because = f"lowest: {lowest[1]}"
-    if any(target.basis == "unstamped" for target in targets):
-        because += " (without stamps a loss of updates can be shown, completeness cannot)"
-    if any(target.stamped is not None and target.stamped.unseen is None for target in targets):
+    if any(target.updates is not None and target.updates.unseen is None for target in targets):
         because += " (the reference need not have seen every update: more may be missing)"
     if left_out:
         because += f"; not compared, so not judged: {', '.join(left_out)}"
@@ -70,19 +68,13 @@ def shares(target: TargetReport) -> list[tuple[float, str]]:
     if target.complete_at is None:
         return [(0.0, "never complete: the updates")]
     found: list[tuple[float, str]] = []
-    if (exactly := target.stamped) is not None:
+    if (exactly := target.updates) is not None:
         seen = exactly.expected - exactly.missing - exactly.unknown
         share, what = exactly.complete_percent_at_least, "the updates"
         if exactly.unseen is None:
             share, what = percent(seen, exactly.expected + exactly.unidentified), "the updates that the reference saw"
         if share is not None:
             found.append((share, what))
-    if (bounds := target.unstamped) is not None:
-        # Without stamps the bound can show a loss, but no share can be proved.
-        seen = bounds.reference_updates
-        share = percent(seen - bounds.missing_at_least, seen + bounds.unknown)
-        if share is not None:
-            found.append((share, "the updates (at most)"))
     if target.final is not None and target.final.equal_percent_at_least is not None:
         found.append((target.final.equal_percent_at_least, "the final values"))
     return found

@@ -21,14 +21,10 @@ def past_report(report: Report) -> PastReport:
     missing: dict[str, int] = defaultdict(int)
     unknown: dict[str, int] = defaultdict(int)
     for target in report.targets:
-        if target.stamped is not None:
-            expected[target.node] += target.stamped.expected - target.stamped.unknown
-            missing[target.node] += target.stamped.missing
-            unknown[target.node] += target.stamped.unknown
-        if target.unstamped is not None:
-            expected[target.node] += target.unstamped.reference_updates
-            missing[target.node] += target.unstamped.missing_at_least
-            unknown[target.node] += target.unstamped.unknown
+        if (figures := target.updates) is not None:
+            expected[target.node] += figures.expected - figures.unknown
+            missing[target.node] += figures.missing
+            unknown[target.node] += figures.unknown
     shares = {
         one.node: (one.complete_percent_at_least, one.complete_percent_at_most)
         for one in (() if report.summary is None else report.summary.nodes)

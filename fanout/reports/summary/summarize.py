@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fanout.reports.summary.trend import find_trend
 from fanout.reports.values.document import LagSection, Propagation, Report, TargetReport
-from fanout.reports.values.figures import percent
+from fanout.reports.values.figures import UpdateFigures, percent
 from fanout.reports.values.history import PastReport
 from fanout.reports.values.summary import (
     Answer,
@@ -25,8 +25,8 @@ from fanout.reports.values.summary import (
 __all__ = ["summarize"]
 
 _PREFIXES_MAX = 3
-_PREFIX_SHARE_MIN = 0.05
-"""Of what a node lacks: where less is missing does not say where most is."""
+_PREFIX_SHARE_MIN = 0.95
+"""Of what a node lacks: those that are named say where nearly all of it is, or none is named."""
 _STAMPERS_MAX = 3
 """Those that stamped, of one node: those whose updates were latest are kept."""
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
@@ -93,25 +93,19 @@ def _not_compared(report: Report) -> list[str]:
 
 
 def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off: bool) -> NodeSummary:
-    stamped = [target.stamped for target in targets if target.stamped is not None]
-    unstamped = [target.unstamped for target in targets if target.unstamped is not None]
-    missing = sum(one.missing for one in stamped) + sum(one.missing_at_least for one in unstamped)
-    unknown = sum(one.unknown for one in stamped) + sum(one.unknown for one in unstamped)
+    figures = [target.updates for target in targets if target.updates is not None]
+    missing = sum(one.missing for one in figures)
+    unknown = sum(one.unknown for one in figures)
     causes: Counter[str] = Counter()
-    for of_selector in (*(one.causes for one in stamped), *(one.causes for one in unstamped)):
-        causes.update(of_selector.model_dump())
+    for one in figures:
+        causes.update(one.causes.model_dump())
     never_held = tuple(target.filter for target in targets if target.complete_at is None)
     behind, different = _topics_behind(node, report), _topics_different(targets)
-    first = [one.first_missing for one in stamped if one.first_missing is not None]
-    last = [one.last_missing for one in stamped if one.last_missing is not None]
-    going_on = [one.going_on for one in stamped if one.going_on is not None]
+    first = [one.first_missing for one in figures if one.first_missing is not None]
+    last = [one.last_missing for one in figures if one.last_missing is not None]
     # A union lacks what none of its nodes got, whatever the figures say.
     is_exact = not (cut_off or unknown or _is_union(report)) and all(_shows_all(target) for target in targets)
-    judged = (
-        sum(one.expected + one.unidentified for one in stamped)
-        + sum(one.reference_updates + one.unknown for one in unstamped)
-        + sum(_judged_values(target) for target in targets)
-    )
+    judged = sum(one.expected + one.unidentified for one in figures) + sum(map(_judged_values, targets))
     answer: Answer
     if missing or behind or different or never_held:
         answer = "not_complete"
@@ -130,7 +124,7 @@ def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off
         unknown=unknown,
         first_missing=min(first, default=None),
         last_missing=max(last, default=None),
-        going_on=any(going_on) if going_on else None,
+        going_on=_any_goes_on(figures),
         causes=tuple(
             CauseCount.model_validate({"cause": cause, "updates": updates})
             for cause, updates in sorted(causes.items(), key=lambda item: (-item[1], item[0]))
@@ -143,13 +137,19 @@ def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off
     )
 
 
+def _any_goes_on(figures: Sequence[UpdateFigures]) -> bool | None:
+    """Return whether any loss goes on; None where none is known to, and one may."""
+    known = [one.going_on for one in figures if one.missing]
+    return True if any(known) else None if None in known or not known else False
+
+
 def _is_union(report: Report) -> bool:
     return report.reference is not None and report.reference.kind == "union"
 
 
 def _shows_all(target: TargetReport) -> bool:
-    """Return whether all that a selector had to get is in the reference's log, by identity."""
-    figures = target.stamped
+    """Return whether all that a selector had to get is in the reference's log."""
+    figures = target.updates
     return figures is not None and target.exact and figures.unseen == 0 and not figures.unidentified
 
 
@@ -160,12 +160,12 @@ def _judged_values(target: TargetReport) -> int:
 
 def _shares(targets: Sequence[TargetReport]) -> tuple[float | None, float | None]:
     """Return the lowest share of the updates that a node can have, and the highest."""
-    if len(targets) == 1 and targets[0].stamped is not None:  # the very figures of the table
-        return targets[0].stamped.complete_percent_at_least, targets[0].stamped.complete_percent_at_most
+    if len(targets) == 1 and (only := targets[0].updates) is not None:  # the very figures of the table
+        return only.complete_percent_at_least, only.complete_percent_at_most
     there = sure = whole = at_most = at_most_whole = 0
     proves = True
     for target in targets:
-        if (one := target.stamped) is not None:
+        if (one := target.updates) is not None:
             proves = proves and one.unseen is not None
             there = one.expected - one.missing
             sure += there - one.unknown
@@ -174,17 +174,19 @@ def _shares(targets: Sequence[TargetReport]) -> tuple[float | None, float | None
             doubtful = one.unidentified + (one.unseen or 0) + (0 if target.exact else one.unreferenced)
             at_most += there + doubtful
             at_most_whole += one.expected + doubtful
-        if (bound := target.unstamped) is not None:
-            proves = False
-            at_most += bound.reference_updates - bound.missing_at_least + bound.unknown
-            at_most_whole += bound.reference_updates + bound.unknown
     return percent(sure, whole) if proves else None, percent(at_most, at_most_whole)
 
 
 def _prefixes(node: str, report: Report, *, missing: int) -> tuple[PrefixMissing, ...]:
     """Return where a node lacks most: by prefix, or by topic where no prefixes were asked for."""
+    hidden: Counter[str] = Counter()
+    for branch in report.hidden_branches:
+        if branch.node == node:
+            hidden[branch.branch] += branch.missing
     found: Counter[str] = Counter()
-    if report.prefixes is not None:
+    if missing and hidden.total() >= missing * _PREFIX_SHARE_MIN:
+        found = hidden
+    elif report.prefixes is not None:
         for prefix in report.prefixes.listed:
             if prefix.node == node:
                 found[prefix.prefix] += prefix.missing
@@ -193,8 +195,9 @@ def _prefixes(node: str, report: Report, *, missing: int) -> tuple[PrefixMissing
             if topic.node == node:
                 found[topic.topic] += topic.missing
     worst = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_PREFIXES_MAX]
-    least = max(1.0, missing * _PREFIX_SHARE_MIN)
-    return tuple(PrefixMissing(prefix=name, missing=lost) for name, lost in worst if lost >= least)
+    if sum(lost for _, lost in worst) < missing * _PREFIX_SHARE_MIN:
+        return ()
+    return tuple(PrefixMissing(prefix=name, missing=lost) for name, lost in worst)
 
 
 def _topics_behind(node: str, report: Report) -> int | None:

@@ -96,20 +96,14 @@ def _completeness(report: Report) -> Iterator[_Row]:
     reference = "" if report.reference is None else report.reference.name
     for target in report.targets:
         place = (target.node, target.link, target.filter, reference)
-        if (figures := target.stamped) is not None:
+        if (figures := target.updates) is not None:
+            counts = (figures.expected, figures.applied, figures.missing, figures.unknown)
             yield (
-                *(*place, "stamped", target.exact, figures.expected, figures.applied, figures.missing, figures.unknown),
+                *(*place, target.basis, target.exact, *counts),
                 *(figures.pending, figures.duplicated),
                 *(figures.complete_percent_at_least, figures.complete_percent_at_most),
                 *_of_target(target),
                 *(figures.first_missing, figures.last_missing, figures.going_on),
-            )
-        if (seen := target.unstamped) is not None:
-            yield (
-                *(*place, "unstamped", target.exact, seen.reference_updates, None, seen.missing_at_least, seen.unknown),
-                *(None, None, None, seen.complete_percent_at_most),
-                *_of_target(target),
-                *(None, None, None),
             )
 
 

@@ -1,6 +1,6 @@
 """A finished report as values: what every rendering shows and what the JSON file holds.
 
-Owns the shape of `report.json`, version 2, and its published schema (`docs/reference/report.schema.json`). Nothing here
+Owns the shape of `report.json`, version 3, and its published schema (`docs/reference/report.schema.json`). Nothing here
 depends on when, where or by how many machines the report was computed, so that two runs over the same logs give the
 same bytes. Knows neither Spark nor any rendering.
 """
@@ -21,8 +21,7 @@ from fanout.reports.values.figures import (
     FinalFigures,
     LagFigures,
     Listed,
-    StampedFigures,
-    UnstampedFigures,
+    UpdateFigures,
     Value,
 )
 from fanout.reports.values.findings import ConvergenceSection, SnapshotSection, StallSection, TrafficSection
@@ -36,6 +35,7 @@ __all__ = [
     "CompletenessSeries",
     "CorrectedLag",
     "DifferingTopic",
+    "HiddenBranch",
     "HopLag",
     "Inputs",
     "LagPoint",
@@ -44,6 +44,7 @@ __all__ = [
     "LogSummary",
     "MissingTopic",
     "MissingUpdate",
+    "Outage",
     "Parameters",
     "PrefixAtNode",
     "PrefixFigures",
@@ -53,7 +54,6 @@ __all__ = [
     "ReadySummary",
     "ReferenceSequences",
     "ReferenceSummary",
-    "RepeatedTopic",
     "Report",
     "ReportName",
     "RoundTrip",
@@ -162,7 +162,7 @@ class TargetReport(AtSelector):
 
     exclude: tuple[str, ...]
     basis: Basis
-    """`stamped`: exact by identity, relative to the reference. `unstamped`: lower bounds on losses."""
+    """`stamped`: by the identity that updates carry. `unstamped`: counted in order, from the reference's log."""
     exact: bool
     """Whether the reference saw everything, so that nothing can be missing beside what is counted."""
     stamped_by: tuple[str, ...]
@@ -174,10 +174,15 @@ class TargetReport(AtSelector):
     judged_until: AwareDatetime | None = None
     """By the reference's clock; what was published later is pending: too young, or the node's log ends before it came.
     Null in reports of earlier versions."""
-    stamped: StampedFigures | None
-    unstamped: UnstampedFigures | None
+    stamped: UpdateFigures | None
+    unstamped: UpdateFigures | None
     final: FinalFigures | None
     """Null with `until`: they are of the end of the logs, which is not the end of the window."""
+
+    @property
+    def updates(self) -> UpdateFigures | None:
+        """What came of its updates, on whichever basis."""
+        return self.unstamped if self.stamped is None else self.stamped
 
 
 class PrefixFigures(AtSelector):
@@ -195,7 +200,7 @@ class PrefixFigures(AtSelector):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """Whether the loss had not ended by the end of what was judged; null when nothing is missing."""
+    """Whether the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
 
 
 class CompletenessPoint(Value):
@@ -254,6 +259,22 @@ class MissingUpdate(AtSelector):
     cause: MissingCause
 
 
+class Outage(AtLink):
+    """A span in which a link was away, by its node's clock; from the last heartbeat that came back."""
+
+    begin: AwareDatetime
+    end: AwareDatetime | None
+    """Null when it was not back before the end of its log."""
+
+
+class HiddenBranch(AtSelector):
+    """A branch of topics of which nothing came, while others did: its user may not read it, or it is kept out there."""
+
+    branch: str
+    """As a Topic Filter."""
+    missing: int
+
+
 class MissingTopic(AtSelector):
     """One topic of which a node lacks updates."""
 
@@ -265,7 +286,7 @@ class MissingTopic(AtSelector):
     first_missing: AwareDatetime
     """When the first update that is missing was published."""
     last_missing: AwareDatetime
-    going_on: bool
+    going_on: bool | None
     """Whether the loss had not ended by the end of what was judged."""
     cause: MissingCause
     """That of most of the missing."""
@@ -276,13 +297,6 @@ class DifferingTopic(AtSelector):
 
     topic: str
     verdict: Literal["different", "absent", "extra"]
-
-
-class RepeatedTopic(AtSelector):
-    """One topic whose values repeat, so that without stamps losses on it can stay unseen."""
-
-    topic: str
-    reference_updates: int
 
 
 class CorrectedLag(Value):
@@ -453,7 +467,7 @@ class Report(Value):
     """A whole report; a section that it does not make is null or empty."""
 
     format: Literal["fanout-report"] = "fanout-report"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     report: ReportName
     summary: Summary | None = None
     """The three answers; null in a report that has no figures for them."""
@@ -472,15 +486,17 @@ class Report(Value):
     prefix_map: Listed[PrefixNodes] | None = None
     """By node, the prefixes that lack most updates, in the order of their names."""
     over_time: CompletenessSection | None = None
-    """Null when no target has stamps."""
+    """Null in a report that compares no updates."""
+    outages: tuple[Outage, ...] = ()
+    """When links were away, the latest first; at most `parameters.list_limit` of them."""
+    hidden_branches: tuple[HiddenBranch, ...] = ()
+    """The widest of these branches."""
     missing_topics: Listed[MissingTopic] | None = None
     """By topic, those that lack most first; null when no target has stamps."""
     missing: Listed[MissingUpdate] | None = None
     """Null when no target has stamps."""
     differing: Listed[DifferingTopic] | None = None
     """Null with `until`."""
-    repeated: Listed[RepeatedTopic] | None = None
-    """Null when every target has stamps."""
     lag: LagSection = LagSection()
     ready: ReadySection = ReadySection()
     snapshots: SnapshotSection | None = None

@@ -20,8 +20,7 @@ __all__ = [
     "LagFigures",
     "Listed",
     "MissingCauses",
-    "StampedFigures",
-    "UnstampedFigures",
+    "UpdateFigures",
     "Value",
     "covered_from",
     "goes_on",
@@ -32,6 +31,8 @@ __all__ = [
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHANCE_MAX: Final = 0.01
 """How likely a loss that seems to have ended may go on."""
+_MISSING_MIN: Final = 3
+"""With fewer missing updates nothing says how often one is lost."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -77,11 +78,12 @@ class AtSelector(AtLink):
     filter: str
 
 
-def goes_on(missing: int, *, within: int, after: int) -> bool:
-    """Return whether a loss had not ended: so few updates came behind it that they do not show its end.
+def goes_on(missing: int, *, within: int, after: int) -> bool | None:
+    """Return whether a loss had not ended; None where the updates that came behind it show neither.
 
     Of those expected from its first to its last missing update a share p is missing. A loss that went on would let
-    `after` updates come without one more missing with the probability (1 - p)**after; below 1 per cent it has ended.
+    `after` updates come without one more missing with the probability (1 - p)**after; below 1 per cent it has ended. It
+    goes on where several are missing, and no more came behind the last than between two of them.
 
     Args:
         missing: Updates that are missing.
@@ -89,7 +91,9 @@ def goes_on(missing: int, *, within: int, after: int) -> bool:
         after: Updates that came later.
     """
     came_share = max(0, within - missing) / max(within, 1)
-    return came_share**after > _CHANCE_MAX
+    if came_share**after <= _CHANCE_MAX:
+        return False
+    return True if missing >= _MISSING_MIN and after * missing <= within else None
 
 
 Item = TypeVar("Item")
@@ -106,11 +110,7 @@ class Listed(Value, Generic[Item]):
 
 
 class MissingCauses(Value):
-    """Missing updates by what the link was doing when they were published, as its log says; together all of them.
-
-    Without stamps a value says when it was lost only if it came once, so all but `live` are upper bounds, and `live` a
-    lower one.
-    """
+    """Missing updates by what the link was doing when they were published, as its log says; together all of them."""
 
     restart: int = 0
     """Its node was down, or had not held everything again yet."""
@@ -124,12 +124,14 @@ class MissingCauses(Value):
     """It was live, and the next audit found that the primary had dropped something."""
     upstream: int = 0
     """It was live, and for a node above it one of these holds."""
+    hidden: int = 0
+    """It was live, and nothing came of a whole branch of topics while others came: its user may not read it."""
     live: int = 0
     """It was live, and nothing in its log says why."""
 
 
-class StampedFigures(Value):
-    """Updates by identity. expected = applied + reobtained + conflated + missing + unknown."""
+class UpdateFigures(Value):
+    """Updates one by one. expected = applied + reobtained + conflated + missing + unknown."""
 
     expected: int
     """Distinct updates of the reference that the selector takes, in the covered span, settled."""
@@ -142,7 +144,8 @@ class StampedFigures(Value):
     missing: int
     """Those that it did not get, though it could log."""
     unknown: int
-    """Those that its log lacks in a gap of the log: lost by the log or by the node, nobody knows."""
+    """Those that its log lacks in a gap of the log: lost by the log or by the node, nobody knows. Without stamps also
+    those that a second copy of an equal value, or an end of the log, hides."""
     superseded: int
     """Of the missing: a later value of the topic came in a snapshot or audit."""
     causes: MissingCauses
@@ -178,27 +181,8 @@ class StampedFigures(Value):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """Whether the loss had not ended by the end of what was judged: the updates that came since the last missing one
-    are too few to show that it has. Null when nothing is missing."""
-
-
-class UnstampedFigures(Value):
-    """Updates without identity: bounds, from how often each value was seen by whom."""
-
-    reference_updates: int
-    """Updates that the reference saw in the common window, gaps of the node's log apart."""
-    node_updates: int
-    missing_at_least: int
-    causes: MissingCauses
-    """Of those."""
-    unknown: int
-    """Updates of the reference that fell into a gap of the node's log."""
-    extra_at_least: int | None
-    """Updates of the node that the reference did not see; null for a union and where its log has gaps."""
-    topics: int
-    repeated_topics: int
-    """Topics with a value that came more than once: a loss and a copy of it can cancel, and do not count."""
-    complete_percent_at_most: float | None
+    """Whether the loss had not ended by the end of what was judged. Null when nothing is missing, and where the updates
+    since the last missing one show neither."""
 
 
 class FinalFigures(Value):

@@ -31,7 +31,7 @@ Answer = Literal["complete", "not_complete", "not_proved", "nothing_judged"]
 value is not the reference's. `not_proved`: nothing is known to be missing, and nobody can know that nothing is.
 `nothing_judged`: nothing was old enough to be judged, or there is nothing to compare the node with."""
 
-MissingCause = Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "live"]
+MissingCause = Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "hidden", "live"]
 """What the link was doing; see `MissingCauses`."""
 
 Direction = Literal["better", "same", "worse"]
@@ -65,15 +65,15 @@ class NodeSummary(Value):
     """False when more may be missing than could be counted."""
     unknown: int = 0
     first_missing: AwareDatetime | None = None
-    """When the first update that is missing was published; null when none is, or without stamps."""
+    """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """Whether the loss had not ended by the end of what was judged; null when nothing is missing, or without stamps."""
+    """Whether the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
     causes: tuple[CauseCount, ...] = ()
     """Of the missing, most first; those that are 0 are left out."""
     prefixes: tuple[PrefixMissing, ...] = ()
-    """The topic prefixes that lack most, at most three, most first, each a twentieth of it or more; topics where
-    prefixes were not asked for."""
+    """The topic prefixes that lack most, at most three, most first, where these lack nearly all of it; topics where
+    prefixes were not asked for. Empty where they do not."""
     topics_behind: int | None = None
     """Topics of which the newest update never came; null when the report does not look for them."""
     topics_different: int | None = None

@@ -329,7 +329,10 @@ def test_statements_name_the_basis_and_its_limits() -> None:
     relative = basis_statements(scope_of(tap, edge_log()))
     assert "at least as many were lost as are shown" in relative[0]
     union = basis_statements(scope_of(edge_log(), _renamed("other", stamped=False)))
-    assert [statement.partition(":")[0] for statement in union[:2]] == ["Stamped", "Unstamped"]
+    assert [statement.partition(":")[0] for statement in union[:2]] == [
+        "Stamped",
+        "Counted in order, from union",
+    ]
     assert union[2].startswith("The reference is the union")
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fanout.reports.render.lanes import ROWS_MAX
 from fanout.reports.render.link_charts import strips
-from fanout.reports.values.document import CompletenessPoint, CompletenessSection, CompletenessSeries
+from fanout.reports.values.document import CompletenessPoint, CompletenessSection, CompletenessSeries, Outage
 from tests.reports.documents import BEGIN, HOSTILE
 
 
@@ -21,7 +21,11 @@ def series(node: str, *missing: int) -> CompletenessSeries:
 
 def test_each_window_has_a_box_in_the_colour_of_its_share() -> None:
     """And says its figures; names from logs are escaped."""
-    drawn = strips(CompletenessSection(window_s=5, series=(series("edge", 0, 5, 0), series(HOSTILE, 1))))
+    away = Outage(node="edge", link="up", begin=BEGIN + timedelta(seconds=5), end=None)
+    section = CompletenessSection(window_s=5, series=(series("edge", 0, 5, 0), series(HOSTILE, 1)))
+    assert strips(section, outages=[away]).count('class="outage"') == 1
+    assert "not back yet" in strips(section, outages=[away])
+    drawn = strips(section)
     assert drawn.count("<rect") == 4
     assert [drawn.count(f'class="heat-{step}"') for step in (0, 4, 5)] == [2, 1, 1]
     assert "50.0 %, 5 of 10 lacking" in drawn.replace("\u00a0", " ")

@@ -106,8 +106,7 @@ def test_the_page_shows_what_the_report_holds() -> None:
         "Stamped: exact relative to hub.",
         "edge was looked at.",
         "Failed: lowest",
-        "Updates, by identity",
-        "Updates, by value (unstamped: at least)",
+        "Updates, one by one",
         'id="propagation"',
         '<details id="missing">',
         "20 of 1,234.",
@@ -157,7 +156,7 @@ def test_a_page_on_everything_has_its_parts_in_reading_order() -> None:
     """Headline, completeness, what is missing and stalled, epochs, lag, traffic; the list of contents names each."""
     elements = Elements(render_page(whole_report()))
     parts = [a["id"] for tag, a in elements.found if tag in ("section", "details") and "id" in a]
-    order = ["updates-stamped", "final-values", "prefixes", "missing", "stalls", "stalled-topics", "convergence"]
+    order = ["updates", "final-values", "prefixes", "missing", "stalls", "stalled-topics", "convergence"]
     order += ["snapshots", "epochs", "propagation", "ready", "traffic", "traffic-prefixes", "logs"]
     assert [part for part in parts if part in order] == order
     assert [a["href"] for tag, a in elements.found if tag == "a"] == [f"#{part}" for part in parts]

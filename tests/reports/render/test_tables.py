@@ -24,14 +24,12 @@ def test_every_section_with_rows_is_a_table() -> None:
     """Tables come in reading order; sections without rows are left out."""
     made = report(target(), target(figures=unstamped()))
     assert [table.key for table in tables_of(made)] == [
-        "updates-stamped",
-        "updates-unstamped",
+        "updates",
         "over-time",
         "final-values",
         "prefixes",
         "missing",
         "differing",
-        "repeated",
         "propagation",
         "heartbeat",
         "clocks",
@@ -46,7 +44,7 @@ def test_every_section_with_rows_is_a_table() -> None:
 def test_a_stamped_selector_shows_what_it_got() -> None:
     """Exact figures stand bare; what is never other than 0 takes no column."""
     made = report(target(figures=stamped(missing=3, superseded=2), exclude=("plant/x",)))
-    row = texts(made, "updates-stamped")[0]
+    row = texts(made, "updates")[0]
     assert row["selector"] == "plant/# (1 excluded)"
     assert (row["complete"], row["expected"], row["applied"], row["missing"]) == ("97.0 %", "100", "97", "3")
     assert row["superseded"] == "2"
@@ -54,18 +52,13 @@ def test_a_stamped_selector_shows_what_it_got() -> None:
 
 
 def test_what_links_were_doing_when_they_lost_updates_is_said_of_those_that_did() -> None:
-    """Exactly by identity; without stamps what a cause explains is at most, and what none does at least."""
+    """On either basis."""
     whole, lossy, doubtful = stamped(), stamped(missing=3), unstamped(missing=5)
     made = report(target(figures=whole), target(figures=lossy), target("other", figures=doubtful))
     first, second = texts(made, "causes")
-    assert (first["missing"], first["new epoch"], first["session resumed"], first["unexplained"]) == (
-        "3",
-        "3",
-        "0",
-        "0",
-    )
-    assert (second["missing"], second["session resumed"], second["unexplained"]) == ("≥ 5", "≤ 2", "≥ 3")
-    assert [row[-1].tone for row in table_of(made, "causes").rows] == ["good", "bad"]
+    assert (first["missing"], first["new epoch"], first["unexplained"]) == ("3", "3", "0")
+    assert (second["missing"], second["new epoch"]) == ("5", "5")
+    assert [row[-1].tone for row in table_of(made, "causes").rows] == ["good", "good"]
     assert "causes" not in [table.key for table in tables_of(report(target(figures=whole)))]
 
 
@@ -86,17 +79,11 @@ def test_bounds_are_marked_as_bounds() -> None:
         target(figures=stamped(unseen=25), exact=False),
         target(figures=stamped(unidentified=100)),
     )
-    table = table_of(made, "updates-stamped")
-    shown = [row["complete"] for row in texts(made, "updates-stamped")]
+    table = table_of(made, "updates")
+    shown = [row["complete"] for row in texts(made, "updates")]
     assert shown == ["≤ 97.0 %", "≥ 96.0 %", "never held", "≤ 100 %", "≥ 80.0 %", "≥ 50.0 %"]
-    assert [row[3].tone for row in table.rows] == ["bad", "fair", "bad", "", "fair", "fair"]
-    assert texts(made, "updates-stamped")[0]["missing"] == "≥ 3"
-    bounds = texts(
-        report(target(figures=unstamped(missing=2)), target(figures=unstamped(), held=False)), "updates-unstamped"
-    )
-    assert bounds[0]["complete, at most"] == "≤ 98.0 %"
-    assert (bounds[0]["missing, at least"], bounds[0]["extra, at least"]) == ("≥ 2", "–")
-    assert bounds[1]["complete, at most"] == "never held"
+    assert [row[4].tone for row in table.rows] == ["bad", "fair", "bad", "", "fair", "fair"]
+    assert texts(made, "updates")[0]["missing"] == "≥ 3"
 
 
 def test_final_values_show_the_basis_and_what_is_unknown() -> None:

@@ -52,7 +52,7 @@ def test_of_a_thousand_selectors_the_worst_are_shown() -> None:
         for number in range(1000)
     ]
     text = printed(report(*targets), width=160)
-    updates = text[text.index("Updates, by identity") : text.index("--json and --html have all")]
+    updates = text[text.index("Updates, one by one") : text.index("--json and --html have all")]
     shown = [line.split()[2] for line in updates.splitlines() if "plant/" in line]
     assert len(shown) == 60
     assert shown == sorted(shown)
@@ -66,7 +66,7 @@ def test_what_a_reader_must_know_stands_first() -> None:
     text = printed(report(target(), fail_under=99), width=160)
     order = [
         text.index(part)
-        for part in ("the only primary", "Stamped: exact", "! edge was looked at", "Updates, by identity")
+        for part in ("the only primary", "Stamped: exact", "! edge was looked at", "Updates, one by one")
     ]
     assert order == sorted(order)
     assert text.rstrip().endswith("FAILED: lowest: edge: 98.7 %; asked for at least 99 %")

@@ -65,7 +65,7 @@ def test_selectors_of_a_node_are_added_up() -> None:
         (target(figures=stamped(unseen=25)), 80, 100),
         (target(figures=stamped(unseen=None), exact=False), None, 100),
         (target(figures=stamped(unidentified=25)), 80, 100),
-        (target(figures=unstamped(seen=100)), None, 100),
+        (target(figures=unstamped(unknown=10)), 90, 100),
     ],
     ids=["unknown", "gaps of the reference", "tap", "without identity", "unstamped"],
 )
@@ -80,13 +80,13 @@ def test_what_nobody_can_know_is_not_proved(one: TargetReport, at_least: float |
     assert beside.complete_percent_at_least is None or at_least is None or beside.complete_percent_at_least > at_least
 
 
-def test_losses_without_identity_are_a_lower_bound() -> None:
-    """What is missing there is added to what is missing by identity, and no share is proved."""
+def test_losses_on_either_basis_are_added_up() -> None:
+    """What is missing by identity, and what is by counting, are of one node."""
     node = only(
         target(figures=stamped(expected=100, missing=10)), target(figures=unstamped(missing=20), topic_filter="x/#")
     )
-    assert (node.answer, node.missing, node.missing_is_exact) == ("not_complete", 30, False)
-    assert (node.complete_percent_at_least, node.complete_percent_at_most) == (None, 85)
+    assert (node.answer, node.missing, node.missing_is_exact) == ("not_complete", 30, True)
+    assert (node.complete_percent_at_least, node.complete_percent_at_most) == (85, 85)
 
 
 def test_a_union_and_a_cut_reference_prove_nothing() -> None:

@@ -282,7 +282,7 @@ def test_an_earlier_report_is_compared_the_same_from_the_file_of_the_trend() -> 
     edge, plain = line.nodes
     assert (edge.expected, edge.missing, edge.unknown) == (950, 100, 50)
     assert (edge.complete_percent_at_least, edge.complete_percent_at_most) == (85, 90)
-    assert (plain.missing, plain.complete_percent_at_least) == (5, None)
+    assert (plain.missing, plain.complete_percent_at_least) == (5, 99.5)
     assert [(one.updates, one.p99_us, one.uncertain_us) for one in edge.lag] == [
         (one.lag.rows, one.corrected.p99_us, one.corrected.uncertain_us)
         for one in lag.propagation[1:]
@@ -310,7 +310,7 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
         ("[" * 100_000, "is not JSON"),
         ("[]", "is not a report"),
         ('{"format": "other"}', "is not a report"),
-        (broken(lambda document: document.update(version=1)), "is of version 1, and version 2 is needed"),
+        (broken(lambda document: document.update(version=1)), "is of version 1, and version 3 is needed"),
         (broken(lambda document: document.update(version="\x1b[31m")), "is of version unknown"),
         (broken(lambda document: document.update(targets=4)), "damaged: targets is not what a report has there"),
         (broken(lambda document: document.update(targets=[])), "has no figures of completeness"),

@@ -15,11 +15,11 @@ def test_json_holds_everything_and_reads_back() -> None:
     text = made.to_json()
     assert text.endswith("}\n")
     document = json.loads(text)
-    assert (document["format"], document["version"], document["report"]) == ("fanout-report", 2, "completeness")
+    assert (document["format"], document["version"], document["report"]) == ("fanout-report", 3, "completeness")
     assert document["parameters"]["settle_s"] == 5
     assert document["window"]["settled_until"] == "2026-02-02T02:44:55Z"
     assert [t["basis"] for t in document["targets"]] == ["stamped", "unstamped"]
-    assert document["targets"][1]["unstamped"]["missing_at_least"] == 2
+    assert document["targets"][1]["unstamped"]["missing"] == 2
     assert Report.model_validate_json(text) == made
 
 
@@ -34,7 +34,7 @@ def test_what_is_unknown_is_null() -> None:
 def test_the_schema_describes_its_fields() -> None:
     """The published schema carries the meaning of the figures, from the same place as the code's documentation."""
     schema = json.loads(schema_text())
-    figures = schema["$defs"]["StampedFigures"]["properties"]
+    figures = schema["$defs"]["UpdateFigures"]["properties"]
     assert all("description" in figures[name] for name in ("expected", "missing", "unknown", "superseded", "pending"))
     assert schema["additionalProperties"] is False
     assert set(schema["required"]) == set(json.loads(report().to_json()))

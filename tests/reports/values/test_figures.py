@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fanout.reports.read.scope import NEVER_US
-from fanout.reports.values.figures import StampedFigures, covered_from, percent, time_of
+from fanout.reports.values.figures import UpdateFigures, covered_from, percent, time_of
 from tests.reports.documents import BEGIN, stamped
 from tests.reports.oracle import micros
 
@@ -32,4 +32,4 @@ def test_values_are_frozen_and_strict() -> None:
     with pytest.raises(ValidationError):
         figures.missing = 3
     with pytest.raises(ValidationError):
-        StampedFigures.model_validate(figures.model_dump() | {"more": 1})
+        UpdateFigures.model_validate(figures.model_dump() | {"more": 1})

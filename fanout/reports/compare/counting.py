@@ -1,0 +1,304 @@
+"""Updates without a stamp, counted against the reference's log: which of them each target has, and which it lacks.
+
+Equal values of a topic cannot be told apart, and need not be: MQTT 5 sends nothing twice within a Network Connection
+[MQTT-4.4.0-1], so a node that logged a value as often as the reference did got all of it. Each row of a node gives an
+interval of time in which the reference logged its update. Intervals that overlap make a stretch. An update of one
+stretch is of no other, so each is counted by itself, and its n-th row is paired with the n-th of the reference.
+Whatever the counts do not settle is unsure, never missing.
+
+The result is rows with an identity, that of the reference's row, which go through the same queries as stamped ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+from pyspark.sql.window import WindowSpec
+
+from fanout.replog.files.schema import FLAG_DUP
+from fanout.reports.read.rows import conflated, explode_targets, in_gap, is_live, source_rows, target_rows
+from fanout.reports.read.schemas import PHASE_UNSURE
+from fanout.reports.read.scope import NEVER_US, Scope, Target
+
+__all__ = ["INTERVALS", "both_sides", "identify", "reference_rows", "unique_differences"]
+
+INTERVALS: Final = "target int, window bigint, least_us bigint, most_us bigint"
+"""By how much later than the reference a target logged an update, at least and at most, in each window of its time."""
+
+_KEY: Final = ("target", "digest")
+_REFERENCE, _NODE, _COPY = 0, 1, 2
+
+
+def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
+    """Return the updates that the reference logged for the groups without stamps, with an identity.
+
+    Columns of `updates` and `group`; `counted` is true. The position in the log is the sequence of what has no stamp.
+    Of
+    a union the log that saw a value most often says how often there was one.
+    """
+    groups = [group.id for group in scope.groups if group.basis == "unstamped"]
+    rows = source_rows(updates, scope=scope).where(sf.col("group").isin(groups) & is_live())
+    if scope.reference.kind == "union":
+        rows = _of_one_source(rows)
+    return rows.withColumns(
+        {
+            "stamp_epoch": sf.when(sf.col("sequence").isNull(), sf.col("node_epoch")).otherwise(sf.col("stamp_epoch")),
+            "stamp_primary": sf.coalesce("stamp_primary", "node"),
+            "sequence": sf.coalesce("sequence", "log_pos"),
+            "origin": sf.lit(None).cast("timestamp"),
+            "counted": sf.lit(True),
+        }
+    )
+
+
+def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...], spans: DataFrame) -> DataFrame:
+    """Return the rows of the reference by target, and those of the nodes, in the same columns.
+
+    Args:
+        updates: The table.
+        scope: The scope of the report.
+        targets: The targets without stamps.
+        spans: `rows.targets_frame`.
+
+    Returns:
+        Columns target, digest, side, at_us, weak, due, topic, primary, epoch, sequence, change, phase, flags. The
+        identity of a node's row is its place in its own log. A row is weak when it may be no update of its own (DUP
+        set), and one of the reference also when the target need not have it, or could not log it; it is due in the
+        target's span.
+    """
+    at_us, dup = sf.unix_micros("applied"), sf.col("flags").bitwiseAND(FLAG_DUP) != 0
+    due = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
+    known = ~in_gap(at_us) if any(target.gaps_us for target in targets) else sf.lit(True)
+    common = ("target", "digest", at_us.alias("at_us"), "topic", "change", "phase", "flags")
+    seen = explode_targets(reference_rows(updates, scope=scope), scope=scope, targets=targets)
+    seen = seen.join(sf.broadcast(spans), on="target", how="inner").select(
+        *common,
+        sf.lit(_REFERENCE).alias("side"),
+        (dup | ~(due & known)).alias("weak"),
+        due.alias("due"),
+        sf.col("stamp_primary").alias("primary"),
+        sf.col("stamp_epoch").alias("epoch"),
+        "sequence",
+    )
+    logged = target_rows(updates, scope=scope, targets=targets).select(
+        *common,
+        sf.when(is_live() | conflated(), _NODE).otherwise(_COPY).alias("side"),
+        dup.alias("weak"),
+        sf.lit(False).alias("due"),
+        sf.lit("").alias("primary"),
+        sf.col("node_epoch").alias("epoch"),
+        sf.col("log_pos").alias("sequence"),
+    )
+    return seen.unionByName(logged)
+
+
+def unique_differences(rows: DataFrame, *, width_us: int) -> DataFrame:
+    """Return how much later than the reference each target logged the values that both saw once.
+
+    Args:
+        rows: `both_sides`.
+        width_us: The width of the windows of the target's time.
+
+    Returns:
+        Columns target, window, updates, least_us, median_us, most_us.
+    """
+    at_us = sf.col("at_us")
+    once = (
+        rows.where(sf.col("side") != _COPY)
+        .groupBy(*_KEY)
+        .agg(
+            sf.count_if(_is(_REFERENCE)).alias("seen"),
+            sf.count_if(_is(_NODE)).alias("got"),
+            sf.max(sf.when(_is(_REFERENCE), at_us)).alias("seen_us"),
+            sf.max(sf.when(_is(_NODE), at_us)).alias("got_us"),
+        )
+        .where((sf.col("seen") == 1) & (sf.col("got") == 1))
+    )
+    later_us = sf.col("got_us") - sf.col("seen_us")
+    return once.groupBy("target", sf.expr(f"got_us div {width_us}").alias("window")).agg(
+        sf.count(sf.lit(1)).alias("updates"),
+        sf.min(later_us).alias("least_us"),
+        sf.percentile_approx(later_us, 0.5).alias("median_us"),
+        sf.max(later_us).alias("most_us"),
+    )
+
+
+def identify(
+    rows: DataFrame,
+    *,
+    intervals: DataFrame,
+    width_us: int,
+    places: DataFrame,
+    spans: DataFrame,
+    margin_us: int,
+    proves: bool,
+) -> DataFrame:
+    """Return the rows of nodes with the identity of the reference's row that each is of.
+
+    Args:
+        rows: `both_sides`.
+        intervals: Columns `INTERVALS`, for each window in which a target logged anything.
+        width_us: The width of those windows.
+        places: (target, node, link, selector); `target` is the key.
+        spans: `rows.targets_frame`, of the reference's spans.
+        margin_us: Rows so near to an end of the reference's log are not said to be absent from it.
+        proves: Whether the reference is one log; what a union lacks, and how late its nodes were, is not said.
+
+    Returns:
+        Rows of `updates` in the columns that the comparison by identity and the lag read. `origin` is the time at which
+        the reference logged the update, and null where its pair is not known for sure. What the reference lacks has
+        an identity of its own. Rows of the phase `PHASE_UNSURE` name updates of which nobody knows whether they came.
+    """
+    stretches = _stretches(_with_interval(rows, intervals, width_us=width_us))
+    found = _judged(_paired(stretches))
+    side = sf.col("side")
+    is_timed = (side == _NODE) & sf.col("timed") & sf.col("matched") & sf.lit(proves)
+    extra = sf.col("extra") & sf.col("surely_seen") & sf.lit(proves)
+    named = ("primary", "epoch", "sequence")
+    own = {name: sf.col(name) for name in named}
+    theirs = {
+        name: sf.when(sf.col("seen") == 1, sf.col(f"only_{name}")).otherwise(sf.col(f"pair_{name}")) for name in named
+    }
+    keeps_own = (side == _REFERENCE) | extra
+    identity = {name: sf.when(keeps_own, own[name]).otherwise(theirs[name]) for name in named}
+    kept = (
+        sf.when(side == _REFERENCE, sf.col("unsure") & sf.col("due"))
+        .when(side == _COPY, sf.col("seen") == 1)
+        .otherwise(sf.col("matched") | extra | (sf.col("weak") & (sf.col("seen") == 1)))
+    )
+    margins = spans.select(
+        "target",
+        (sf.col("reference_from_us") + margin_us).alias("from_us"),
+        (sf.col("reference_until_us") - margin_us).alias("until_us"),
+    )
+    return (
+        found.join(sf.broadcast(margins), on="target", how="inner")
+        .withColumn("surely_seen", (sf.col("start_us") > sf.col("from_us")) & (sf.col("end_us") < sf.col("until_us")))
+        .where(kept)
+        .join(sf.broadcast(places), on="target", how="inner")
+        .select(
+            *("node", "link", "selector", "topic", "change", "flags"),
+            sf.when(side == _REFERENCE, PHASE_UNSURE).otherwise(sf.col("phase")).cast("byte").alias("phase"),
+            identity["primary"].alias("stamp_primary"),
+            identity["epoch"].alias("stamp_epoch"),
+            identity["sequence"].alias("sequence"),
+            sf.timestamp_micros(sf.when((side == _NODE) & is_timed & sf.lit(proves), sf.col("pair_at_us"))).alias(
+                "origin"
+            ),
+            sf.timestamp_micros("at_us").alias("applied"),
+            sf.lit(True).alias("counted"),
+        )
+    )
+
+
+def _of_one_source(rows: DataFrame) -> DataFrame:
+    """Return, of each value of a group, the rows of the log that saw it most often."""
+    value = ("group", "digest")
+    times = sf.count(sf.lit(1)).over(_whole(*value, "node", "link"))
+    most = sf.max(sf.struct("times", "node", "link")).over(_whole(*value))
+    found = rows.withColumn("times", times).withColumn("most", most)
+    is_of_it = (sf.col("node") == sf.col("most.node")) & (sf.col("link") == sf.col("most.link"))
+    return found.where(is_of_it).drop("times", "most")
+
+
+def _with_interval(rows: DataFrame, intervals: DataFrame, *, width_us: int) -> DataFrame:
+    """Return the rows with the interval of the reference's time in which each was logged there: start_us, end_us."""
+    at_us = sf.col("at_us")
+    of_node = sf.when(~_is(_REFERENCE), at_us)
+    return (
+        rows.withColumn("window", sf.expr(f"at_us div {width_us}"))
+        .join(sf.broadcast(intervals), on=["target", "window"], how="left")
+        .withColumns(
+            {
+                "start_us": sf.coalesce(of_node - sf.coalesce("most_us", sf.lit(NEVER_US)), at_us),
+                "end_us": sf.coalesce(of_node - sf.coalesce("least_us", sf.lit(-NEVER_US)), at_us),
+            }
+        )
+        .drop("window", "least_us", "most_us")
+    )
+
+
+def _stretches(rows: DataFrame) -> DataFrame:
+    """Return the rows with `stretch`: intervals of one value that overlap have the same one.
+
+    A value that the reference saw once has one stretch, whenever its rows came.
+    """
+    in_order = Window.partitionBy(*_KEY).orderBy("start_us", "side")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    everywhere = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    begins = sf.col("start_us") > sf.col("reached_us")
+    return (
+        rows.withColumns(
+            {
+                "reached_us": sf.max("end_us").over(before),
+                "in_all": sf.count_if(_is(_REFERENCE)).over(everywhere),
+            }
+        )
+        .withColumn("stretch", sf.count_if(begins).over(so_far))
+        .withColumn("stretch", sf.when(sf.col("in_all") == 1, sf.lit(0).cast("long")).otherwise(sf.col("stretch")))
+        .drop("reached_us", "in_all")
+    )
+
+
+def _paired(rows: DataFrame) -> DataFrame:
+    """Return the rows with the counts of their stretch, their number in it, and what the row of that number says.
+
+    Weak rows of the reference come first and weak ones of a node last: so what is said of the others is sure.
+    """
+    stretch = (*_KEY, "stretch")
+    late = sf.when(_is(_REFERENCE), ~sf.col("weak")).otherwise(sf.col("weak"))
+    numbered = Window.partitionBy(*stretch, "side").orderBy(late, "at_us", "epoch", "sequence")
+    named = ("primary", "epoch", "sequence", "at_us")
+    counts = {
+        "seen": sf.count_if(_is(_REFERENCE)),
+        "got": sf.count_if(_is(_NODE) & ~sf.col("weak")),
+        "got_again": sf.count_if(_is(_NODE) & sf.col("weak")),
+        "seen_weak": sf.count_if(_is(_REFERENCE) & sf.col("weak")),
+        **{f"only_{name}": sf.max(sf.when(_is(_REFERENCE), sf.col(name))) for name in named},
+    }
+    pairs = Window.partitionBy(*stretch).orderBy("number", "side")
+    is_pair = sf.lag("side").over(pairs) == _REFERENCE
+    return (
+        rows.withColumn("number", sf.row_number().over(numbered))
+        .withColumns({name: count.over(_whole(*stretch)) for name, count in counts.items()})
+        .withColumns({f"pair_{name}": sf.when(_is(_NODE) & is_pair, sf.lag(name).over(pairs)) for name in named})
+    )
+
+
+def _judged(rows: DataFrame) -> DataFrame:
+    """Return the rows with `matched`, `timed`, `extra` and `unsure`.
+
+    Of n updates of a node at least all but the weak ones of the reference are such as it had to get; what it may have
+    got twice, or may be the reference's second copy, is counted for neither side.
+    """
+    number, seen, got = sf.col("number"), sf.col("seen"), sf.col("got")
+    node, again = _is(_NODE), sf.col("got_again")
+    alone = (seen == 1) & (got + again > 0)
+    even = (seen == got) & (again == 0) & ((sf.col("seen_weak") == 0) | (sf.col("seen_weak") == seen))
+    matched = node & (number <= seen) & (~sf.col("weak") | alone)
+    lost = _is(_REFERENCE) & (number > got) & ~alone
+    surely = ~sf.col("weak") & (number - sf.col("seen_weak") > got + again)
+    extra = node & ~sf.col("weak") & (number > seen)
+    at_us = {"pair_at_us": sf.when(seen == 1, sf.col("only_at_us")).otherwise(sf.col("pair_at_us"))}
+    return (
+        rows.withColumns({"matched": matched, "timed": even | (alone & ~sf.col("weak")), **at_us})
+        # An update that came later than any near it stands as an extra one in another stretch.
+        .withColumns(
+            {
+                "strays": sf.max(extra).over(_whole(*_KEY)),
+                "lacking": sf.max(lost & surely & sf.col("due")).over(_whole(*_KEY)),
+            }
+        )
+        .withColumns({"unsure": lost & (~surely | sf.col("strays")), "extra": extra & ~sf.col("lacking")})
+    )
+
+
+def _is(side: int) -> Column:
+    return sf.col("side") == side
+
+
+def _whole(*key: str) -> WindowSpec:
+    return Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)

@@ -1,0 +1,239 @@
+"""The updates without stamps, counted against the reference: their clocks, and the rows that say what came of each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from fanout.reports.compare import counting
+from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.rows import small_frame, targets_frame
+from fanout.reports.read.scope import APART_US, NEVER_US, Scope
+from fanout.reports.read.survey import Survey
+from fanout.reports.values import buckets
+
+__all__ = ["Clock", "CountedUpdates", "Difference", "count_updates", "delay_intervals", "measure_clock"]
+
+_PAIRS_MIN: Final = 5
+"""So many values that both saw once say how late the others of that time may be."""
+_NEAR: Final = (1, 2, 4)
+"""So many windows to either side are looked at for these, one number after the other."""
+_MARGIN_LEAST_US: Final = 50_000
+"""By how much more than these an update may be late, at least."""
+_MARGIN_SPREADS: Final = 4
+"""The same, as a multiple of the difference between the quickest and the slowest of these."""
+_PLACES: Final = "target int, node string, link string, selector string"
+
+_INDIRECT: Final = "audit"
+"""The cause of absences in which the link was there."""
+
+Link = tuple[str, str]
+"""Node and link."""
+Wait = tuple[int, int, int]
+"""From when until when a link got updates that had waited on one of two ways, and how long they had at most."""
+Interval = tuple[int, int]
+"""By how much later than the reference a link may have logged an update, at least and at most, in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much later than the reference a link logged the values that both saw once, in one window of its time."""
+
+    window: int
+    updates: int
+    least_us: int
+    median_us: int
+    most_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How a link's clock compares with the reference's."""
+
+    later_us: int
+    """By how much later it logged half of the updates: the difference of the clocks, and of two ordinary ways."""
+    least_us: int
+    """The least of all, and a margin: nothing came earlier than that after the reference had it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedUpdates:
+    """The table of updates in which every row of a link without stamps has an identity, and what is known of clocks."""
+
+    updates: DataFrame
+    """The rows of the table, and with `counted` true those that got an identity here."""
+    scope: Scope
+    """The scope, by these clocks."""
+    clocks: Mapping[Link, Clock]
+    """By node and link; those without a value that both saw once are left out."""
+    kept: DataFrame | None = None
+    """What Spark keeps; None for nothing."""
+
+
+def measure_clock(differences: Sequence[Difference]) -> Clock | None:
+    """Return how a clock compares; None where no value was seen once by both.
+
+    By the median: the least difference is that of an update for which the reference was slow.
+    """
+    if not differences:
+        return None
+    least_us = min(one.least_us for one in differences)
+    margin_us = max(_MARGIN_LEAST_US, min(one.most_us - one.least_us for one in differences))
+    return Clock(_median(differences), least_us - margin_us)
+
+
+def _median(differences: Iterable[Difference]) -> int:
+    """Return the median of the windows' medians, each with the weight of its updates."""
+    ordered = sorted((one.median_us, one.updates) for one in differences)
+    up_to = list(accumulate(updates for _, updates in ordered))
+    return ordered[bisect_left(up_to, up_to[-1] / 2)][0]
+
+
+def delay_intervals(
+    differences: Sequence[Difference],
+    *,
+    windows: range,
+    horizon_us: int,
+    waits: Iterable[Wait],
+    width_us: int,
+) -> dict[int, Interval]:
+    """Return by how much later than the reference a link may have logged what it logged in each window.
+
+    As much as the values that both saw once, in the window and those near it, and a wide margin. Where these are too
+    few, the horizon in which updates travel, and the time for which the link or the reference was away.
+
+    Args:
+        differences: Of the link.
+        windows: The windows in which it may have logged.
+        horizon_us: How far clocks may differ, and how long updates may travel.
+        waits: When updates came that had waited, at the link or at the reference.
+        width_us: The width of a window.
+    """
+    known = {one.window: one for one in differences}
+    least_us = min((one.least_us for one in differences), default=0)
+    most_us = max((one.most_us for one in differences), default=0)
+    spans = list(waits)
+    found: dict[int, Interval] = {}
+    for window in windows:
+        near: list[Difference] = []
+        for distance in _NEAR:
+            near = [known[one] for one in range(window - distance, window + distance + 1) if one in known]
+            if sum(one.updates for one in near) >= _PAIRS_MIN:
+                break
+        else:
+            near = []
+        if near:
+            low, high = min(one.least_us for one in near), max(one.most_us for one in near)
+            spread_us = high - low
+            # A backlog that comes at once has a wide spread, and an end.
+            margin_us = max(_MARGIN_LEAST_US, min(_MARGIN_SPREADS * spread_us, APART_US + spread_us // 4))
+            found[window] = low - margin_us, high + margin_us
+            continue
+        begin_us, end_us = (window - 2) * width_us - horizon_us, (window + 3) * width_us + horizon_us
+        waited_us = sum(waited_us for after, until, waited_us in spans if after < end_us and until > begin_us)
+        found[window] = least_us - horizon_us - waited_us, most_us + horizon_us + waited_us
+    return found
+
+
+def count_updates(
+    tables: Tables,
+    *,
+    survey: Survey,
+    scope: Scope,
+    by_clocks: Callable[[Mapping[Link, Clock]], Scope],
+    away: Callable[[], Iterable[Mapping[str, Any]]],
+) -> CountedUpdates:
+    """Return the updates with an identity for each; nothing is read where every link has stamps.
+
+    Args:
+        tables: The logs.
+        survey: What they hold.
+        scope: What is compared.
+        by_clocks: Returns the scope by clocks.
+        away: Returns the rows of `absences.link_absences`.
+    """
+    targets = scope.targets_of("unstamped")
+    if not targets:
+        return CountedUpdates(tables.updates, scope, {})
+    spark = tables.updates.sparkSession
+    times = [survey.log_span_us(node) for node in survey.roles]
+    begin_us, end_us = min(begin for begin, _ in times), max(end for _, end in times)
+    width_us = buckets.window_us(end_us - begin_us)
+    is_union = scope.reference.kind == "union"
+    sides = counting.both_sides(tables.updates, scope=scope, targets=targets, spans=targets_frame(spark, scope))
+    differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
+    clocks: dict[Link, Clock] = {}
+    if not is_union:  # each value may be of another log, hence of another clock
+        clocks = {link: clock for link, found in differences.items() if (clock := measure_clock(found)) is not None}
+    scope = by_clocks(clocks)
+    targets = scope.targets_of("unstamped")
+    spans_away = _away(away())
+    intervals: list[tuple[object, ...]] = []
+    by_link: dict[Link, dict[int, Interval]] = {}
+    for target in targets:
+        link = (target.node, target.link)
+        if link not in by_link:
+            above = [(one.node, one.link) for one in scope.sources if one.group == target.group]
+            by_link[link] = delay_intervals(
+                differences[link],
+                windows=range(begin_us // width_us, end_us // width_us + 1),
+                horizon_us=max(scope.settle_us, APART_US),
+                waits=_waits(spans_away, link=link, above=above),
+                width_us=width_us,
+            )
+        intervals += ((target.id, window, *interval) for window, interval in by_link[link].items())
+    spans = targets_frame(spark, scope)
+    places: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in targets]
+    rows = counting.identify(
+        counting.both_sides(tables.updates, scope=scope, targets=targets, spans=spans),
+        intervals=small_frame(spark, intervals, schema=counting.INTERVALS),
+        width_us=width_us,
+        places=small_frame(spark, places, schema=_PLACES),
+        spans=spans,
+        margin_us=max(scope.settle_us, APART_US),
+        proves=not is_union,
+    ).persist()
+    seen = counting.reference_rows(tables.updates, scope=scope).drop("group")
+    updates = tables.updates.unionByName(rows, allowMissingColumns=True).unionByName(seen, allowMissingColumns=True)
+    return CountedUpdates(updates, scope, clocks, rows)
+
+
+def _by_link(rows: Iterable[Mapping[str, Any]], *, scope: Scope) -> dict[Link, list[Difference]]:
+    """Return the differences of each link, over its selectors."""
+    found: dict[Link, dict[int, Difference]] = defaultdict(dict)
+    for row in rows:
+        target = scope.targets[row["target"]]
+        one = Difference(*(row[name] for name in ("window", "updates", "least_us", "median_us", "most_us")))
+        of_link = found[target.node, target.link]
+        if (before := of_link.get(one.window)) is not None:
+            one = Difference(
+                one.window,
+                one.updates + before.updates,
+                min(one.least_us, before.least_us),
+                max(one, before, key=lambda each: each.updates).median_us,
+                max(one.most_us, before.most_us),
+            )
+        of_link[one.window] = one
+    return defaultdict(list, {link: [of_link[window] for window in sorted(of_link)] for link, of_link in found.items()})
+
+
+def _waits(away: Mapping[Link, Sequence[tuple[int, int]]], *, link: Link, above: Sequence[Link]) -> list[Wait]:
+    """Return when updates came that had waited: to the link when it is back, to the reference after it was away."""
+    own = [(until, until, until - after) for after, until in away.get(link, ())]
+    others = [span for one in above if one != link for span in away.get(one, ())]
+    return [*own, *((after, until, until - after) for after, until in others)]
+
+
+def _away(rows: Iterable[Mapping[str, Any]]) -> dict[Link, list[tuple[int, int]]]:
+    """Return when each link was away and came back, by its node's clock."""
+    found: dict[Link, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        if row["cause"] != _INDIRECT and row["until_us"] < NEVER_US:
+            found[row["node"], row["link"]].append((row["after_us"], row["until_us"]))
+    return found

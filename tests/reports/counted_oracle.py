@@ -1,0 +1,159 @@
+"""A slow, obvious version of counting updates without stamps, in plain Python; see decision 59."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.reports.logs import Row
+from tests.reports.oracle import micros
+
+FOREVER = 2**62
+MARGIN_US = 50_000
+DUP = 1
+
+Value = tuple[str, int]
+"""A topic and a digest."""
+Interval = tuple[int, int]
+
+
+@dataclass
+class Judged:
+    """What is said of the reference's rows that a node had to get, by their positions."""
+
+    applied: set[int] = field(default_factory=set)
+    missing: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    timed: dict[int, int] = field(default_factory=dict)
+    """By position how much later the node logged it, as the clocks say, where the pair is known."""
+    extra: int = 0
+
+
+class Counting:
+    """The updates of one node against those of the reference.
+
+    Args:
+        seen: The live rows of the reference.
+        got: Those of the node.
+        due_us: After when, and until when, the node had to get what the reference logged.
+        width_us: The width of the windows in which delays are measured.
+        horizon_us: How far apart two nodes may log an update where nothing is measured.
+        away: When the node's link was away, by its clock.
+        tap_away: When the reference's was.
+    """
+
+    def __init__(
+        self,
+        seen: Sequence[Row],
+        got: Sequence[Row],
+        *,
+        due_us: Interval,
+        width_us: int,
+        horizon_us: int,
+        away: Iterable[Interval],
+        tap_away: Iterable[Interval],
+    ) -> None:
+        self.seen: dict[Value, list[Row]] = defaultdict(list)
+        self.got: dict[Value, list[Row]] = defaultdict(list)
+        for rows, by_value in ((seen, self.seen), (got, self.got)):
+            for row in sorted(rows, key=lambda row: (micros(row["applied"]), row["log_pos"])):
+                by_value[row["topic"], row["digest"]].append(row)
+        self.due_us = due_us
+        self.width_us = width_us
+        self.horizon_us = horizon_us
+        self.waits = [(until, until, until - after) for after, until in away]
+        self.waits += [(after, until, until - after) for after, until in tap_away]
+        self.delays: dict[int, list[int]] = defaultdict(list)
+        for value, (row, *others) in self.seen.items():
+            if not others and len(self.got.get(value, ())) == 1:
+                at_us = micros(self.got[value][0]["applied"])
+                self.delays[at_us // width_us].append(at_us - micros(row["applied"]))
+
+    def interval(self, at_us: int) -> Interval:
+        """Return by how much later than the reference the node may have logged what it logged then."""
+        window = at_us // self.width_us
+        for distance in (1, 2, 4):
+            near = [one for beside in range(-distance, distance + 1) for one in self.delays.get(window + beside, ())]
+            if len(near) >= 5:
+                spread_us = max(near) - min(near)
+                margin_us = max(MARGIN_US, min(4 * spread_us, 1_000_000 + spread_us // 4))
+                return min(near) - margin_us, max(near) + margin_us
+        all_of_them = [one for found in self.delays.values() for one in found] or [0]
+        begin_us = (window - 2) * self.width_us - self.horizon_us
+        end_us = (window + 3) * self.width_us + self.horizon_us
+        waited_us = self.horizon_us + sum(
+            waited_us for after, until, waited_us in self.waits if after < end_us and until > begin_us
+        )
+        return min(all_of_them) - waited_us, max(all_of_them) + waited_us
+
+    def judge(self) -> Judged:
+        """Return what is said of each row."""
+        judged = Judged()
+        for value in self.seen.keys() | self.got.keys():
+            lost: list[int] = []
+            extra = 0
+            for stretch in self._stretches(value):
+                extra += self._count(*stretch, judged, lost)
+            judged.extra += 0 if lost else extra
+            (judged.unknown if extra else judged.missing).update(lost)
+        return judged
+
+    def _stretches(self, value: Value) -> list[tuple[list[Row], list[Row]]]:
+        """Return the rows of a value, of both sides, cut where no update can be on both sides of the cut."""
+        seen, got = self.seen.get(value, []), self.got.get(value, [])
+        if len(seen) == 1:
+            return [(seen, got)]
+        rows = [(micros(row["applied"]), 0, micros(row["applied"]), row) for row in seen]
+        for row in got:
+            least_us, most_us = self.interval(micros(row["applied"]))
+            rows.append((micros(row["applied"]) - most_us, 1, micros(row["applied"]) - least_us, row))
+        found: list[tuple[list[Row], list[Row]]] = []
+        reached = -FOREVER
+        for start, side, end, row in sorted(rows, key=lambda one: one[:2]):
+            if not found or start > reached:
+                found.append(([], []))
+            found[-1][side].append(row)
+            reached = max(reached, end)
+        for stretch in found:
+            for side_rows in stretch:
+                side_rows.sort(key=lambda row: (micros(row["applied"]), row["log_pos"]))
+        return found
+
+    def _count(self, seen: list[Row], got: list[Row], judged: Judged, lost: list[int]) -> int:
+        """Judge the rows of a stretch, and return how many of the node the reference lacks."""
+        once = [row for row in got if not row["flags"] & DUP]
+        again = len(got) - len(once)
+        weak = [row for row in seen if not self._is_due(row) or row["flags"] & DUP]
+        strong = [row for row in seen if self._is_due(row) and not row["flags"] & DUP]
+        due = {row["log_pos"] for row in seen if self._is_due(row)}
+        if len(seen) == 1 and got:
+            judged.applied |= due
+            if once:
+                self._time(seen[:1], once[:1], judged)
+            return max(0, len(once) - 1)
+        for number, row in enumerate([*weak, *strong], 1):
+            position = row["log_pos"]
+            if position not in due:
+                continue
+            if number <= len(once):
+                judged.applied.add(position)
+            elif row in strong and number - len(weak) > len(once) + again:
+                lost.append(position)
+            else:
+                judged.unknown.add(position)
+        if len(seen) == len(once) and not again and (not weak or not strong):
+            self._time(seen, once, judged)
+        return max(0, len(once) - len(seen))
+
+    def _is_due(self, row: Row) -> bool:
+        return self.due_us[0] < micros(row["applied"]) <= self.due_us[1]
+
+    def _time(self, seen: list[Row], got: list[Row], judged: Judged) -> None:
+        for one, its in zip(seen, got, strict=True):
+            judged.timed[one["log_pos"]] = micros(its["applied"]) - micros(one["applied"])
+
+
+def count_by_value(rows: Mapping[int, Row], positions: Iterable[int]) -> Counter[Value]:
+    """Return how many of some positions are of each value."""
+    return Counter((rows[one]["topic"], rows[one]["digest"]) for one in positions)
