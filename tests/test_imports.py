@@ -53,6 +53,7 @@ LAYERS: dict[str, set[str]] = {
         "errors",
         "escaping",
         "installation",
+        "replog.files.log_directories",
         "replog.files.schema",
         "replog.shipping.fetching",
         "runtime.regular_files",

@@ -25,7 +25,7 @@ __all__ = ["app"]
 app = typer.Typer(help="Look into a replication log.", no_args_is_help=True)
 
 LogDirectory: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The log.directory of one or several nodes.")
+    Path, typer.Argument(metavar="DIR", help="A log.directory, or a directory above several.")
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
@@ -102,23 +102,26 @@ def show_rows(
     show(table)
 
 
-@app.command(epilog="Exit codes: 0 shown, 5 the directory is not a log or cannot be read.")
+@app.command(epilog="Exit codes: 0 shown, 5 there is no log in the directory, or it cannot be read.")
 def stat(directory: LogDirectory, as_json: JsonOption = False) -> None:
     """Show what a log holds of each node."""
     from fanout.cli.output.terminal import facts, print_json, show
+    from fanout.replog.files.log_directories import find_logs
     from fanout.replog.read.inspection import stat as read_figures
 
-    figures = read_figures(directory)
+    logs = find_logs(directory)
+    figures = [(log, one) for log in logs for one in read_figures(log)]
     if as_json:
-        print_json([dataclasses.asdict(one) for one in figures])
+        print_json([{"log": str(log)} | dataclasses.asdict(one) for log, one in figures])
         return
-    for index, one in enumerate(figures):
-        show(*([""] if index else []), facts(*_figures(one)))
+    for index, (log, one) in enumerate(figures):
+        place = [("log", str(log))] if len(logs) > 1 else []
+        show(*([""] if index else []), facts(*place, *_figures(one)))
     if not figures:
         show(f"{directory} holds no rows")
 
 
-@app.command(epilog="Exit codes: 0 sound, 1 damaged, 5 the directory is not a log.")
+@app.command(epilog="Exit codes: 0 sound, 1 damaged, 5 there is no log in the directory.")
 def verify(directory: LogDirectory, as_json: JsonOption = False) -> None:
     """Read every row of a log and check that none is missing.
 
@@ -126,14 +129,17 @@ def verify(directory: LogDirectory, as_json: JsonOption = False) -> None:
     that a kill leaves.
     """
     from fanout.cli.output.terminal import facts, print_json, show
+    from fanout.replog.files.log_directories import find_logs
     from fanout.replog.read.inspection import verify as check_log
 
-    checks = check_log(directory)
+    logs = find_logs(directory)
+    checks = [(log, one) for log in logs for one in check_log(log)]
     if as_json:
-        print_json([_as_document(one) for one in checks])
+        print_json([{"log": str(log)} | _as_document(one) for log, one in checks])
     else:
-        show(facts(*(line for one in checks for line in _check(one))) if checks else f"{directory} holds no rows")
-    raise typer.Exit(ExitCode.OK if all(one.sound for one in checks) else ExitCode.NO)
+        rows = [line for log, one in checks for line in _check(one, log=log if len(logs) > 1 else None)]
+        show(facts(*rows) if checks else f"{directory} holds no rows")
+    raise typer.Exit(ExitCode.OK if all(one.sound for _, one in checks) else ExitCode.NO)
 
 
 def _kinds_of(text: str) -> frozenset[str]:
@@ -177,12 +183,12 @@ def _as_document(check: NodeCheck) -> dict[str, Any]:
     return dataclasses.asdict(check) | {"problems": problems, "sound": check.sound}
 
 
-def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:
+def _check(check: NodeCheck, *, log: Path | None) -> Iterator[tuple[str, RenderableType]]:
     from fanout.cli.output.quantities import counted
     from fanout.cli.output.terminal import styled
 
     verdict = ("sound", "green") if check.sound else ("damaged", "red")
-    read = f", {counted(check.rows, 'row')} in {counted(check.files, 'file')}"
+    read = f", {counted(check.rows, 'row')} in {counted(check.files, 'file')}" + (f" of {log}" if log else "")
     yield check.node, styled(verdict, read)
     for gap in check.gaps:
         told = "the node told of it" if gap.explained else "nothing tells why"

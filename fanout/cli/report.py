@@ -41,7 +41,7 @@ from fanout.cli.arguments.report_options import (
 from fanout.cli.output.interruption import ended_by_ctrl_c
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from fanout.cli.output.report_progress import ReportProgress
     from fanout.reports.read.log_files import LogFiles
@@ -60,6 +60,8 @@ _ALONE: Final = ("json_path", "html_path", "markdown_path")
 """Documents of which one can go to standard output."""
 _PLACES: Final = (*_ALONE, "trend_path")
 """What goes to a path or a URI."""
+_PLACES_LISTED: Final = 4
+"""Directories that a note lists."""
 
 _OPTIONS: Final = {
     "settle": "settle_s",
@@ -285,8 +287,9 @@ def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbo
             "only one of --json, --html and --markdown can go to standard output; give the others a FILE"
         )
     options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
+    logs = _found(log_dirs)
     with _scratch() as scratch, ended_by_ctrl_c(scratch), _progress() as progress:
-        files = _staged(log_dirs, scratch=scratch, master=options.master, progress=progress)
+        files = _staged(logs, scratch=scratch, master=options.master, progress=progress)
         result = entry.run_report(name, files, options, progress=progress)
     if alone:
         sys.stdout.write(entry.RENDERED[alone[0]](result.report))
@@ -313,6 +316,28 @@ def _scratch() -> Iterator[Path]:
             tempfile.tempdir = kept
 
 
+def _found(log_dirs: list[str]) -> list[str]:
+    """Return the logs in the places that were given; name the nodes that have several below one of them."""
+    from fanout.cli.output.terminal import print_note
+    from fanout.replog.files.log_directories import find_logs, shared_nodes
+    from fanout.replog.files.sealing import node_of
+
+    found: list[str] = []
+    for place in log_dirs:
+        logs = () if "://" in place else find_logs(Path(place))
+        found += map(str, logs) if logs else [place]
+        for name, shared in shared_nodes(logs).items():
+            print_note(
+                f"below {place} are {len(shared)} logs of node {node_of(name)}: {_listed(shared)}",
+                hint="Rows that are in several count once. Different machines each need their own node.id",
+            )
+    return found
+
+
+def _listed(places: Sequence[Path]) -> str:
+    return ", ".join(map(str, places[:_PLACES_LISTED])) + (", ..." if len(places) > _PLACES_LISTED else "")
+
+
 def _staged(log_dirs: list[str], *, scratch: Path, master: str, progress: Callable[[str], None]) -> LogFiles:
     """Return the files of all logs; copies are put below `scratch`.
 
@@ -323,11 +348,11 @@ def _staged(log_dirs: list[str], *, scratch: Path, master: str, progress: Callab
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.spark import is_local, is_submitted
 
-    progress("reading the logs")
-    local = [Path(directory) for directory in log_dirs if "://" not in directory]
     stores = [place for place in log_dirs if is_store(place)] if is_local(master) and not is_submitted() else []
     others = LogFiles.in_directories([place for place in log_dirs if "://" in place and place not in stores])
     fetched = _fetched(stores, scratch / "fetched", progress=progress)
+    local = [Path(place) for place in log_dirs if "://" not in place]
+    progress("reading the logs")
     staged = stage([*local, *fetched], target=scratch / "staged")
     return LogFiles.of_files(
         updates=[*staged.updates, *others.updates],

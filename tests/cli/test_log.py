@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,39 @@ def test_verify_json(log: Path) -> None:
 @pytest.mark.parametrize("command", ["stat", "verify"])
 def test_not_a_log(runner: CliRunner, tmp_path: Path, command: str) -> None:
     """A directory that is no log is a failure with a hint, not an empty answer."""
-    answer = runner.invoke(app, ["log", command, str(tmp_path / "elsewhere")])
+    (tmp_path / "elsewhere").touch()
+    answer = runner.invoke(app, ["log", command, str(tmp_path)])
     assert (answer.exit_code, answer.stdout) == (5, "")
     assert "is not the directory of a replication log" in answer.stderr
+
+
+def test_a_directory_above_several_logs(runner: CliRunner, tmp_path: Path) -> None:
+    """Each log is named by `stat` and `verify`; `show` has the rows of all nodes, and those of a copy once."""
+    hub, edge, copy = (tmp_path / name for name in ("hub", "edge", "mirror"))
+    write_primary_log(hub, updates=10)
+    write_secondary_log(edge, updates=10)
+    shutil.copytree(hub, copy)
+    above = str(tmp_path)
+    logs = [str(edge), str(hub), str(copy)]
+    for command in ("stat", "verify"):
+        as_json = json.loads(runner.invoke(app, ["log", command, "--json", above]).stdout)
+        assert [(one["log"], one["node"]) for one in as_json] == list(zip(logs, ["edge-1", "hub", "hub"], strict=True))
+    stated = runner.invoke(app, ["log", "stat", above]).stdout.split("\n\n")
+    assert [block.splitlines()[0].split() for block in stated] == [["log", log] for log in logs]
+    verified = runner.invoke(app, ["log", "verify", above])
+    assert verified.exit_code == 0
+    assert f"hub     sound, 13 rows in 2 files of {copy}\n" in verified.stdout
+    shown = runner.invoke(app, ["log", "show", "--json", "--last", "100", above])
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert sorted((row["node"], row["log_pos"]) for row in rows) == sorted(
+        (row["node"], row["log_pos"]) for log in (hub, edge) for row in newest_rows(log, "updates", count=100)
+    )
+    for path in (copy / "v1").rglob("*.parquet"):
+        path.write_bytes(b"PAR1")
+    verified = runner.invoke(app, ["log", "verify", above])
+    assert verified.exit_code == 1
+    assert f"hub     sound, 13 rows in 2 files of {hub}\n" in verified.stdout
+    assert f"hub     damaged, 0 rows in 2 files of {copy}\n" in verified.stdout
 
 
 @pytest.mark.parametrize("command", ["stat", "verify"])

@@ -312,12 +312,56 @@ def test_failed_report(runner: CliRunner, job: StandInJob, log: Path) -> None:
     assert answer.stderr == "error: no reference\n  Give --reference\n"
 
 
-def test_not_a_log(runner: CliRunner, job: StandInJob, tmp_path: Path) -> None:
-    """A directory that is no log is refused before Spark is started."""
-    answer = runner.invoke(app, ["report", "completeness", str(tmp_path)])
-    assert answer.exit_code == 5
-    assert "is not the directory of a replication log" in answer.stderr
+@pytest.mark.parametrize(
+    ("place", "problem", "hint"),
+    [
+        ("nowhere", "nowhere does not exist", "log.directory"),
+        ("empty", "empty is empty", "mounted"),
+        ("notes", "notes is not the directory of a replication log, and none is below it", "log.directory"),
+        ("notes/a.txt", "notes/a.txt is a file, and not a directory", "log.directory"),
+        ("edge-*/log", "edge-*/log is a pattern, and no directory has that name", "Leave out the quotes"),
+    ],
+)
+@pytest.mark.parametrize("command", [["report", "completeness"], ["log", "stat"], ["log", "verify"], ["log", "show"]])
+def test_not_a_log(
+    runner: CliRunner,
+    job: StandInJob,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    place: str,
+    problem: str,
+    hint: str,
+) -> None:
+    """Each mistake has its message and its remedy, before Spark is started."""
+    monkeypatch.chdir(tmp_path)
+    for directory in ("empty", "notes", "edge-1/log/open"):
+        Path(directory).mkdir(parents=True)
+    Path("notes/a.txt").touch()
+    answer = runner.invoke(app, [*command, place])
+    assert (answer.exit_code, answer.stdout) == (5, "")
+    assert answer.stderr.startswith(f"error: {problem}\n")
+    assert hint in answer.stderr
     assert job.logs is None
+
+
+def test_a_directory_above_the_logs_of_several_nodes(runner: CliRunner, job: StandInJob, tmp_path: Path) -> None:
+    """The job gets what it gets of these logs; rows of a copy count once, and a note names both places."""
+    hub, edge = tmp_path / "var/hub/replication-log", tmp_path / "var/edge/replication-log"
+    write_primary_log(hub, updates=20)
+    write_secondary_log(edge, updates=20)
+    answer = runner.invoke(app, ["report", "lag", str(tmp_path / "var")])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert job.logs is not None
+    assert job.files_were_there
+    assert job.logs.directories == (str(edge), str(hub))
+    assert [len(files) for files in (job.logs.updates, job.logs.events)] == [2, 2]
+    assert not job.logs.sealed_only
+    shutil.copytree(hub, tmp_path / "var/mirror")
+    answer = runner.invoke(app, ["report", "lag", str(tmp_path / "var")])
+    assert answer.exit_code == 0
+    assert f"note: below {tmp_path}/var are 2 logs of node hub: {hub}, {tmp_path}/var/mirror\n" in answer.stderr
+    assert [len(files) for files in (job.logs.updates, job.logs.events)] == [2, 2]
 
 
 @pytest.mark.parametrize("command", ["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])

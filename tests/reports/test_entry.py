@@ -112,8 +112,8 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(logs: Path,
     for name in ("all", "traffic"):
         with pytest.raises(ReportError, match="at least one level"):
             run_report(name, [tmp_path], ReportOptions(depth=0))
-    with pytest.raises(ReportError, match="is not the directory of a replication log"):
-        run_report("lag", [tmp_path])
+    with pytest.raises(ReportError, match="nowhere does not exist"):
+        run_report("lag", [tmp_path / "nowhere"])
     (tmp_path / "earlier.json").write_text("{}")
     with pytest.raises(ReportError, match=r"baseline .*earlier\.json is not a report"):
         run_report("summary", [logs], ReportOptions(baseline=tmp_path / "earlier.json"))

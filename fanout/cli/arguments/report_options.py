@@ -64,7 +64,9 @@ def _own_place(text: str | None) -> str | None:
 
 LogDirectories: TypeAlias = Annotated[
     list[str],
-    typer.Argument(metavar="LOG_DIR", help="A node's log.directory, or the URI that it ships its log to."),
+    typer.Argument(
+        metavar="LOG_DIR", help="A node's log.directory, a directory above several, or the URI that nodes ship to."
+    ),
 ]
 JsonFile: TypeAlias = Annotated[
     str | None,

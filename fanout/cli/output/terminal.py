@@ -34,6 +34,7 @@ __all__ = [
     "output",
     "print_error",
     "print_json",
+    "print_note",
     "print_warnings",
     "show",
     "state_text",
@@ -152,6 +153,14 @@ def print_error(error: FanoutError) -> None:
     show(_headline("error", error.message), console=console)
     if error.hint:
         show(Padding(error.hint, (0, 0, 0, 2)), console=console)
+
+
+def print_note(message: str, *, hint: str) -> None:
+    """Print a note and its hint to standard error."""
+    from rich.padding import Padding
+
+    console = error_console()
+    show(_headline("note", message), Padding(styled(hint), (0, 0, 0, 2)), console=console)
 
 
 def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:

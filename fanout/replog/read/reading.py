@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from fanout.errors import LogError
 from fanout.replog.files.columns import EventRow, RowEncoder
+from fanout.replog.files.log_directories import is_log
 from fanout.replog.files.sealing import TABLES, convert, last_row, node_of, sealed_path, table_directory
 from fanout.replog.files.segments import SegmentIdentity, SegmentReader
 from fanout.replog.runs import Run, read_runs
@@ -32,7 +33,7 @@ from fanout.replog.shipping.archive import read_removed
 from fanout.replog.write.write_queue import Loss
 from fanout.runtime.regular_files import open_regular, require_regular
 
-__all__ = ["LogPart", "PartName", "StagedLog", "log_parts", "stage"]
+__all__ = ["LogPart", "PartName", "StagedLog", "log_parts", "parts_of_logs", "stage"]
 
 _NAME = re.compile(r"(\d+)-(\d+)(?:-[0-9a-f]{16})?")  # a segment's may have the token of its marks
 
@@ -87,14 +88,10 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
     runs: dict[tuple[Path, int], Run] = {}  # read before the files are listed, whose number only grows
     open_segments = torn_bytes = 0
     try:
-        with contextlib.ExitStack() as stack:
-            parts: dict[PartName, LogPart] = {}
-            for directory in directories:
-                known = {place: read_runs(place) or {} for place in (directory / "open").glob("node=*")}
-                runs |= {(place, epoch): run for place, of_node in known.items() for epoch, run in of_node.items()}
-                for name, part in stack.enter_context(log_parts(directory)).items():
-                    if name not in parts or part.segment is None:  # a sealed part is complete
-                        parts[name] = part
+        for directory in directories:
+            known = {place: read_runs(place) or {} for place in (directory / "open").glob("node=*")}
+            runs |= {(place, epoch): run for place, of_node in known.items() for epoch, run in of_node.items()}
+        with parts_of_logs(directories) as parts:
             for name, part in parts.items():
                 for table, path in part.sealed.items():
                     with contextlib.suppress(FileNotFoundError):  # removed since it was listed; who reads it tells
@@ -162,6 +159,23 @@ def _tell_lost_end(name: PartName, run: Run, *, files: dict[str, dict[PartName, 
 
 
 @contextlib.contextmanager
+def parts_of_logs(directories: Sequence[Path]) -> Iterator[dict[PartName, LogPart]]:
+    """Yield the parts of several logs as `log_parts` does; a part that is in several logs comes once.
+
+    Raises:
+        LogError: A directory is not that of a log.
+        OSError: One, or a segment in it, cannot be read.
+    """
+    parts: dict[PartName, LogPart] = {}
+    with contextlib.ExitStack() as stack:
+        for directory in directories:
+            for name, part in stack.enter_context(log_parts(directory)).items():
+                if name not in parts or part.segment is None:  # a sealed part is complete
+                    parts[name] = part
+        yield dict(sorted(parts.items()))
+
+
+@contextlib.contextmanager
 def log_parts(directory: Path) -> Iterator[dict[PartName, LogPart]]:
     """Yield the parts of a log; their segments are open inside the context.
 
@@ -169,7 +183,7 @@ def log_parts(directory: Path) -> Iterator[dict[PartName, LogPart]]:
         LogError: The directory is not that of a log.
         OSError: It, or a segment in it, cannot be read.
     """
-    if not (directory / "open").is_dir() and not table_directory(directory, "updates").is_dir():
+    if not is_log(directory):
         raise LogError(
             f"{directory} is not the directory of a replication log",
             hint="Give the value of log.directory of a node",

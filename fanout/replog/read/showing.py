@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fanout.errors import LogError
+from fanout.replog.files.log_directories import find_logs
 from fanout.replog.files.sealing import TABLES, node_of
 from fanout.replog.files.segments import SegmentReader
-from fanout.replog.read.reading import LogPart, log_parts
+from fanout.replog.read.reading import LogPart, parts_of_logs
 from fanout.runtime.regular_files import require_regular
 
 __all__ = ["name_of_code", "newest_rows", "pieces_of"]
@@ -40,7 +41,7 @@ def newest_rows(
     """Return the last rows that each node logged, oldest first: by time, and of one node in the order of its log.
 
     Args:
-        directory: The log's directory.
+        directory: The log's directory, or one above several logs.
         table: `updates` or `events`.
         count: How many at most, over all nodes.
         node: The node whose rows are wanted; None for all.
@@ -49,8 +50,9 @@ def newest_rows(
         since: The time from which rows are wanted, by the clock of the node that logged them; None for all.
 
     Raises:
-        LogError: The directory is not that of a log, or a file cannot be read.
+        LogError: There is no log in the directory, or a file cannot be read.
     """
+    logs = find_logs(directory)
     by_node: dict[str, list[LogPart]] = {}
     time = "applied" if table == "updates" else "at"
 
@@ -64,7 +66,7 @@ def newest_rows(
         return piece if wanted_topic is None else _with_topics(piece, wanted_topic)
 
     try:
-        with log_parts(directory) as parts:
+        with parts_of_logs(logs) as parts:
             for name, part in parts.items():
                 if node in (None, node_of(name.node)):
                     by_node.setdefault(name.node, []).append(part)

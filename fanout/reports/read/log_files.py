@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanout.errors import ReportError
+from fanout.errors import LogError, ReportError
+from fanout.replog.files.log_directories import find_logs
 from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.runtime.regular_files import files_below
 
@@ -20,7 +21,7 @@ class LogFiles:
     updates: tuple[str, ...]
     events: tuple[str, ...]
     directories: tuple[str, ...]
-    """What the report names as its input: the log directories as the user gave them."""
+    """What the report names as its input: the log directories, and URIs as the user gave them."""
     sealed_only: bool = True
     """Whether what nodes have not sealed yet is missing of any of them."""
     counts: tuple[int, int] | None = None
@@ -50,36 +51,32 @@ class LogFiles:
         """Return the input for the sealed files in log directories, or under URIs such as `s3a://bucket/logs`.
 
         Args:
-            directories: Each holds `v1/updates` and `v1/events`. The same directory given twice counts once.
+            directories: Each holds `v1/updates` and `v1/events`, or is a local one above such. A local file that is in
+                several of them counts once.
 
         Raises:
             ReportError: A local directory holds no replication log.
         """
-        unique = tuple(dict.fromkeys(_texts(directories)))
-        updates: list[str] = []
-        events: list[str] = []
-        for directory in unique:
-            root = directory.rstrip("/")
-            tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
-            if "://" not in root:
-                try:
-                    # A node that has just begun has sealed nothing yet.
-                    if not any(Path(place).is_dir() for place in (*tables, f"{root}/open")):
-                        raise ReportError(
-                            f"{directory} is not the directory of a replication log",
-                            hint="Give the value of log.directory of a node",
-                        )
-                    updates += sorted(files_below(tables[0], suffix=".parquet"))
-                    events += sorted(files_below(tables[1], suffix=".parquet"))
-                except OSError as error:
-                    raise ReportError(
-                        f"{error.filename} cannot be read: {error.strerror}",
-                        hint="Check the permissions; take away what is no file of the log",
-                    ) from error
-            else:
-                updates.append(tables[0])
-                events.append(tables[1])
-        return cls(tuple(updates), tuple(events), unique)
+        roots: dict[str, None] = {}
+        files: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        try:
+            for given in _texts(directories):
+                roots |= dict.fromkeys([given] if "://" in given else map(str, find_logs(Path(given))))
+            for root in roots:
+                for table, found in zip(("updates", "events"), files, strict=True):
+                    place = f"{root.rstrip('/')}/v{SCHEMA_VERSION}/{table}"
+                    paths = [place] if "://" in root else sorted(files_below(place, suffix=".parquet"))
+                    for path in paths:
+                        found.setdefault(path if "://" in root else path.removeprefix(place), path)
+        except LogError as error:
+            raise ReportError(error.message, hint=error.hint) from error
+        except OSError as error:
+            raise ReportError(
+                f"{error.filename} cannot be read: {error.strerror}",
+                hint="Check the permissions; take away what is no file of the log",
+            ) from error
+        updates, events = (tuple(found.values()) for found in files)
+        return cls(updates, events, tuple(roots))
 
     @property
     def given(self) -> tuple[int, int]:

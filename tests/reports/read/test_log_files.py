@@ -30,11 +30,20 @@ def test_in_directories_lists_visible_files_of_both_tables(tmp_path: Path) -> No
 
 def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
     """A wrong path is an error that names it, not an empty report; one where nothing is sealed yet is a log."""
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ReportError, match=f"{place} is not the directory of a replication log"):
+    for place, problem in ((tmp_path, "is empty"), (tmp_path / "nowhere", "does not exist")):
+        with pytest.raises(ReportError, match=f"{place} {problem}"):
             LogFiles.in_directories([place])
     (tmp_path / "open").mkdir()
     assert LogFiles.in_directories([tmp_path]) == LogFiles((), (), (str(tmp_path),))
+
+
+def test_logs_below_a_directory_are_found(tmp_path: Path) -> None:
+    """Each is named as an input; a file that a copy has too counts once."""
+    name = "v1/updates/node=a/date=1/hour=2/1-1.parquet"
+    files = [touch(tmp_path / log / name.replace("1-1", number)) for log, number in (("a", "1-1"), ("b/c", "1-2"))]
+    touch(tmp_path / "copy" / name)
+    found = LogFiles.in_directories([tmp_path, tmp_path / "a"])
+    assert found == LogFiles(tuple(files), (), tuple(str(tmp_path / log) for log in ("a", "b/c", "copy")))
 
 
 def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
