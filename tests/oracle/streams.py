@@ -367,7 +367,7 @@ class ClientStream(_Stream):
         self._requests = set()
 
     def _note(self, packet: Packet) -> None:
-        if packet.kind is Kind.CONNACK:
+        if packet.kind is Kind.CONNACK and self._connack is None:  # a second one is ignored
             self._connack = packet
             self.topic_alias_max = packet.property(0x22)
             self.packet_bytes_max = packet.property(0x27)

@@ -42,10 +42,15 @@ def query_threads(spark: SparkSession, count: int, *, name: str) -> Iterator[Thr
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        ending = threading.Thread(target=pool.shutdown, name=f"{name}-end", daemon=True)
-        ending.start()
-        while ending.is_alive():  # a thread may have been between two queries
-            cancel(tag)
-            ending.join(_AGAIN_S)
+        ended = threading.Event()
+        threading.Thread(target=_end, args=(pool, ended), name=f"{name}-end", daemon=True).start()
+        cancel(tag)
+        while not ended.wait(_AGAIN_S):
+            cancel(tag)  # a thread may have been between two queries
         raise
     pool.shutdown()
+
+
+def _end(pool: ThreadPoolExecutor, ended: threading.Event) -> None:
+    pool.shutdown()
+    ended.set()
