@@ -318,20 +318,28 @@ def _scratch() -> Iterator[Path]:
 
 def _found(log_dirs: list[str]) -> list[str]:
     """Return the logs in the places that were given; name the nodes that have several below one of them."""
-    from fanout.cli.output.terminal import print_note
-    from fanout.replog.files.log_directories import find_logs, shared_nodes
-    from fanout.replog.files.sealing import node_of
+    from fanout.replog.files.log_directories import find_logs
 
     found: list[str] = []
     for place in log_dirs:
         logs = () if "://" in place else find_logs(Path(place))
         found += map(str, logs) if logs else [place]
-        for name, shared in shared_nodes(logs).items():
-            print_note(
-                f"below {place} are {len(shared)} logs of node {node_of(name)}: {_listed(shared)}",
-                hint="Rows that are in several count once. Different machines each need their own node.id",
-            )
+        _note_shared_nodes(place, logs)
     return found
+
+
+def _note_shared_nodes(place: str, logs: Sequence[Path], *, copied_to: Path | None = None) -> None:
+    """Name the nodes that have several of the logs that were found below a place."""
+    from fanout.cli.output.terminal import print_note
+    from fanout.replog.files.log_directories import shared_nodes
+    from fanout.replog.files.sealing import node_of
+
+    for name, shared in shared_nodes(logs).items():
+        places = shared if copied_to is None else [log.relative_to(copied_to) for log in shared]
+        print_note(
+            f"below {place} are {len(shared)} logs of node {node_of(name)}: {_listed(places)}",
+            hint="Rows that are in several count once. Different machines each need their own node.id",
+        )
 
 
 def _listed(places: Sequence[Path]) -> str:
@@ -365,9 +373,16 @@ def _staged(log_dirs: list[str], *, scratch: Path, master: str, progress: Callab
 
 def _fetched(stores: list[str], scratch: Path, *, progress: Callable[[str], None]) -> list[Path]:
     """Return log directories with the files of these stores."""
+    from fanout.replog.files.log_directories import find_logs
     from fanout.replog.shipping.fetching import fetch
 
-    return [fetch(uri, target=scratch / str(number), tell=progress) for number, uri in enumerate(dict.fromkeys(stores))]
+    found: list[Path] = []
+    for number, uri in enumerate(dict.fromkeys(stores)):
+        copy = fetch(uri, target=scratch / str(number), tell=progress)
+        logs = find_logs(copy)
+        _note_shared_nodes(uri, logs, copied_to=copy)
+        found += logs
+    return found
 
 
 def _progress() -> ReportProgress:

@@ -275,6 +275,20 @@ def test_what_nodes_shipped_is_fetched(runner: CliRunner, job: StandInJob, log: 
     assert "there is no replication log in s3://nodes/elsewhere" in answer.stderr
 
 
+def test_logs_below_a_uri_are_fetched(runner: CliRunner, job: StandInJob, log: Path, s3: LocalS3) -> None:
+    """Each node may ship to a place of its own; a file that is in two of them counts once, and a note names both."""
+    for place in ("hub", "site-1/edge-1"):
+        ship(log, s3.uri(f"nodes/several/{place}"))
+    answer = runner.invoke(app, ["report", "lag", s3.uri("nodes/several")])
+    assert answer.exit_code == 0, answer.output
+    assert job.logs is not None
+    assert job.logs.directories == (s3.uri("nodes/several"),)
+    assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
+    assert job.files_were_there
+    note = f"note: below {s3.uri('nodes/several')} are 2 logs of node {{}}: hub, site-1/edge-1\n"
+    assert [note.format(node) in answer.stderr for node in ("edge-1", "hub")] == [True, True]
+
+
 @pytest.mark.parametrize("name", ["summary", "completeness", "all"])
 def test_the_file_of_the_trend_reaches_the_job(
     runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str

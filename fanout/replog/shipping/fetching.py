@@ -7,14 +7,15 @@ them and removes the copy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from fanout.errors import LogError
+from fanout.replog.files.log_directories import DEPTH_MAX
 from fanout.replog.files.schema import SCHEMA_VERSION
-from fanout.replog.files.sealing import TABLES, table_directory
+from fanout.replog.files.sealing import TABLES
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
 
 __all__ = ["check_uri", "fetch", "is_store"]
@@ -23,6 +24,8 @@ _SCHEMES: Final = ("s3://", "gs://")
 """Schemes of `log.ship.to` that Spark cannot read by itself."""
 _AT_ONCE: Final = 8
 """Files copied at a time; each spends most of its time waiting for the store."""
+_LISTED_MAX: Final = 1_000
+"""Directories of a store in which logs are searched; each is a request."""
 _NAME: Final = re.compile(
     rf"v{SCHEMA_VERSION}/({'|'.join(TABLES)})/node=[^/]+/date=\d{{4}}-\d\d-\d\d/hour=\d\d/\d+-\d+\.parquet"
 )
@@ -49,14 +52,15 @@ def check_uri(uri: str) -> None:
 
 
 def _names_in(uri: str) -> list[str]:
-    """Return the names of the sealed files in a store, below its URI and in order.
+    """Return the names of the sealed files of the log at a URI, otherwise of the logs below it, in order.
 
     Raises:
         LogError: The store cannot be read, or holds no log.
     """
     check_uri(uri)
+    store = ObjectStore(uri)
     try:
-        found = sorted(filter(_NAME.fullmatch, ObjectStore(uri).sizes(f"v{SCHEMA_VERSION}")))
+        found = _names_of(store, "") or [name for log in _logs_below(store) for name in _names_of(store, log)]
     except STORE_ERRORS as error:
         raise _unreadable(uri, error) from error
     if not found:
@@ -67,16 +71,46 @@ def _names_in(uri: str) -> list[str]:
     return found
 
 
+def _names_of(store: ObjectStore, log: str) -> list[str]:
+    """Return the names of the sealed files of a log, given as the start of these names."""
+    names = store.sizes(f"{log}v{SCHEMA_VERSION}")
+    return sorted(name for name in names if _NAME.fullmatch(name.removeprefix(log)))
+
+
+def _logs_below(store: ObjectStore) -> Iterator[str]:
+    """Yield the start of the names of each log below the URI of a store.
+
+    Raises:
+        LogError: There are more than `_LISTED_MAX` directories.
+        STORE_ERRORS: The store cannot be used.
+    """
+    level, listed = [""], 0
+    for _ in range(DEPTH_MAX + 1):
+        below: list[str] = []
+        for place in level:
+            if (listed := listed + 1) > _LISTED_MAX:
+                raise LogError(
+                    f"{store.uri} has more than {_LISTED_MAX:,} directories below it",
+                    hint="Give the logs themselves: what the nodes have in log.ship.to",
+                )
+            inside = store.directories(place)
+            if f"{place}v{SCHEMA_VERSION}" in inside:
+                yield place
+            else:
+                below += [f"{name}/" for name in inside]
+        level = below
+
+
 def fetch(
     uri: str,
     *,
     target: Path,
     tell: Callable[[str], None] | None = None,
 ) -> Path:
-    """Copy sealed files from a store to a directory, which then is a log directory, and return it.
+    """Copy sealed files from a store to a directory, which then is a log directory or has several below it; return it.
 
     Args:
-        uri: The value of `log.ship.to` of the nodes.
+        uri: The value of `log.ship.to` of the nodes, or one above several.
         target: A directory; created if it does not exist.
         tell: Gets the progress; None for nobody.
 
@@ -86,9 +120,7 @@ def fetch(
     names = _names_in(uri)
     store = ObjectStore(uri)
     try:
-        for directory in {table_directory(target, table) for table in TABLES} | {
-            (target / name).parent for name in names
-        }:
+        for directory in {(target / name).parent for name in names}:
             directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(target, error) from error

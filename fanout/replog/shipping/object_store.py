@@ -54,6 +54,17 @@ class ObjectStore:
             if info.type == pafs.FileType.File
         }
 
+    def directories(self, directory: str) -> list[str]:
+        """Return the names of the directories in a directory, in order; "" is the place of the URI.
+
+        Raises:
+            STORE_ERRORS: The store cannot be used.
+        """
+        files, root = self._open()
+        selector = pafs.FileSelector(f"{root}/{directory}".rstrip("/"), allow_not_found=True)
+        found = (info for info in files.get_file_info(selector) if info.type == pafs.FileType.Directory)
+        return sorted(info.path.rstrip("/").removeprefix(f"{root}/") for info in found)
+
     def get(self, name: str) -> bytes:
         """Return the content of a file.
 

@@ -74,7 +74,8 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
     if updates is None and events is None:
         raise ReportError(
             f"there is no log file in {', '.join(files.directories)}",
-            hint="A node seals its first file after log.segment_age_max_s or when it stops",
+            hint="A node seals its first file after log.segment_age_max_s or when it stops"
+            + ("; for several logs below a URI, give a pattern: URI/*" if any(map(is_uri, files.directories)) else ""),
         )
     return Tables(
         small_frame(spark, [], schema=UPDATES) if updates is None else updates,

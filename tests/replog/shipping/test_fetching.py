@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanout.errors import LogError
+from fanout.replog.shipping import fetching
 from fanout.replog.shipping.fetching import fetch, is_store
 from fanout.replog.shipping.object_store import ObjectStore
 from tests.support.object_store import LocalS3, local_s3
@@ -47,6 +48,20 @@ def test_all_sealed_files_are_copied_and_nothing_else(s3: LocalS3, tmp_path: Pat
     assert found(tmp_path / "here") == sorted((*UPDATES, *EVENTS))
     assert all((tmp_path / "here" / name).read_bytes() == name.encode() * 100 for name in (*UPDATES, *EVENTS))
     assert told[-1].endswith("21 of 21 files")
+
+
+def test_the_search_below_a_uri_is_bounded(s3: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs below are copied as they lie there; more directories than are searched are an error."""
+    s3.make_bucket("many")
+    store = ObjectStore(s3.uri("many"))
+    stored = [f"{place}/{UPDATES[0]}" for place in ("a", "b/c")]
+    for name in (*stored, f"b/c/other/{UPDATES[0]}", "d/v2/updates/y.parquet"):
+        store.put(name, b"content")
+    monkeypatch.setattr(fetching, "_LISTED_MAX", 7)
+    assert found(fetch(s3.uri("many"), target=tmp_path / "here")) == stored
+    monkeypatch.setattr(fetching, "_LISTED_MAX", 6)
+    with pytest.raises(LogError, match=r"has more than 6 directories below it\. Give the logs themselves"):
+        fetch(s3.uri("many"), target=tmp_path / "here")
 
 
 @pytest.mark.parametrize(
