@@ -333,7 +333,7 @@ def test_failed_report(runner: CliRunner, job: StandInJob, log: Path) -> None:
         ("empty", "empty is empty", "mounted"),
         ("notes", "notes is not the directory of a replication log, and none is below it", "log.directory"),
         ("notes/a.txt", "notes/a.txt is a file, and not a directory", "log.directory"),
-        ("edge-*/log", "edge-*/log is a pattern, and no directory has that name", "Leave out the quotes"),
+        ("edge-*/log", "edge-*/log is a pattern, and no directory has that name", "Write it without quotes"),
     ],
 )
 @pytest.mark.parametrize("command", [["report", "completeness"], ["log", "stat"], ["log", "verify"], ["log", "show"]])

@@ -98,7 +98,7 @@ def _no_directory(given: Path) -> LogError:
     if any(sign in str(given) for sign in "*?["):
         return LogError(
             f"{given} is a pattern, and no directory has that name",
-            hint="Leave out the quotes, so that the shell puts in the names; if it leaves the pattern, none matches",
+            hint="Write it without quotes, so that the shell fills it in. If you did, no directory matches it",
         )
     return LogError(f"{given} does not exist", hint=_GIVE)
 
