@@ -12,9 +12,12 @@ from fanout.replica.update import Stamp, Update
 __all__ = ["decode_batches", "encode_batches"]
 
 _BATCH: Final = struct.Struct("<QQHI")
-"""Number, dispatched_ns, length of the origin's Client Identifier plus one (0: None), number of updates; with
-`_HAS_PACKET_IDS` the origin's Packet Identifiers follow its Client Identifier."""
+"""Number, dispatched_ns, length of the origin's Client Identifier, number of updates with the two flags below."""
 _HAS_PACKET_IDS: Final = 0x8000_0000
+"""The origin's Packet Identifiers follow its Client Identifier."""
+_HAS_ORIGIN: Final = 0x4000_0000
+"""There is an origin. Files without this flag have the length plus one, and 0 for none; 65,535 did not fit."""
+_FLAGS: Final = _HAS_PACKET_IDS | _HAS_ORIGIN
 _U16: Final = struct.Struct("<H")
 _UPDATE: Final = struct.Struct("<BHIIQQQB")
 """QoS and RETAIN << 2, lengths of topic, payload and properties, received_ns, expires_ns, digest, length of the
@@ -27,8 +30,8 @@ def encode_batches(batches: Iterable[HistoryBatch]) -> bytes:
     parts: list[bytes] = []
     for position, dispatched_ns, origin, updates in batches:
         name, packet_ids = (b"", ()) if origin is None else (origin.client_id.encode(), origin.packet_ids)
-        count = len(updates) | (_HAS_PACKET_IDS if packet_ids else 0)
-        parts.append(_BATCH.pack(position, dispatched_ns, 0 if origin is None else len(name) + 1, count))
+        flags = (_HAS_PACKET_IDS if packet_ids else 0) | (0 if origin is None else _HAS_ORIGIN)
+        parts.append(_BATCH.pack(position, dispatched_ns, len(name), len(updates) | flags))
         parts.append(name)
         if packet_ids:
             parts.append(struct.pack(f"<H{len(packet_ids)}H", len(packet_ids), *packet_ids))
@@ -60,12 +63,13 @@ def decode_batches(data: bytes) -> Iterator[HistoryBatch]:
 
     while at < len(data):
         position, dispatched_ns, named, count = _BATCH.unpack(take(_BATCH.size))
-        origin = Origin(take(named - 1).decode()) if named else None
+        length = named if count & _HAS_ORIGIN else named - 1
+        origin = None if length < 0 else Origin(take(length).decode())
         if origin is not None and count & _HAS_PACKET_IDS:
             (length,) = _U16.unpack(take(_U16.size))
             origin = Origin(origin.client_id, struct.unpack(f"<{length}H", take(2 * length)))
         updates: list[Update] = []
-        for _ in range(count & ~_HAS_PACKET_IDS):
+        for _ in range(count & ~_FLAGS):
             flags, topic, payload, properties, received_ns, expires_ns, digest, named = _UPDATE.unpack(
                 take(_UPDATE.size)
             )

@@ -20,6 +20,7 @@ EMPTY: Update = (b"t", b"", 0, True, b"", 0, 0, 0, None)
 BATCHES = [
     HistoryBatch(1, 2**63, None, [EMPTY, FULL]),
     HistoryBatch(2, 0, Origin(""), [EMPTY]),
+    HistoryBatch(3, 0, Origin("i" * 65_535), [EMPTY]),
     HistoryBatch(2**63 - 1, 1, Origin("ü" * 1000, (1, 65_535)), [FULL, EMPTY, FULL]),
     HistoryBatch(2**63 - 1, 1, Origin("c", tuple(range(1, 65_536))), []),
     HistoryBatch(2**63, 1, None, []),
