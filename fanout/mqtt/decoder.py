@@ -267,7 +267,7 @@ class Decoder:
             if end >= needed:
                 needed = min(stop, start + _HEAD_BYTES + (buffer[start] << 8 | buffer[start + 1]))
             if end < needed:
-                self._needed = needed
+                self._needed = needed - pos
                 return False
             assert self.version is not None  # a client knows it
             self._passed = tolerance.read_head(

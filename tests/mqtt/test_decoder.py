@@ -744,3 +744,35 @@ def test_topic_filters_of_one_packet_are_bounded(many: Subscribe | Unsubscribe) 
     assert server(4).feed(data) == [many]
     body = data[4:] + data[-4 if isinstance(many, Subscribe) else -3 :]
     expect_fault(server(4), data[:1] + encode_varint(len(body)) + body, ReasonCode.QUOTA_EXCEEDED)
+
+
+@given(
+    messages=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60), st.sampled_from([0, 1])), max_size=8),
+    sizes=st.lists(st.integers(1, 150), min_size=1, max_size=8),
+)
+def test_large_messages_are_skipped_wherever_reads_end(messages: list[tuple[int, int, int]], sizes: list[int]) -> None:
+    """Each message comes, or is skipped, as soon as its last byte is there; nothing is held of one that passes."""
+    packet_bytes_max = 50
+    packets = [
+        encode_publish(
+            b"%d" % number + b"t" * topic_bytes, bytes(payload_bytes), version=5, qos=qos, packet_id=1 if qos else 0
+        )
+        for number, (topic_bytes, payload_bytes, qos) in enumerate(messages)
+    ]
+    data, ends = b"".join(packets), [sum(map(len, packets[: count + 1])) for count in range(len(packets))]
+    decoder = Decoder(version=5, packet_bytes_max=packet_bytes_max, topic_alias_max=0, role="client")
+    seen: list[tuple[bool, int]] = []
+    at = 0
+    while at < len(data):
+        size = sizes[at % len(sizes)]
+        for item in decoder.feed(data[at : at + size]):
+            if isinstance(item, SkippedPublish):
+                seen.append((True, int(item.topic.rstrip(b"t"))))
+            else:
+                assert isinstance(item, PublishRun)
+                seen += [(False, int(row[0].rstrip(b"t"))) for row in item.rows]
+        at += size
+        whole = sum(end <= at for end in ends)
+        assert [number for _, number in seen] == list(range(whole))
+        assert decoder.buffered_bytes <= max(packet_bytes_max, 1 + 4 + 2 + 60 + 2 + 4 + 2)
+    assert [is_skipped for is_skipped, _ in seen] == [len(packet) > packet_bytes_max for packet in packets]
