@@ -105,7 +105,8 @@ class _Target:
             "superseded": int((self.missing & later).sum()),
             "causes": {
                 cause: int((self.missing & (self.cause == number)).sum()) for number, cause in enumerate(_CAUSES)
-            },
+            }
+            | {"hidden": 0},
             "pending": int(self.pending.sum()),
             "pending_applied": int((self.pending & self.came).sum()),
             "duplicated": self.live_rows - int(self.applied.sum()),

@@ -100,7 +100,7 @@ def probe(
     ] = _TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
-    """Try a link at a broker until it has been ready once, and print its settings.
+    """Try a link at a broker, and print the settings for it.
 
     It is the link of a node: capability check, snapshot, heartbeats, updates and an audit, over the filter that the
     settings will have. The probe publishes below a unique topic under --prefix, and clears what it retained there.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_the_documented_steps_work(tmp_path: Path) -> None:
     for old, new in (("broker.example:8883", f"localhost:{port}"), (":1884", f":{served}"), (":8080", f":{http}")):
         third, fourth = third.replace(old, new), fourth.replace(old, new)
     (tmp_path / "edge-1.toml").write_text(third)
-    commands = [line.split() for line in fourth.splitlines()]
+    commands = [shlex.split(line) for line in fourth.splitlines()]
     assert [line[:2] for line in commands] == [["fanout", name] for name in ("check", "probe", "secondary", "ready")]
     check, probe, secondary, ready = (line[1:] for line in commands)
     mosquitto = [str(find_mosquitto()), "-c", str(tmp_path / "mosquitto.conf")]
