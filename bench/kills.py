@@ -56,7 +56,7 @@ _FIGURES = ("published", "acknowledged", "expected", "delivered", "lost", "doubl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed showed."""
+    """Result of one seed."""
 
     role: str
     """Of the node."""
@@ -68,7 +68,7 @@ class Outcome:
 
 
 class KillsReport:
-    """What all seeds showed."""
+    """Results of all seeds."""
 
     bench: ClassVar[str] = "kills"
 

@@ -30,7 +30,7 @@ _FIGURES = (
 
 
 class RoamingReport:
-    """What all seeds showed."""
+    """Results of all seeds."""
 
     bench: ClassVar[str] = "roaming"
 

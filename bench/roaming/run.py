@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed showed."""
+    """Result of one seed."""
 
     seed: int
     verdict: Verdict

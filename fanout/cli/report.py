@@ -59,7 +59,7 @@ _STANDARD_OUTPUT: Final = Path("-")
 _ALONE: Final = ("json_path", "html_path", "markdown_path")
 """Documents of which one can go to standard output."""
 _PLACES: Final = (*_ALONE, "trend_path")
-"""What goes to a path or a URI."""
+"""Output to a path or a URI."""
 _PLACES_LISTED: Final = 4
 """Directories that a note lists."""
 

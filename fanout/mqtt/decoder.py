@@ -6,7 +6,7 @@ the order of CONNACK or known Packet Identifiers, belong to its user.
 
 A server is strict. A client tolerates what breaks MQTT inside a packet (`fanout.mqtt.tolerance`); only a fixed header
 without a known type or length is a fault there, because the next packet cannot be found. The loops leave such a packet
-to the slow path, which examines it by itself, and are entered again behind it.
+to the slow path, which examines it by itself, and are entered again after it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_an_empty_set_in_likely_order_is_not_proved_before_silence() -> None:
     assert pair.is_in(S.LIVE)
     assert pair.values() == VALUES
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
-    assert pair.session.peer.why_unordered == "topics of a retained set came behind the answers that should follow it"
+    assert pair.session.peer.why_unordered == "topics of a retained set came after the answers that should follow it"
 
 
 def test_an_empty_set_in_likely_order_is_proved_by_answers_and_silence() -> None:

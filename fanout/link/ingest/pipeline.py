@@ -43,7 +43,7 @@ class CutTaker(Protocol):
 
 
 class SkippedFate(enum.Enum):
-    """What became of a message that cannot be replicated."""
+    """Outcome for a message that cannot be replicated."""
 
     SKIPPED = "skipped"
     """It is skipped."""
@@ -184,7 +184,7 @@ class IngestPipeline:
             epoch: Epoch of the rows.
             queued: Whether they were queued before the request of the running pass, and may come behind its copies.
             held_back: Takes copies that differ from the replica, by topic, until `apply_held_back`: what they bring may
-                have been queued before the request, and come behind them as messages. None applies them at once.
+                have been queued before the request, and come after them as messages. None applies them at once.
         """
         converted = self.converter.convert(rows, now_ns=now_ns)
         if phase is None:

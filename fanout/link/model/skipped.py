@@ -1,6 +1,6 @@
 """Skipped messages of a link: those that cannot be replicated, by reason, and the newest of them by topic (core).
 
-A skipped message costs itself only: it is acknowledged, and everything behind it flows.
+A skipped message costs itself only: it is acknowledged, and everything after it flows.
 """
 
 from __future__ import annotations

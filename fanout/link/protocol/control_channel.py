@@ -177,7 +177,7 @@ class ControlChannel:
         """Note a message of the control topic that is not under way; return whether another process runs that sends it.
 
         Messages of a former process may wait at the primary, and come in front of what is sent later [MQTT-4.6.0-6].
-        So a process runs if it sends one with a higher number after an own message that was sent behind its last one.
+        So a process runs if it sends one with a higher number after an own message that was sent after its last one.
         """
         found = MARKER.fullmatch(payload) if len(payload) <= PAYLOAD_BYTES_MAX else None
         if found is None or int(found[1]) == self.nonce:

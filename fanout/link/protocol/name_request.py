@@ -10,7 +10,7 @@ not for want of a right, are requested again in smaller chunks, then one by one 
 as refused.
 
 A request at QoS 1 tells at which QoS a value was published: a copy has that QoS, or the one requested if it is lower.
-Such copies may wait behind the answers for room in flight, so there too a name is absent only after silence.
+Such copies may come after the answers, for want of room in flight, so there too a name is absent only after silence.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class PacketSender:
             qos: Maximum QoS.
             no_local: Whether to exclude own messages.
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
-            then_qos: Maximum QoS that the subscription has behind the retained messages, by a second entry in the same
+            then_qos: Maximum QoS that the subscription has after the retained messages, by a second entry in the same
                 packet; None for the first one.
             fence: Topic of the fence, requested behind the retained set: in the same packet, or in a second one when
                 both are too large for one; None for none.

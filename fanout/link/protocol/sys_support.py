@@ -47,7 +47,7 @@ class SystemTopics:
         self._address = address
 
     def note_answer(self) -> None:
-        """Note that the address answered a request behind all others."""
+        """Note that the address answered a request after all others."""
         if self._closed.get(self._address):
             self._closed[self._address] = self._step * CLOSED_MAX
 

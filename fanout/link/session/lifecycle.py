@@ -813,7 +813,7 @@ class SessionLifecycle:
             self._end_verification()
 
     def _end_verification(self) -> None:
-        """Go live behind a verification, unless it has shown a loss."""
+        """Go live after a verification, unless it has shown a loss."""
         self.stage = None
         if self.missed.lost:
             self._end_lost()

@@ -123,7 +123,7 @@ class MissedValues:
 
 
 class PromiseCheck(Stage):
-    """Stage behind a verification, while the primary is asked about values that were missed; all is live meanwhile."""
+    """Stage after a verification, while the primary is asked about values that were missed; all is live meanwhile."""
 
     def __init__(self, missed: MissedValues) -> None:
         """Prepare; `begin` starts the time.

@@ -48,7 +48,7 @@ from fanout.selection import Selector
 
 __all__ = ["CAME_LATE", "RetainedPass", "Step"]
 
-CAME_LATE = "topics of a retained set came behind the answers that should follow it"
+CAME_LATE = "topics of a retained set came after the answers that should follow it"
 """Reason that the sets themselves give against an order; a fence that comes in time does not refute it."""
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
