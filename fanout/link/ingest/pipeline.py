@@ -191,9 +191,9 @@ class IngestPipeline:
             applied: list[Applied | MarkerPassed] = []
             for each, part in self._replica.split_pass(converted.updates):  # applied before the next one is told apart
                 some = part
-                if each is Phase.LIVE:
+                if held_back and each is Phase.LIVE:
                     self._explain(held_back, part)
-                elif held_back is not None:
+                elif held_back is not None and each is not Phase.LIVE:
                     some = self._hold_back(part, held_back)
                 applied.append(Applied(self._apply(some, phase=each), b"", epoch))
             return applied, converted.others
@@ -204,7 +204,8 @@ class IngestPipeline:
             self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
-            self._explain(held_back, updates)
+            if held_back:
+                self._explain(held_back, updates)
         before: list[Applied | MarkerPassed] = []
         if converted.others and not queued:
             before, updates = self._take_cuts(converted, phase=phase, now_ns=now_ns, epoch=epoch)
@@ -245,10 +246,9 @@ class IngestPipeline:
         held_back.clear()
         return Applied(self._apply(updates, phase=Phase.AUDIT), b"", epoch)
 
-    def _explain(self, held_back: dict[bytes, Update] | None, updates: Iterable[Update]) -> None:
+    def _explain(self, held_back: dict[bytes, Update], updates: Iterable[Update]) -> None:
         """Drop copies that are held back where messages for their topics come: those are as new, or newer."""
-        for update in updates if held_back else ():
-            assert held_back is not None
+        for update in updates:
             if update[RETAIN] and held_back.pop(update[0], None) is not None:
                 self._replica.expect_no_copy(update[0])
 

@@ -211,14 +211,16 @@ class SessionLifecycle:
         return self.audits.current is not None and self._absence is None
 
     @property
-    def audit_due_s(self) -> float:
-        """When to begin the next audit, monotonic seconds; infinity while none can begin."""
-        return self.audits.due_s if self.is_idle else _NEVER
+    def comparison_due_s(self) -> float:
+        """When to call `compare_or_seek`, monotonic seconds; infinity while neither can begin."""
+        return min(self.audits.due_s, self.evidence_retry.due_s) if self.is_idle else _NEVER
 
-    @property
-    def seek_due_s(self) -> float:
-        """When to call `seek_evidence`, monotonic seconds; infinity for never."""
-        return self.evidence_retry.due_s if self.is_idle else _NEVER
+    def compare_or_seek(self) -> None:
+        """Begin the audit that is due, or else the search for better evidence."""
+        if self.now >= self.audits.due_s:
+            self.begin_audit(confirmed=None)
+        else:
+            self.seek_evidence()
 
     @property
     def is_idle(self) -> bool:

@@ -241,9 +241,7 @@ class LinkSession:
         deadline = min(deadline, self._answers_by())
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             deadline = min(deadline, self.control.deadline(now))
-        return min(
-            deadline, lifecycle.audit_due_s, lifecycle.seek_due_s, lifecycle.evidence_due_s, lifecycle.twin.over_s
-        )
+        return min(deadline, lifecycle.comparison_due_s, lifecycle.evidence_due_s, lifecycle.twin.over_s)
 
     def hold(self, held: bool, *, now: float) -> None:
         """Note that backpressure begins or ends: while held, the link reads nothing; `now` is monotonic seconds.
@@ -476,10 +474,8 @@ class LinkSession:
             self._postpone(late_s)
         if now >= lifecycle.twin.over_s:
             lifecycle.end_twin_alarm()
-        if now >= lifecycle.audit_due_s:
-            lifecycle.begin_audit(confirmed=None)
-        elif now >= lifecycle.seek_due_s:
-            lifecycle.seek_evidence()
+        if now >= lifecycle.comparison_due_s:
+            lifecycle.compare_or_seek()
         else:
             self._keep_alive.tick(now, staged=lifecycle.is_staged)
             if lifecycle.is_sweeping:

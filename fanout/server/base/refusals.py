@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.counters import Counters, DropReason
-from fanout.server.base.ports import Logger, PublishVerdict
+from fanout.server.base.ports import Accepted, Logger, PublishVerdict
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,34 +32,44 @@ class Refusals:
         self._logger = logger
 
     def watch(
-        self, rows: Sequence[PublishRow], verdicts: Sequence[PublishVerdict], *, client_id: str, user: str | None
+        self,
+        row: PublishRow,
+        verdict: PublishVerdict,
+        *,
+        client_id: str,
+        user: str | None,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """Note each refusal among `verdicts` on `rows`: at once, or when a pending verdict comes.
+        """Note a refusal: at once, or when a pending verdict comes.
 
         Args:
-            rows: Messages of one client.
-            verdicts: One for each.
+            row: The message.
+            verdict: The verdict on it.
             client_id: Client Identifier of the publisher.
             user: Its user; None without access control.
+            then: Called when a pending verdict has come; None for nothing to do.
         """
-        former: object = None
-        for row, verdict in zip(rows, verdicts, strict=True):
-            if isinstance(verdict, int):
-                if verdict >= 0x80:
-                    self._note(row, verdict, client_id=client_id, user=user)
-            elif verdict is not former:  # values on their way to the disk share one, which is no refusal
-                former = verdict
-                future = cast("asyncio.Future[ReasonCode]", verdict)
-                future.add_done_callback(self._later(row, client_id=client_id, user=user))
+        if isinstance(verdict, int):
+            if verdict >= 0x80:
+                self._note(row, verdict, client_id=client_id, user=user)
+        elif then is not None or not isinstance(verdict, Accepted):
+            cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(
+                partial(self._came, row, client_id=client_id, user=user, then=then)
+            )
 
-    def _later(
-        self, row: PublishRow, *, client_id: str, user: str | None
-    ) -> Callable[[asyncio.Future[ReasonCode]], None]:
-        def came(verdict: asyncio.Future[ReasonCode]) -> None:
-            if not verdict.cancelled() and verdict.result() >= 0x80:
-                self._note(row, verdict.result(), client_id=client_id, user=user)
-
-        return came
+    def _came(
+        self,
+        row: PublishRow,
+        verdict: asyncio.Future[ReasonCode],
+        *,
+        client_id: str,
+        user: str | None,
+        then: Callable[[], None] | None,
+    ) -> None:
+        if not verdict.cancelled() and verdict.result() >= 0x80:
+            self._note(row, verdict.result(), client_id=client_id, user=user)
+        if then is not None:
+            then()
 
     def _note(self, row: PublishRow, reason_code: ReasonCode, *, client_id: str, user: str | None) -> None:
         self._counters.dropped[DropReason.REFUSED] += 1

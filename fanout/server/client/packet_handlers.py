@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from functools import partial
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
@@ -19,9 +19,6 @@ from fanout.server.routing.audiences import NO_ROUTES
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.sender import PINGRESP
 from fanout.server.session.session import Session
-
-if TYPE_CHECKING:
-    import asyncio
 
 __all__ = ["PacketHandlers"]
 
@@ -137,9 +134,11 @@ class PacketHandlers:
         if fresh:
             verdicts = self._publish(connection, session, fresh)
             user = None if session.access is None else session.access.identity.user
-            self._refusals.watch(fresh, verdicts, client_id=session.client_id, user=user)
-            for verdict in receiver.note_verdicts(fresh, verdicts):
-                cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: self._verdict_came(session))
+            receiver.note_verdicts(fresh, verdicts)
+            for row, verdict in zip(fresh, verdicts, strict=True):
+                if not isinstance(verdict, int) or verdict >= 0x80:
+                    then = partial(self._verdict_came, session) if row[2] & 6 else None
+                    self._refusals.watch(row, verdict, client_id=session.client_id, user=user, then=then)
         connection.answer_publishes(session)
         if fault is not None and not connection.is_closing():
             connection.fail(fault)

@@ -527,6 +527,6 @@ class SessionLifecycles:
 
     def _send_will(self, session: Session, will: WillMessage) -> None:
         self._counters.wills += 1
-        verdicts = self._authorization.publish(session, [will.row])
+        (verdict,) = self._authorization.publish(session, [will.row])
         user = None if session.access is None else session.access.identity.user
-        self._refusals.watch([will.row], verdicts, client_id=session.client_id, user=user)
+        self._refusals.watch(will.row, verdict, client_id=session.client_id, user=user)

@@ -126,20 +126,12 @@ class SessionReceiver:
                 return fresh, fault
         return fresh, None
 
-    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | PendingVerdict]) -> list[PendingVerdict]:
-        """Record the node's verdicts on new rows; `take_acks` returns the acknowledgements.
-
-        Returns:
-            The pending verdicts, which delay an acknowledgement.
-        """
-        late: list[PendingVerdict] = []
+    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | PendingVerdict]) -> None:
+        """Record the node's verdicts on new rows; `take_acks` returns the acknowledgements."""
         for row, verdict in zip(rows, verdicts, strict=True):
             qos = row[2] >> 1 & 3
             if qos:
                 self._append(_Unanswered(row[3], qos, verdict))
-                if not isinstance(verdict, int):
-                    late.append(verdict)
-        return late
 
     def take_acks(self, *, closes_at_refusal: bool = False) -> tuple[bytes, bool]:
         """Return the PUBACKs and PUBRECs that can be sent now, in the order of the PUBLISHs [MQTT-4.6.0-2].

@@ -59,7 +59,7 @@ def test_answers_come_in_the_order_of_the_messages() -> None:
     receiver = SessionReceiver(version=5, counters=Counters())
     rows = [row(0, 0), row(1), row(2, 2), row(3, 2), row(4), row(5), row(6, 2)]
     assert accept(receiver, *rows) == rows
-    assert receiver.note_verdicts(rows, [NO, OK, OK, NO, NO, OK, OK]) == []
+    receiver.note_verdicts(rows, [NO, OK, OK, NO, NO, OK, OK])
     assert acks(receiver.take_acks()[0]) == [
         (PacketType.PUBACK, 1, 0),
         (PacketType.PUBREC, 2, 0),
@@ -77,7 +77,7 @@ def test_late_verdict_holds_back_later_answers() -> None:
     late, unheard = Later(), Later()
     rows = [row(1), row(2), row(0, 0), row(3)]
     accept(receiver, *rows)
-    assert receiver.note_verdicts(rows, [OK, late, unheard, OK]) == [late]
+    receiver.note_verdicts(rows, [OK, late, unheard, OK])
     assert acks(receiver.take_acks()[0]) == [(PacketType.PUBACK, 1, 0)]
     assert receiver.unanswered == 2
     assert receiver.take_acks() == (b"", False)
