@@ -283,7 +283,7 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     for seconds in (11, 200):  # nor is it asked again whether a fence comes in time
         pair.wait(seconds)
         assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
-    assert "behind the answers" in pair.session.peer.why_unordered
+    assert "after the answers" in pair.session.peer.why_unordered
     assert pair.session.peer.fence is None
     assert pair.values() == VALUES
 

@@ -422,6 +422,8 @@ class SessionLifecycle:
     def advance(self) -> None:
         """Act on a stage that the newest packet, or the time, has completed."""
         stage = self.stage
+        if stage is None:
+            return
         if isinstance(stage, CapabilityCheck) and stage.done:
             self._take_findings(stage)
         elif isinstance(stage, PendingStage) and stage.done:

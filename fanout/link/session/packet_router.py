@@ -127,22 +127,10 @@ class PacketRouter:
         Raises:
             FanoutError: The Network Connection must end.
         """
-        if isinstance(item, ToleratedBreach):
-            self._tolerate(item.deviation, item.detail)
-        elif isinstance(item, Connack):
-            self._on_connack(item)
-        elif isinstance(item, Disconnect):
-            self.was_disconnected = item.reason_code not in _OF_NO_MESSAGE
-            if item.reason_code == ReasonCode.SESSION_TAKEN_OVER:
-                self._lifecycle.end_taken_over(disconnected(item))
-                return
-            raise disconnected(item)
-        elif self._lifecycle.state is LinkState.CONNECTING:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
+        if self._lifecycle.state is LinkState.CONNECTING:
+            self._take_first(item)
         elif isinstance(item, PublishRun):
             self._on_publish(item.rows)
-        elif isinstance(item, SkippedPublish):
-            self._on_skipped(item)
         elif isinstance(item, AckRun):
             self._on_acks(item)
         elif isinstance(item, Suback):
@@ -151,15 +139,35 @@ class PacketRouter:
             self._on_unsuback(item)
         elif isinstance(item, Pingresp):
             self._on_pingresp()
-        else:
+        elif isinstance(item, SkippedPublish):
+            self._on_skipped(item)
+        elif isinstance(item, ToleratedBreach):
+            self._tolerate(item.deviation, item.detail)
+        elif isinstance(item, Disconnect):
+            self._on_disconnect(item)
+        else:  # a second CONNACK too [MQTT-3.2.0-2]
             self._tolerate(Deviation.PACKET, f"{type(item).__name__} was not asked for")
         self._lifecycle.advance()
 
+    def _take_first(self, item: Item) -> None:
+        """Take what the primary sends until the link is connected."""
+        if isinstance(item, Connack):
+            self._on_connack(item)
+        elif isinstance(item, ToleratedBreach):
+            self._tolerate(item.deviation, item.detail)
+        elif isinstance(item, Disconnect):
+            self._on_disconnect(item)
+        else:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        self.was_disconnected = packet.reason_code not in _OF_NO_MESSAGE
+        if packet.reason_code != ReasonCode.SESSION_TAKEN_OVER:
+            raise disconnected(packet)
+        self._lifecycle.end_taken_over(disconnected(packet))
+
     def _on_connack(self, packet: Connack) -> None:
         lifecycle = self._lifecycle
-        if lifecycle.state is not LinkState.CONNECTING:
-            self._tolerate(Deviation.PACKET, "a second CONNACK")  # [MQTT-3.2.0-2]
-            return
         handshake = read_connack(packet, self._config)
         if handshake.session_present and not lifecycle.remote_session.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
