@@ -53,7 +53,7 @@ from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.pool.documents import PoolCopyFigures, config_digest, member_facts, pool_document, pool_status
-from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
+from fanout.node.readiness import NodeReadiness, judge, link_reasons
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.store import Replica
@@ -286,7 +286,6 @@ class NodeDocuments:
             links=node.link_replicas,
             own=node.own,
             server=node.server,
-            reason_against=reason_against,
             clock=node.clock,
         )
         return await explainer.explain(topic, at_primary=at_primary, client_id=client_id)
@@ -567,7 +566,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         name=status.name,
         ready=status.ready,
         state=status.shown_state,
-        reason=reason_against(status),
+        reason=status.reason,
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,

@@ -1,38 +1,19 @@
-"""Readiness of a node: one table over the states of its links, and the phase of the node itself (core).
+"""Readiness of a node: the reasons against its links, and the phase of the node itself (core).
 
-`docs/reference/readiness.md` shows the table. The reason against a live link comes with its status, from
-`fanout.link.reporter`. The functions are pure: latching readiness for an epoch is done by `fanout.link`, which leaves
-its state `LIVE` only on session loss, a stall or a lost connection.
+`LinkStatus.reason` decides on a link. The functions are pure: `fanout.link` latches readiness for an epoch, for it
+leaves its state `LIVE` only on session loss, a stall or a lost connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
 
 from fanout.api.models import NodeState, utc_from_ns
-from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
 
-__all__ = ["WAITS_FOR", "NodeReadiness", "judge", "link_reasons", "reason_against"]
-
-WAITS_FOR: Final[Mapping[LinkState, str | None]] = MappingProxyType(
-    {
-        LinkState.DOWN: "a connection to the primary",
-        LinkState.CONNECTING: "the primary's answer",
-        LinkState.SNAPSHOT: "the retained set",
-        LinkState.PROVING: "evidence that the retained set is complete",
-        LinkState.LIVE: None,
-        LinkState.RESUMING: "what was pending in the resumed session",
-        LinkState.VERIFYING: "an audit of what the session may have lost",
-        LinkState.STALLED: "a heartbeat",
-        LinkState.TEARING_DOWN: "the end of the tear-down",
-    }
-)
-"""For each state of a link, the step that it must complete to be ready; None in `LIVE`."""
+__all__ = ["NodeReadiness", "judge", "link_reasons"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +28,9 @@ class NodeReadiness:
     """Age of the oldest values, of a node that is not ready only because values are stale, and may offer them so."""
 
 
-def reason_against(status: LinkStatus) -> str | None:
-    """Return why a link is not ready, for a person; None when it is.
-
-    The text holds no running counter, because every change of it is sent to the nodes below.
-    """
-    waits_for = WAITS_FOR[status.state]
-    if waits_for is not None:
-        error = f": {status.last_error}" if status.last_error and not status.last_error_over else ""
-        state = status.state.value.replace("_", " ")
-        if status.stale_reason is not None:
-            return f"stale ({status.stale_reason}), {state}{error}"
-        return f"{state}, waits for {waits_for}{error}"
-    if not all(selector.complete for selector in status.selectors):
-        return f"incomplete: a limit kept values out ({', '.join(status.short_by)})"
-    if status.not_ready_reason is not None:
-        return f"live, but {status.not_ready_reason}"
-    return None
-
-
 def link_reasons(links: Iterable[LinkStatus]) -> tuple[str, ...]:
     """Return why links are not ready, each with its name; empty when all are."""
-    reasons = ((status.name, reason_against(status)) for status in links)
+    reasons = ((status.name, status.reason) for status in links)
     return tuple(f"link {name} is {reason}" for name, reason in reasons if reason is not None)
 
 

@@ -33,12 +33,11 @@ from fanout.config.access import AccessConfig, HookConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.sampling_totals import SamplingTotals
-from fanout.link.model.states import LinkState
+from fanout.link.model.states import WAITS_FOR, LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
 from fanout.node.node import Node
-from fanout.node.readiness import WAITS_FOR
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from fanout.link.model.states import TRANSITIONS, LinkState, Trigger
+from fanout.link.model.states import TRANSITIONS, WAITS_FOR, LinkState, Trigger
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
-from fanout.node.readiness import WAITS_FOR, NodeReadiness, judge, reason_against
+from fanout.node.readiness import NodeReadiness, judge
 from tests.node.test_documents import LIVE, PLANT
 
 DOWN = dataclasses.replace(LIVE, name="north", state=LinkState.DOWN)
@@ -56,7 +56,7 @@ def test_stale_link_says_so_whatever_it_does() -> None:
             LIVE, state=state, stale_reason="the session expired", stale_left_s=41.7, last_error="refused"
         )
         assert status.shown_state == "stale"
-        assert reason_against(status) == f"stale (the session expired), {doing}"
+        assert status.reason == f"stale (the session expired), {doing}"
 
 
 def test_a_node_offers_stale_values_only_where_every_link_holds_complete_ones() -> None:
@@ -74,11 +74,11 @@ def test_a_node_offers_stale_values_only_where_every_link_holds_complete_ones() 
 
 def test_links_that_hold_everything_have_no_reason() -> None:
     """Live, and every selector complete; a limit that kept values out is a reason."""
-    assert reason_against(LIVE) is None
+    assert LIVE.reason is None
     incomplete = dataclasses.replace(
         LIVE, selectors=(PLANT, dataclasses.replace(PLANT, complete=False)), short_by=("topics_max",)
     )
-    assert reason_against(incomplete) == "incomplete: a limit kept values out (topics_max)"
+    assert incomplete.reason == "incomplete: a limit kept values out (topics_max)"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_links_that_hold_everything_have_no_reason() -> None:
 )
 def test_reasons_stay_the_same_while_nothing_but_figures_change(status: LinkStatus, later: LinkStatus) -> None:
     """Each other reason is a message to every node below."""
-    assert reason_against(status) == reason_against(later) is not None
+    assert status.reason == later.reason is not None
 
 
 def test_a_node_that_is_held_is_not_ready_and_says_since_when() -> None:

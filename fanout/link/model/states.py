@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
-__all__ = ["TRANSITIONS", "IllegalTransitionError", "LinkState", "Trigger", "next_state"]
+__all__ = ["TRANSITIONS", "WAITS_FOR", "IllegalTransitionError", "LinkState", "Trigger", "next_state"]
 
 
 class LinkState(enum.Enum):
@@ -31,6 +34,22 @@ class LinkState(enum.Enum):
     """Connected, but heartbeats do not come back."""
     TEARING_DOWN = "tearing_down"
     """The replica is being removed."""
+
+
+WAITS_FOR: Final[Mapping[LinkState, str | None]] = MappingProxyType(
+    {
+        LinkState.DOWN: "a connection to the primary",
+        LinkState.CONNECTING: "the primary's answer",
+        LinkState.SNAPSHOT: "the retained set",
+        LinkState.PROVING: "evidence that the retained set is complete",
+        LinkState.LIVE: None,
+        LinkState.RESUMING: "what was pending in the resumed session",
+        LinkState.VERIFYING: "an audit of what the session may have lost",
+        LinkState.STALLED: "a heartbeat",
+        LinkState.TEARING_DOWN: "the end of the tear-down",
+    }
+)
+"""For each state of a link, the step that it must complete to be ready; None in `LIVE`."""
 
 
 class Trigger(enum.Enum):

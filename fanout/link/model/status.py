@@ -10,7 +10,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.skipped import MessageSkipped
-from fanout.link.model.states import LinkState
+from fanout.link.model.states import WAITS_FOR, LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
 
@@ -211,9 +211,25 @@ class LinkStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether the link is live with every selector complete, and nothing withholds readiness."""
-        proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
-        return proved and self.not_ready_reason is None
+        """True if no reason is against it."""
+        return self.reason is None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the link is not ready, for a person; None when it is.
+
+        The text holds no running counter: every change of it is sent to the nodes below.
+        """
+        waits_for = WAITS_FOR[self.state]
+        if waits_for is not None:
+            error = f": {self.last_error}" if self.last_error and not self.last_error_over else ""
+            state = self.state.value.replace("_", " ")
+            if self.stale_reason is not None:
+                return f"stale ({self.stale_reason}), {state}{error}"
+            return f"{state}, waits for {waits_for}{error}"
+        if not all(selector.complete for selector in self.selectors):
+            return f"incomplete: a limit kept values out ({', '.join(self.short_by)})"
+        return None if self.not_ready_reason is None else f"live, but {self.not_ready_reason}"
 
 
 def causes_of_absence(user: str) -> str:

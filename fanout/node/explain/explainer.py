@@ -76,7 +76,6 @@ class TopicExplainer:
         links: Sequence[tuple[AskableLink, Replica]],
         own: Replica,
         server: ClientServer | None,
-        reason_against: Callable[[LinkStatus], str | None],
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -87,7 +86,6 @@ class TopicExplainer:
             links: The links with their replicas.
             own: Values that clients published at this node.
             server: The server of clients; None on a node that serves none.
-            reason_against: Returns why a link is not ready; None when it is.
             clock: Clock of the node.
             sleep: Waits for some seconds.
         """
@@ -95,7 +93,6 @@ class TopicExplainer:
         self._links = links
         self._own = own
         self._server = server
-        self._reason_against = reason_against
         self._clock = clock
         self._sleep = sleep
 
@@ -150,7 +147,7 @@ class TopicExplainer:
                 state=status.shown_state,
                 since=utc_from_ns(status.since_ns),
                 current_until=None if status.stale_s is None else utc_from_ns(now_ns - int(status.stale_s * _NS_PER_S)),
-                reason=self._reason_against(status),
+                reason=status.reason,
                 audited=utc_from_ns(status.audits.last_ended_ns) if last is not None and not last.failure else None,
                 retained=not selector.live_only,
                 limit=None if skipped else replica.refused.limit_of(topic.encode(), index=index),

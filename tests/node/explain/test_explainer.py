@@ -18,7 +18,6 @@ from fanout.link.model.status import AuditTotals, LinkStatus
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.explain.explainer import TopicExplainer
-from fanout.node.readiness import reason_against
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
@@ -106,7 +105,6 @@ class Place:
             links=[(link, self.replica)],
             own=self.own,
             server=server,
-            reason_against=reason_against,
             clock=StillClock(),
             sleep=self._sleep,
         )
