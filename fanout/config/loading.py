@@ -135,19 +135,7 @@ def _validate(data: dict[str, Any]) -> NodeConfig:
         link if link.client_id else dataclasses.replace(link, client_id=link.client_id_of(config.node.id))
         for link in config.links
     )
-    return _with_current_limits(dataclasses.replace(config, links=tuple(links)))
-
-
-def _with_current_limits(config: NodeConfig) -> NodeConfig:
-    """Let `retained.max_messages` lower the limits whose old spelling it is."""
-    most = config.retained.max_messages
-    if not most:
-        return config
-    links = (dataclasses.replace(link, topics_max=min(link.topics_max, most)) for link in config.links)
-    server = config.server
-    if server is not None:
-        server = dataclasses.replace(server, retained_topics_max=min(server.retained_topics_max, most))
-    return dataclasses.replace(config, links=tuple(links), server=server)
+    return dataclasses.replace(config, links=tuple(links))
 
 
 def _made_inert(data: dict[str, Any], details: list[ErrorDetails]) -> dict[str, Any]:

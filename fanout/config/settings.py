@@ -338,8 +338,6 @@ class RetainedConfig:
     """Used with a file and `interval` only: time that a written value may wait before it is forced to the disk."""
     cache_bytes: ByteCount = 256 * MIB
     """Used with `disc_only` only: size of the part of the file in memory."""
-    max_messages: MessageCount = 0
-    """Old spelling of `topics_max` of links and `retained_topics_max` of the server, which it lowers; 0: neither."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
     expiry_s: Uint32 = 0

@@ -82,6 +82,10 @@ _CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quot
 _UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
 """Endings of the names of keys with a unit, which is not written behind the number."""
 _REFUSED_KEYS = {
+    "max_messages": (
+        "the limits have a key each",
+        "Use topics_max of [[link]] for values of a primary, and retained_topics_max of [server] for own values.",
+    ),
     "password": ("the password itself must not be in this file", "Use password_file or password_env."),
     "role": (
         "the file does not decide the role",

@@ -21,17 +21,7 @@ def find_config_warnings(config: NodeConfig) -> list[ConfigFault]:
         *_silent_selectors(config),
         *_open_links(config),
         *_pool_warnings(config),
-        *_old_spellings(config),
     ]
-
-
-def _old_spellings(config: NodeConfig) -> Iterator[ConfigFault]:
-    if config.retained.max_messages:
-        yield ConfigFault(
-            "retained.max_messages",
-            "it is the old spelling of two limits: topics_max of a link, and retained_topics_max of the server",
-            "Write these where they are to be lower than their defaults, and remove the line.",
-        )
 
 
 def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -511,8 +511,6 @@ class NodeDocuments:
             limits["access.password_queue_max"] = config.access.password_queue_max
             if config.access.http is not None:
                 limits["access.http.queue_max"] = config.access.http.queue_max
-        if config.retained.max_messages:
-            limits["retained.max_messages"] = config.retained.max_messages
         if config.retained.max_payload:
             limits["retained.max_payload"] = config.retained.max_payload
         if config.pool is not None:

@@ -31,7 +31,6 @@ def samples(node: LiveNode, name: str) -> dict[str, float]:
     [
         ("retained_topics_max = 2\n", "retained_topics_max", b"x"),
         ("retained_bytes_max = 1024\n", "retained_bytes_max", b"x" * 400),
-        ("[retained]\nmax_messages = 2\n", "retained_topics_max", b"x"),
     ],
 )
 async def test_own_messages_over_a_limit_are_delivered_and_not_retained(

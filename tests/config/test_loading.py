@@ -26,17 +26,6 @@ def test_a_file_is_loaded(tmp_path: Path) -> None:
     assert load_config(file) == load_config(str(file)) == parse_config(NODE + SERVER, path="edge.toml")
 
 
-def test_the_old_spelling_of_limits_lowers_them() -> None:
-    """`retained.max_messages` is a limit of each store, unless that has a lower one of its own."""
-    text = f"{NODE}[server]\nretained_topics_max = 7\n[retained]\nmax_messages = 9\n{LINK}{SELECTOR}"
-    config = parse_config(text, path="edge.toml")
-    assert config.server is not None
-    assert (config.server.retained_topics_max, config.links[0].topics_max) == (7, 9)
-    tap = text.replace("= 9", "= 5").replace("[server]\nretained_topics_max = 7\n", "[log]\n")
-    config = parse_config(tap, path="edge.toml")
-    assert (config.server, config.links[0].topics_max) == (None, 5)
-
-
 def test_the_role_is_checked_when_it_is_known(tmp_path: Path) -> None:
     """A primary's file does not do for a secondary."""
     file = tmp_path / "edge.toml"

@@ -226,10 +226,16 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "Use password_file or password_env.",
         ),
         (
-            "[server]\nmax_messages = 5",
-            "server.max_messages",
+            "[server]\nmax_payload = 5",
+            "server.max_payload",
             "[server] has no such key",
-            "It is a key of [retained]; write it there.",
+            "It is a key of [retained] and [[link.selector]]; write it there.",
+        ),
+        (
+            "[server]\n[retained]\nmax_messages = 5",
+            "retained.max_messages",
+            "the limits have a key each",
+            "Use topics_max of [[link]] for values of a primary, and retained_topics_max of [server] for own values.",
         ),
         (
             "[server]\n[retained]\nstorage = 'tape'",

@@ -59,15 +59,6 @@ def test_selectors_whose_missing_topics_are_not_announced() -> None:
     assert found == {"": [], "announce_missing = true\n": ["link[0].selector[0].filter"]}
 
 
-def test_an_old_spelling_of_limits() -> None:
-    """It is still read, and the limits that it lowers are named."""
-    text = '[node]\nid = "a"\n[server]\n[access]\nanonymous = "always"\n[retained]\nmax_messages = {}\n'
-    assert find_config_warnings(parse_config(text.format(0), path="a.toml", role="primary")) == []
-    [warning] = find_config_warnings(parse_config(text.format(2), path="a.toml", role="primary"))
-    assert warning.key == "retained.max_messages"
-    assert "retained_topics_max" in warning.problem
-
-
 @pytest.mark.parametrize(
     ("keys", "found"),
     [
