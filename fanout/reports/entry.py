@@ -83,11 +83,9 @@ class ReportOptions:
     compared with one another only."""
     accept_union: bool = False
     """Whether it may pass then."""
-    baseline: Path | None = None
-    """The JSON of an earlier report, for the trend; None takes those in `trend_path`, else the halves of the window."""
     trend_path: Path | str | None = None
-    """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one. Of a
-    report that has answers."""
+    """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one, and
+    compares the halves of the window. Of a report that has answers."""
     master: str = LOCAL_MASTER
     """The Spark master's URL."""
     json_path: Path | str | None = None
@@ -105,11 +103,6 @@ class ReportOptions:
         if self.settle_s < 0 or (self.depth or 0) < 0 or (self.behind_max_s or 0) < 0:
             raise ReportError(
                 "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
-            )
-        if self.baseline is not None and self.trend_path is not None:
-            raise ReportError(
-                "a report is compared with one earlier report, or with those in the file of the trend",
-                hint="Give --baseline or --trend",
             )
         AskedWindow.between(self.since, self.until)
 
@@ -145,7 +138,7 @@ def run_report(
 
     Raises:
         ExtraMissing: pyspark is not installed.
-        ReportError: No Java, no usable logs or no reference, no usable baseline, or a file cannot be written.
+        ReportError: No Java, no usable logs or no reference, or a file cannot be written.
     """
     asked = options or ReportOptions()
     depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
@@ -155,11 +148,6 @@ def run_report(
     _check_places(*(place for place in written if isinstance(place, Path)))
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
-    baseline: Report | None = None
-    if asked.baseline is not None:
-        from fanout.reports.summary.baseline import read_baseline
-
-        baseline = read_baseline(asked.baseline)
     history: tuple[PastReport, ...] = ()
     if isinstance(asked.trend_path, Path):
         from fanout.reports.summary.trend_file import read_trend
@@ -202,7 +190,6 @@ def run_report(
                 files,
                 name=name,
                 parameters=parameters,
-                baseline=baseline,
                 history=history,
                 cuts=cuts,
                 parquet=asked.parquet,

@@ -106,7 +106,6 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         *("--parquet", "s3a://bucket/tables", "--tables", "lake.mqtt", "--behind-max", "7"),
         *("--markdown", "s3a://bucket/r.md"),
         *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
-        *("--baseline", str(tmp_path / "earlier.json")),
     ]
     answer = runner.invoke(app, ["report", name, str(log), *arguments])
     assert answer.exit_code == 0, answer.output
@@ -120,7 +119,6 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         until=datetime(2026, 2, 2, 15, tzinfo=UTC),
         fail_under=99.5,
         accept_union=True,
-        baseline=tmp_path / "earlier.json",
         master="local[1]",
         json_path=tmp_path / "r.json",
         html_path=tmp_path / "r.html",
@@ -202,10 +200,9 @@ def test_another_document_to_standard_output_is_alone(
     assert runner.invoke(app, ["report", "summary", str(log), option, "-", "--json", "-"]).exit_code == 2
 
 
-@pytest.mark.parametrize("option", ["--trend", "--baseline"])
-def test_a_file_that_is_read_is_not_standard_output(runner: CliRunner, job: StandInJob, log: Path, option: str) -> None:
+def test_a_file_that_is_read_is_not_standard_output(runner: CliRunner, job: StandInJob, log: Path) -> None:
     """Nor is it a file called -."""
-    answer = runner.invoke(app, ["report", "summary", str(log), option, "-"])
+    answer = runner.invoke(app, ["report", "summary", str(log), "--trend", "-"])
     assert answer.exit_code == 2
     assert "needs a FILE of its own" in " ".join(answer.stderr.split())
 
@@ -293,28 +290,20 @@ def test_logs_below_a_uri_are_fetched(runner: CliRunner, job: StandInJob, log: P
 def test_the_file_of_the_trend_reaches_the_job(
     runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
 ) -> None:
-    """Of each report that has answers; with --baseline too it is refused, and nothing is read."""
-    asked = ["report", name, str(log), "--trend", str(tmp_path / "trend.jsonl")]
-    runner.invoke(app, asked)
+    """Of each report that has answers."""
+    runner.invoke(app, ["report", name, str(log), "--trend", str(tmp_path / "trend.jsonl")])
     assert job.options.trend_path == tmp_path / "trend.jsonl"
-    job.name = ""
-    answer = runner.invoke(app, [*asked, "--baseline", str(tmp_path / "earlier.json")])
-    assert (answer.exit_code, job.name) == (5, "")
-    assert "Give --baseline or --trend" in answer.stderr
 
 
 def test_uris_are_left_to_spark(
     runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they were given; no directory named `s3a:` comes to be where the command was run. A baseline is read here."""
+    """As they were given; no directory named `s3a:` comes to be where the command was run."""
     monkeypatch.chdir(tmp_path)
     places = {"--trend": "s3a://b/t.jsonl", "--json": "s3a://b/r.json", "--html": "s3a://b/r.html"}
     answer = runner.invoke(app, ["report", "summary", str(log), *(part for pair in places.items() for part in pair)])
     assert answer.exit_code == 0, answer.output
     assert [job.options.trend_path, job.options.json_path, job.options.html_path] == list(places.values())
-    answer = runner.invoke(app, ["report", "summary", str(log), "--baseline", "s3a://b/earlier.json"])
-    assert answer.exit_code == 2
-    assert "is a URI" in " ".join(answer.stderr.split())
     assert not (tmp_path / "s3a:").exists()
 
 

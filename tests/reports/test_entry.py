@@ -114,9 +114,6 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(logs: Path,
             run_report(name, [tmp_path], ReportOptions(depth=0))
     with pytest.raises(ReportError, match="nowhere does not exist"):
         run_report("lag", [tmp_path / "nowhere"])
-    (tmp_path / "earlier.json").write_text("{}")
-    with pytest.raises(ReportError, match=r"baseline .*earlier\.json is not a report"):
-        run_report("summary", [logs], ReportOptions(baseline=tmp_path / "earlier.json"))
 
 
 def test_small_local_runs_are_started_for_speed(logs: Path) -> None:
@@ -139,6 +136,3 @@ def test_the_file_of_another_program_is_refused_first(logs: Path, tmp_path: Path
     with pytest.raises(ReportError, match="is not a file of the trend"):
         run_report("summary", [logs], ReportOptions(trend_path=tmp_path / "notes.txt"), progress=stages.append)
     assert (stages, (tmp_path / "notes.txt").read_text()) == ([], "mine\n")
-    with pytest.raises(ReportError, match="compared with one earlier report") as raised:
-        ReportOptions(trend_path=tmp_path / "t.jsonl", baseline=tmp_path / "earlier.json")
-    assert raised.value.hint == "Give --baseline or --trend"

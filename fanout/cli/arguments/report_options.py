@@ -14,7 +14,6 @@ __all__ = [
     "LOCAL_MASTER",
     "SETTLE_S",
     "AcceptUnion",
-    "Baseline",
     "BehindMax",
     "FailUnder",
     "HtmlFile",
@@ -93,15 +92,6 @@ MarkdownFile: TypeAlias = Annotated[
     ),
 ]
 Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all tables behind the answers.")]
-Baseline: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        parser=local_file,
-        metavar="FILE",
-        help="Say whether it got worse since an earlier report, from its JSON. Default: since the first half of the "
-        "window.",
-    ),
-]
 Trend: TypeAlias = Annotated[
     str | None,
     typer.Option(

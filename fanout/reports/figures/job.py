@@ -57,7 +57,6 @@ def make_report(
     *,
     name: ReportName,
     parameters: Parameters,
-    baseline: Report | None = None,
     history: Sequence[PastReport] = (),
     cuts: Sequence[LogCut] = (),
     parquet: str | None = None,
@@ -70,14 +69,13 @@ def make_report(
         files: The logs.
         name: Which report.
         parameters: What was asked for.
-        baseline: An earlier report to compare with.
         history: Earlier reports to compare with, as the file of the trend has them.
         cuts: Where the logs begin of which older files are left out.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
 
     Raises:
-        ReportError: The logs cannot be read or compared, or the baseline is of other nodes.
+        ReportError: The logs cannot be read or compared.
     """
     kind = REPORTS[name]
     window = AskedWindow.between(parameters.since, parameters.until)
@@ -108,7 +106,7 @@ def make_report(
     report = Report(report=name, parameters=parameters, basis=kind.basis(material), **fields)
     if not kind.judges:
         return report
-    summary = summarize(report, cut_off=bool(material.scope.cut_off), baseline=baseline, history=history)
+    summary = summarize(report, cut_off=bool(material.scope.cut_off), history=history)
     return report.model_copy(update={"summary": summary})
 
 

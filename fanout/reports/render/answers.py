@@ -231,7 +231,6 @@ def trend_line(summary: Summary) -> Cell:
     against = {
         "first_half": "second half of the time against the first",
         "history": f"against earlier reports, {span(trend.before_begin, trend.before_end)}",
-        "baseline": f"against the report of {span(trend.before_begin, trend.before_end)}",
     }[trend.against]
     words = _DIRECTIONS[trend.direction]
     return Cell(f"Trend: {words.text} ({against})", words.tone)

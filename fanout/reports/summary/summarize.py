@@ -32,19 +32,13 @@ _STAMPERS_MAX = 3
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
 
 
-def summarize(
-    report: Report, *, cut_off: bool = False, baseline: Report | None = None, history: Sequence[PastReport] = ()
-) -> Summary:
+def summarize(report: Report, *, cut_off: bool = False, history: Sequence[PastReport] = ()) -> Summary:
     """Return the three answers of a report that compares nodes with a reference.
 
     Args:
         report: The report; its own `summary` is not looked at.
         cut_off: Whether the reference's log does not show all of the window that was asked for.
-        baseline: An earlier report, for the trend.
         history: Earlier reports, for the trend; see `find_trend`.
-
-    Raises:
-        ReportError: The baseline has no node in common with the report.
     """
     targets: dict[str, list[TargetReport]] = defaultdict(list)
     for target in report.targets:
@@ -66,7 +60,7 @@ def summarize(
             )
             for hop in report.lag.hops
         ),
-        trend=find_trend(report, baseline=baseline, history=history),
+        trend=find_trend(report, history=history),
     )
 
 

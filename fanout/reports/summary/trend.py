@@ -15,7 +15,6 @@ from functools import reduce
 from itertools import accumulate
 from typing import Final
 
-from fanout.errors import ReportError
 from fanout.reports.summary.past_reports import ROWS_MIN, past_report
 from fanout.reports.values.document import Report
 from fanout.reports.values.figures import percent
@@ -60,29 +59,17 @@ class _Latency:
     """The p99 at each point of time, in order of size; empty where only that of the whole time is known."""
 
 
-def find_trend(report: Report, *, baseline: Report | None = None, history: Sequence[PastReport] = ()) -> Trend | None:
+def find_trend(report: Report, *, history: Sequence[PastReport] = ()) -> Trend | None:
     """Return how the nodes of a report fare against before; None where there is nothing to compare.
 
     Args:
         report: The report.
-        baseline: An earlier report.
         history: Earlier reports in few figures, of which those of the last 30 days before this one are taken together.
-            Without these, and without a baseline, the first half of the report's window is taken.
-
-    Raises:
-        ReportError: The baseline is of other nodes.
+            Without these the first half of the report's window is taken.
     """
     if report.window is None:
         return None
     begin, end = report.window.begin, report.window.settled_until
-    if baseline is not None:
-        assert baseline.window is not None  # of `read_baseline`
-        nodes = _compare(_of_reports((past_report(baseline),)), _of_reports((past_report(report),)))
-        if not nodes:
-            raise ReportError(
-                "the baseline has no node in common with this report", hint="Give --baseline a report on the same nodes"
-            )
-        return _trend("baseline", (baseline.window.begin, baseline.window.settled_until), (begin, end), nodes)
     if earlier := _before(begin, end, history=history):
         nodes = _compare(_of_reports(earlier), _of_reports((past_report(report),)))
         known = min(one.begin for one in earlier), max(one.end for one in earlier)

@@ -136,9 +136,9 @@ class NodeTrend(Value):
 class Trend(Value):
     """Whether it is getting worse."""
 
-    against: Literal["first_half", "baseline", "history"]
-    """What the figures are compared with: the first half of the window, whose second half is `now`, an earlier
-    report, or all reports of the last 30 days together, as the file of the trend has them."""
+    against: Literal["first_half", "history"]
+    """What the figures are compared with: the first half of the window, whose second half is `now`, or all
+    reports of the last 30 days together, as the file of the trend has them."""
     before_begin: AwareDatetime
     before_end: AwareDatetime
     begin: AwareDatetime

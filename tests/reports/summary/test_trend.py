@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fanout.errors import ReportError
-from fanout.reports.summary import baseline as baselines
-from fanout.reports.summary.baseline import read_baseline
 from fanout.reports.summary.past_reports import past_report
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
@@ -26,12 +21,13 @@ from fanout.reports.values.document import (
 from fanout.reports.values.figures import percent
 from fanout.reports.values.history import PastLag, PastNode, PastReport
 from fanout.reports.values.summary import Trend
-from tests.reports.documents import BEGIN, END, report, stamped, target, unstamped
+from tests.reports.documents import BEGIN, END, stamped, target, unstamped
 from tests.reports.summary.test_summary import made, propagation
 
 SETTLED = END - timedelta(seconds=5)
 MIDDLE = BEGIN + (SETTLED - BEGIN) / 2
 WINDOW_S = 30
+HOUR = timedelta(hours=1)
 
 
 def over_time(missing: list[int], *, node: str = "edge", expected: int = 1000, unknown: int = 0) -> CompletenessSection:
@@ -181,25 +177,16 @@ def test_against_an_earlier_report() -> None:
         target("new"),
         lag=LagSection(propagation=(propagation(p99_us=20_000, ahead_us=5_000),)),
     )
-    trend = summarize(later, baseline=earlier).trend
+    line = past_report(earlier)
+    before = line.model_copy(update={"begin": line.begin - HOUR, "end": line.end - HOUR})
+    trend = summarize(later, history=[before]).trend
     assert trend is not None
-    assert (trend.against, trend.direction, trend.before_begin, trend.end) == ("baseline", "worse", BEGIN, SETTLED)
+    assert (trend.against, trend.direction, trend.before_begin) == ("history", "worse", BEGIN - HOUR)
+    assert (trend.begin, trend.end) == (BEGIN, SETTLED)
     edge, plain = trend.nodes
     assert (edge.node, edge.p99_us_before, edge.p99_us, edge.direction) == ("edge", 10_000, 15_000, "worse")
     assert (plain.missing_before, plain.missing, plain.direction) == (500, 10, "better")
-    with pytest.raises(ReportError, match="no node in common"):
-        summarize(made(target("elsewhere")), baseline=earlier)
-
-
-def test_a_baseline_is_what_a_report_wrote(tmp_path: Path) -> None:
-    """The JSON of any report with figures of completeness."""
-    whole = report(target(figures=stamped(expected=10, missing=3)))
-    whole = whole.model_copy(update={"summary": summarize(whole)})
-    (tmp_path / "earlier.json").write_text(whole.to_json())
-    assert read_baseline(tmp_path / "earlier.json") == whole
-
-
-HOUR = timedelta(hours=1)
+    assert summarize(made(target("elsewhere")), history=[before]).trend is None
 
 
 def past(*nodes: PastNode, ended_before: timedelta = HOUR) -> PastReport:
@@ -272,8 +259,8 @@ def test_only_what_was_before_counts() -> None:
     assert summarize(made(target()), history=others).trend is None
 
 
-def test_an_earlier_report_is_compared_the_same_from_the_file_of_the_trend() -> None:
-    """Its line has what its JSON has: shares with their bounds, and the lag of each link of its latest selector."""
+def test_the_line_of_a_report_in_the_file_of_the_trend() -> None:
+    """Shares with their bounds, and the lag of each link of its latest selector."""
     figures = (stamped(expected=1000, missing=100, unknown=50), unstamped(seen=1000, missing=5))
     lag = LagSection(propagation=(propagation(p99_us=10_000, ahead_us=1_000), propagation(p99_us=9_000)))
     earlier = made(target("edge", figures=figures[0]), target("plain", figures=figures[1]), lag=lag)
@@ -288,53 +275,3 @@ def test_an_earlier_report_is_compared_the_same_from_the_file_of_the_trend() -> 
         for one in lag.propagation[1:]
         if one.corrected is not None
     ]
-    before = line.model_copy(update={"begin": line.begin - HOUR, "end": line.end - HOUR})
-    now = made(target("edge"), target("plain", figures=unstamped(seen=1000)), lag=lag)
-    by_file, by_json = summarize(now, history=[before]).trend, summarize(now, baseline=earlier).trend
-    assert by_file is not None
-    assert by_json is not None
-    assert by_file.nodes == by_json.nodes
-
-
-def broken(change: Callable[[dict[str, Any]], object]) -> str:
-    """Return the text of a report that somebody changed."""
-    document = json.loads(report().to_json())
-    change(document)
-    return json.dumps(document)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is not a report"),
-        ('{"format": "other"}', "is not a report"),
-        (broken(lambda document: document.update(version=1)), "is of version 1, and version 3 is needed"),
-        (broken(lambda document: document.update(version="\x1b[31m")), "is of version unknown"),
-        (broken(lambda document: document.update(targets=4)), "damaged: targets is not what a report has there"),
-        (broken(lambda document: document.update(targets=[])), "has no figures of completeness"),
-        (broken(lambda document: document.update(window=None)), "has no figures of completeness"),
-        (broken(lambda document: document["targets"][0]["stamped"].update(missing=-1)), "counts that cannot be"),
-        (broken(lambda document: document["targets"][0]["stamped"].update(expected=10**400)), "counts that cannot be"),
-        (broken(lambda document: document["targets"][0]["stamped"].update(missing=101)), "counts that cannot be"),
-    ],
-)
-def test_what_is_no_baseline_is_told(tmp_path: Path, text: str, said: str) -> None:
-    """It is somebody's file: whatever is in it, the error names it, the reason and the remedy."""
-    place = tmp_path / "earlier.json"
-    place.write_text(text)
-    with pytest.raises(ReportError, match=said) as raised:
-        read_baseline(place)
-    assert str(place) in str(raised.value)
-    assert "--baseline" in (raised.value.hint or "")
-
-
-def test_a_baseline_that_is_not_there_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than its bound is read."""
-    with pytest.raises(ReportError, match=r"cannot be read: No such file"):
-        read_baseline(tmp_path / "nowhere.json")
-    monkeypatch.setattr(baselines, "_BYTES_MAX", 1024 * 1024)
-    (tmp_path / "large.json").write_bytes(b" " * (1024 * 1024 + 1))
-    with pytest.raises(ReportError, match="is larger than 1 MiB"):
-        read_baseline(tmp_path / "large.json")
