@@ -60,6 +60,11 @@ class NotesForAbsent(Generic[_Note]):
             if not notes:
                 del self._notes[member]
 
+    def forget(self, client_id: str) -> None:
+        """Forget what is noted of a session for all members."""
+        for member in self.members_of(client_id):
+            self.remove(member, client_id)
+
     def pop(self, member: str) -> dict[str, _Note]:
         """Forget what is noted for a member, and return it by Client Identifier."""
         notes = self._notes.pop(member, {})

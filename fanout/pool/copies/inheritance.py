@@ -28,10 +28,10 @@ from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.epochs import NO_EPOCH, Epoch
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.ownership import Answer, Owner, begin
-from fanout.pool.sessions.ports import OtherMemberState, Others
+from fanout.pool.sessions.ports import CopyFigures, OtherMemberState, Others
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["CALL_S", "HERE", "Heirs", "Inheritance", "InheritanceFigures"]
+__all__ = ["CALL_S", "HERE", "Heirs", "Inheritance"]
 
 HERE: Final = "here"
 """What `Heirs.inherit` says of a session that goes on."""
@@ -75,16 +75,6 @@ class Heirs(Protocol):
 
 
 @dataclass(slots=True)
-class InheritanceFigures:
-    """Counters of sessions of members that are gone."""
-
-    inherited_total: int = 0
-    """Sessions that went on here."""
-    lost_total: int = 0
-    """Sessions that could not: their clients get Session Present 0, and a Reason String."""
-
-
-@dataclass(slots=True)
 class _Gone:
     """A holder that is gone, or may be."""
 
@@ -107,6 +97,7 @@ class Inheritance:
         claim_at: Callable[[str, Mapping[str, Epoch]], None],
         node: str,
         dead_after_s: float,
+        figures: CopyFigures,
         clock: Clock,
         logger: FilteringBoundLogger,
     ) -> None:
@@ -121,11 +112,11 @@ class Inheritance:
             claim_at: Tells one member that sessions are here.
             node: This member.
             dead_after_s: Time after which a replaced process, or a member that is not listed any more, is gone.
+            figures: Counters.
             clock: Gives the time.
             logger: Takes log lines.
         """
-        self.figures = InheritanceFigures()
-        """Counters."""
+        self._figures = figures
         self._held = held
         self._ledger = ledger
         self._heirs = heirs
@@ -234,7 +225,7 @@ class Inheritance:
 
     async def _inherit_all(self, holder: str, instance: str) -> None:
         """Let all sessions of a process go on, as far as the other members agree."""
-        begun_s, figures = self._clock.monotonic(), self.figures
+        begun_s, figures = self._clock.monotonic(), self._figures
         before = figures.inherited_total, figures.lost_total
         while True:
             part = self._first(self._held.of(holder, instance))
@@ -313,12 +304,12 @@ class Inheritance:
         self._ledger.see(epoch)
         self._ledger.put(copy.client_id, begin(epoch))
         self._taken.put(copy.holder, copy.client_id, epoch)
-        self.figures.inherited_total += 1
+        self._figures.inherited_total += 1
         return epoch
 
     def _note_lost(self, copy: HeldCopy, reason: str) -> None:
         client_id = copy.client_id
-        self.figures.lost_total += 1
+        self._figures.lost_total += 1
         self._lost[client_id] = None
         if len(self._lost) > _LOST_MAX:
             del self._lost[next(iter(self._lost))]

@@ -91,9 +91,8 @@ class PoolCopies:
         """Client whose session another member may go on with, as far as this one is concerned."""
         self._agreed_s = dead_after_s + CALL_S
         self._held = HeldCopies(bytes_max=bytes_max)
-        self.sent = SentCopies(ledger, others=others, clock=clock)
+        self.sent = SentCopies(ledger, others=others, claim=claim, clock=clock)
         """Copies of own sessions."""
-        self.sent.claim = claim
         self.inheritance = Inheritance(
             self._held,
             ledger,
@@ -103,6 +102,7 @@ class PoolCopies:
             claim_at=claim_at,
             node=node,
             dead_after_s=dead_after_s,
+            figures=self.sent.figures,
             clock=clock,
             logger=logger,
         )
@@ -110,20 +110,10 @@ class PoolCopies:
 
     def figures(self) -> CopyFigures:
         """Return the figures of this moment."""
-        sent, inherited = self.sent.figures, self.inheritance.figures
-        return CopyFigures(
-            held=len(self._held),
-            held_bytes=self._held.bytes,
-            copied=self.sent.copied,
-            oldest_unconfirmed_s=self.sent.oldest_unconfirmed_s(),
-            sent_total=sent.sent_total,
-            sent_bytes_total=sent.sent_bytes_total,
-            failed_total=sent.failed_total,
-            alone_total=sent.alone_total,
-            refused_total=sent.refused_total,
-            inherited_total=inherited.inherited_total,
-            lost_total=inherited.lost_total,
-        )
+        figures = self.sent.figures
+        figures.held, figures.held_bytes = len(self._held), self._held.bytes
+        figures.copied, figures.oldest_unconfirmed_s = self.sent.copied, self.sent.oldest_unconfirmed_s()
+        return figures
 
     async def run(self) -> None:
         """Place copies, and inherit, until cancelled."""

@@ -1,8 +1,11 @@
 """Copies of this member's sessions at other members: which member keeps each, and what is on its way.
 
+Each session that is copied is one object, which is dropped when the session ends or is another member's; a row, a retry
+or a note that names a dropped one is passed over.
+
 Rows to one member go in the order in which they were made, one call at a time. A row that brings nothing goes to the
-member that is the next to keep it. While there is no other member, nothing waits for longer than `ALONE_S`; where an
-older copy is left at one, the others are told before a session goes on without (`AloneNotice`).
+member that is the next to keep it. While there is no other member, nothing waits for longer than `ALONE_S`; if an older
+copy is left at one, the others are told before a session goes on without (`AloneNotice`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Final
 
 from fanout.pool.copies.absent_members import NotesForAbsent
 from fanout.pool.copies.alone_notice import AloneNotice
+from fanout.pool.copies.copy_keepers import ALONE_S, CopyKeepers
 from fanout.pool.copies.copy_messages import (
     COPY_BYTES_MAX,
     COPY_PATH,
@@ -28,18 +32,15 @@ from fanout.pool.copies.copy_messages import (
     encode_copy_request,
 )
 from fanout.pool.copies.copy_rules import CopyVersion
-from fanout.pool.copies.placement import keeper_of
 from fanout.pool.membership import AskFailed
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import SessionLedger
 from fanout.pool.sessions.move_messages import SessionQuestion
-from fanout.pool.sessions.ports import Others
+from fanout.pool.sessions.ports import CopyFigures, Others
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["ALONE_S", "SentCopies", "SentFigures"]
+__all__ = ["SentCopies"]
 
-ALONE_S: Final = 2.5
-"""Time without a member that could keep a copy, after which sessions go on without one."""
 _CALL_S: Final = 1.0
 """Time for one call, beside that for its bytes."""
 _BYTES_PER_S: Final = 8 << 20
@@ -53,32 +54,10 @@ _AGAIN_MAX: Final = 500
 """Sessions that are copied once more at a time."""
 _HEAD_BYTES: Final = 200
 _LOOK_S: Final = 0.05
-_AWAY_S: Final = 1.0
-"""Time after which copies at a member that keeps none now are made elsewhere: a busy one has them still."""
-_STOOD_S: Final = 0.25
-"""Longest time between two looks that counts: beyond that, this process did not run, and could hear nobody."""
-_STEADY_S: Final = 2.0
-"""Time without a change of members, after which copies go to the members whose turn it is."""
 _RETRY_S: Final = 1.0
 """Time after which sessions that nobody could keep are copied once more; twice as long each time that is in vain."""
 _RETRY_S_MAX: Final = 60.0
 """Longest time between two such tries."""
-
-
-@dataclass(slots=True)
-class SentFigures:
-    """Figures of the copies of this member's sessions."""
-
-    sent_total: int = 0
-    """Copies, and news of places, that were sent."""
-    sent_bytes_total: int = 0
-    """Bytes of them."""
-    failed_total: int = 0
-    """Calls that brought nothing."""
-    alone_total: int = 0
-    """Times that a session went on without a copy, because no other member could keep one."""
-    refused_total: int = 0
-    """Copies that were too large, or that no other member could keep."""
 
 
 @dataclass(slots=True)
@@ -94,12 +73,26 @@ class _Group:
             self.done()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class _Session:
+    """A session that is copied."""
+
+    client_id: str
+    member: str | None = None
+    """Member that keeps its copy; None for none."""
+    unable: tuple[str, ...] = ()
+    """Members that could not keep the newest copy, or were given it without success."""
+    newest: _Copy | None = None
+    """Its newest copy while that is on its way; None once a member keeps it, or the session goes on without."""
+
+
+@dataclass(slots=True, eq=False)
 class _Copy:
     """A copy on its way."""
 
-    client_id: str
+    session: _Session
     value: bytes | None
+    """None for a session that has ended."""
     group: _Group | None
     since_s: float
     """When it was made."""
@@ -108,9 +101,9 @@ class _Copy:
     epoch: Epoch
     """Since when the session is this member's, or was, when the copy was made."""
 
-    def forgets(self, client_id: str) -> bool:
-        """Return whether it only lets a member forget a copy of a client's session."""
-        return self.client_id == client_id and self.value is None and self.group is None
+    @property
+    def is_newest(self) -> bool:
+        return self.session.newest is self
 
     def release(self) -> None:
         """Let go what waits for it, once."""
@@ -120,26 +113,71 @@ class _Copy:
 
 
 @dataclass(slots=True)
-class _Sent:
-    """What is known of the copy of a session."""
-
-    member: str | None = None
-    """Member that keeps it; None for none."""
-    unable: tuple[str, ...] = ()
-    """Members that could not keep the newest copy, or were given it without success."""
-
-
-@dataclass(slots=True)
 class _Outbox:
     """What waits to be sent to one member."""
 
     task: asyncio.Task[None]
     """Sends it."""
-    copies: deque[_Copy] = field(default_factory=deque)
-    places: dict[str, bytes] = field(default_factory=dict)
-    """Client Identifier to the places at which its session goes on."""
+    rows: deque[_Copy | str] = field(default_factory=deque)
+    """Copies, and Client Identifiers of the sessions whose copy the member is to forget; nothing waits for those."""
+    places: dict[_Session, bytes] = field(default_factory=dict)
+    """Session to the places at which it goes on."""
     forgetting: set[str] = field(default_factory=set)
-    """Clients of whose sessions the member is being told to forget a copy."""
+    """Clients whose copies the member is being told to forget."""
+
+
+class _Retries:
+    """Sessions that nobody could keep when they were copied last, and the time of the next try with them."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[_Session, None] = {}
+        self._wait_s = _RETRY_S
+        """Time from the next try to the one after that."""
+        self._at_s = math.inf
+
+    def add(self, session: _Session, now_s: float) -> None:
+        self.sessions[session] = None
+        self._at_s = min(self._at_s, now_s + self._wait_s)
+
+    def hasten(self, at_s: float) -> None:
+        """Try at a time at the latest, and often from then on."""
+        self._wait_s, self._at_s = _RETRY_S, min(self._at_s, at_s)
+
+    def are_due(self, now_s: float, *, has_members: bool) -> bool:
+        """Return whether it is time to try once more; the next time is later then."""
+        if not self.sessions:
+            self._wait_s, self._at_s = _RETRY_S, math.inf
+        elif has_members and now_s >= self._at_s:
+            self._at_s, self._wait_s = now_s + self._wait_s, min(2 * self._wait_s, _RETRY_S_MAX)
+            return True
+        return False
+
+
+class _Claims:
+    """Sessions that are here, each since an epoch, of which the others are told once their copies are kept."""
+
+    def __init__(self, tell: Callable[[Mapping[str, Epoch]], None]) -> None:
+        self._tell = tell
+        self._unkept: dict[str, Epoch] = {}
+        self._kept: dict[str, Epoch] = {}
+
+    def add(self, client_id: str, epoch: Epoch) -> None:
+        self._unkept[client_id] = epoch
+
+    def drop(self, client_id: str) -> None:
+        self._unkept.pop(client_id, None)
+
+    def note_kept(self, client_id: str, epoch: Epoch) -> None:
+        """Note that the copy of a session since an epoch is kept, or that it goes on without."""
+        unkept = self._unkept.get(client_id)
+        if unkept is not None and epoch >= unkept:
+            self._kept[client_id] = self._unkept.pop(client_id)
+
+    def tell(self) -> None:
+        """Tell the others of the sessions whose copies are kept by now, all of them at once."""
+        if self._kept:
+            kept, self._kept = self._kept, {}
+            self._tell(kept)
 
 
 class SentCopies:
@@ -150,6 +188,7 @@ class SentCopies:
         ledger: SessionLedger,
         *,
         others: Others,
+        claim: Callable[[Mapping[str, Epoch]], None],
         clock: Clock,
     ) -> None:
         """Begin without any.
@@ -157,49 +196,29 @@ class SentCopies:
         Args:
             ledger: Knows since when a session is this member's, and ends those that are another one's.
             others: The other members.
+            claim: Tells the others that sessions are here, each since an epoch.
             clock: Gives the time.
         """
-        self.figures = SentFigures()
+        self.figures = CopyFigures()
         """Counters."""
-        self._ledger = ledger
-        self._others = others
-        self.copy_again: Callable[[Iterable[str]], None] = _nothing
-        """Makes copies of sessions once more, and puts them."""
-        self.claim: Callable[[Mapping[str, Epoch]], None] = _claim_nothing
-        """Tells the others that sessions are here, each since an epoch."""
-        self._clock = clock
         self.copied = 0
         """Number of sessions of which another member keeps a copy."""
-        self._unclaimed: dict[str, Epoch] = {}
-        """Since when sessions are here of which the others are not told before their copies are kept."""
-        self._claims: dict[str, Epoch] = {}
-        """Of these, the ones that the others are told of at the end of this turn."""
+        self.copy_again: Callable[[Iterable[str]], None] = lambda client_ids: None
+        """Makes copies of sessions once more, and puts them."""
+        self._ledger = ledger
+        self._others = others
+        self._clock = clock
+        self._keepers = CopyKeepers(others, now_s=clock.monotonic())
+        self._claims = _Claims(claim)
         self._number = clock.now_ns() // 1000
-        self._sent: dict[str, _Sent] = {}
-        self._pending: dict[str, _Copy] = {}
-        """Copies on their way, oldest first."""
-        self._outboxes: dict[str, _Outbox] = {}
-        self._homeless: dict[str, _Copy] = {}
+        self._sessions: dict[str, _Session] = {}
+        self._under_way: dict[_Copy, None] = {}
+        """The newest copies that are on their way, oldest first."""
+        self._homeless: dict[_Copy, None] = {}
         """Copies that no member could keep when they were made, or that brought nothing."""
-        self._members: tuple[str, ...] = ()
-        """Members that can keep copies."""
-        self._instances: dict[str, str] = {}
-        """Process of each member that could keep copies, as it was heard last."""
-        self._away: dict[str, float] = {}
-        """Member that could keep copies until then, to that time."""
-        self._ran_s = 0.0
-        """For how long this member has run, in seconds: a pause shows nothing of the others."""
-        self._looked_s = clock.monotonic()
-        self._alone_since_s: float | None = 0.0
-        """Since when no member could keep a copy, in seconds for which this one has run; None while one can."""
-        self._moves_at_s: float | None = None
-        """When copies go to the members whose turn it is; None while they are there."""
-        self._uncopied: dict[str, None] = {}
-        """Sessions that nobody could keep when they were copied last."""
-        self._retry_s = _RETRY_S
-        """Time from the next try with these to the one after that."""
-        self._retry_at_s = math.inf
-        self._again: dict[str, None] = {}
+        self._outboxes: dict[str, _Outbox] = {}
+        self._retries = _Retries()
+        self._again: dict[_Session, None] = {}
         """Sessions that are to be copied once more."""
         self._outdated = NotesForAbsent[Epoch]()
         """Sessions of which a member may have an older copy, until it has said that it has forgotten that.
@@ -214,84 +233,76 @@ class SentCopies:
         """Carry copies by Client Identifier, None for a session that has ended; call `done` when they are kept."""
         group, now_s = _Group(len(copies), done), self._clock.monotonic()
         for client_id, value in copies.items():
-            copy = _Copy(client_id, value, group, now_s, self._ran_s, self._ledger.epoch_of(client_id))
-            sent = self._sent.setdefault(client_id, _Sent())
-            sent.unable = ()
-            self._pending.pop(client_id, None)
-            self._pending[client_id] = copy
-            homeless = self._homeless.pop(client_id, None)
-            if homeless is not None:
-                homeless.release()
-            for outbox in self._outboxes.values():
-                outbox.places.pop(client_id, None)
-            self._again.pop(client_id, None)
+            session = self._session(client_id)
+            copy = _Copy(session, value, group, now_s, self._keepers.ran_s, self._ledger.epoch_of(client_id))
+            former, session.newest, session.unable = session.newest, copy, ()
+            self._under_way[copy] = None
+            self._again.pop(session, None)
+            if former is not None:
+                del self._under_way[former]
+                if former in self._homeless:
+                    del self._homeless[former]
+                    former.release()
             self._place(copy)
-        self._tell_claims()
+        self._claims.tell()
 
     def leave(self, client_id: str) -> None:
         """Leave the copies of a session where they are, and forget of it: the session is another member's.
 
         Until that one says that it has the session, they are what it goes on from if both are killed.
         """
-        self._forget(client_id)
-        for member in self._outdated.members_of(client_id):
-            self._outdated.remove(member, client_id)
-        self._homeless.pop(client_id, None)
-        self._again.pop(client_id, None)
-        self._unclaimed.pop(client_id, None)
-        for outbox in self._outboxes.values():
-            outbox.places.pop(client_id, None)
-            if client_id in outbox.forgetting:
-                outbox.forgetting.discard(client_id)
-                outbox.copies = deque(one for one in outbox.copies if not one.forgets(client_id))
-        pending = self._pending.pop(client_id, None)
-        if pending is not None:
-            pending.release()
+        self._outdated.forget(client_id)
+        self._claims.drop(client_id)
+        session = self._sessions.get(client_id)
+        if session is not None:
+            self._drop(session)
 
     def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
         """Tell the other members that a session is here since an epoch, once the copy that `put` brings now is kept.
 
         The claim ends what they have of it, former copies too, so a copy is there before.
         """
-        self._unclaimed[client_id] = epoch
+        self._claims.add(client_id, epoch)
 
     def put_places(self, places: bytes, client_ids: Sequence[str]) -> None:
         """Carry that these sessions, otherwise as they were copied, go on at other places now."""
         for client_id in client_ids:
-            sent = self._sent.get(client_id)
-            if sent is None or client_id in self._pending or sent.member is None:
-                self._again[client_id] = None
+            session = self._sessions.get(client_id)
+            if session is None:
                 continue
-            self._outbox(sent.member).places[client_id] = places
+            if session.newest is not None or session.member is None:
+                self._again[session] = None
+            else:
+                self._outbox(session.member).places[session] = places
 
     # For the node.
 
     def came_from(self, client_id: str, member: str) -> None:
         """Note that a session came from a member, which keeps it as it gave it away."""
-        self._uncopied.pop(client_id, None)
-        self._keep_at(self._sent.setdefault(client_id, _Sent()), member)
+        self._keep_at(self._session(client_id), member)
 
     def is_pending(self, client_id: str) -> bool:
         """Return whether a copy of a session is on its way."""
-        return client_id in self._pending
+        session = self._sessions.get(client_id)
+        return session is not None and session.newest is not None
 
     def are_right_at(self, member: str) -> bool:
-        """Return whether no copy that a member has is older than what clients were told, but for newer ones elsewhere.
+        """Return True if every copy at a member is current, or superseded by a newer copy at another member.
 
         True is the word that the member relies on (`Others.went_alone`).
         """
-        if member not in self._members or self._homeless:
+        if member not in self._keepers.names or self._homeless:
             return False
         for client_id in self._outdated.of(member):
-            sent = self._sent.get(client_id)
-            if sent is None or sent.member is None:
+            session = self._sessions.get(client_id)
+            if session is None or session.member is None:
                 return False
         self._notice.withdraw()
         return True
 
     def oldest_unconfirmed_s(self) -> float:
         """Return how long the oldest copy is on its way, in seconds; 0 when none is."""
-        oldest = next(iter(self._pending.values()), None)
+        oldest = next(iter(self._under_way), None)
         return 0.0 if oldest is None else self._clock.monotonic() - oldest.since_s
 
     async def run(self) -> None:
@@ -308,133 +319,113 @@ class SentCopies:
 
     def _look(self) -> None:
         now_s = self._clock.monotonic()
-        self._ran_s += min(now_s - self._looked_s, _STOOD_S)
-        self._looked_s = now_s
         for outbox in self._outboxes.values():
             if outbox.task.done():
                 outbox.task.result()  # it has ended with an error: without this, all that waits would wait in silence
-        self._look_at_members(now_s)
-        members = self._members
+        self._look_at_keepers(now_s)
+        members = self._keepers.names
         for member in members:
-            for client_id, epoch in list(self._outdated.of(member).items()):
-                kept = self._sent.get(client_id)
-                if kept is not None and kept.member == member:
+            for client_id in list(self._outdated.of(member)):
+                session = self._sessions.get(client_id)
+                if session is not None and session.member == member:
                     self._outdated.remove(member, client_id)
-                elif client_id not in self._pending:
-                    self._forget_at(member, client_id, epoch)
+                elif session is None or session.newest is None:
+                    self._forget_at(member, client_id)
         self._notice.look()
-        if not self._uncopied:
-            self._retry_s, self._retry_at_s = _RETRY_S, math.inf
-        elif members and now_s >= self._retry_at_s:
-            self._retry_at_s = now_s + self._retry_s
-            self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
-            self._again |= dict.fromkeys(client_id for client_id in self._uncopied if client_id not in self._pending)
+        if self._retries.are_due(now_s, has_members=bool(members)):
+            self._again |= dict.fromkeys(one for one in self._retries.sessions if one.newest is None)
         homeless, self._homeless = self._homeless, {}
-        for copy in homeless.values():
-            if not self._is_newest(copy):  # what was released meanwhile has ended or replaced it
+        for copy in homeless:
+            if not copy.is_newest:  # what was released meanwhile has ended or replaced it
                 copy.release()
-            elif copy.value is not None and self._ran_s - copy.put_s >= ALONE_S:
+            elif copy.value is not None and self._keepers.ran_s - copy.put_s >= ALONE_S:
                 self._go_on_without(copy)
             else:
                 self._place(copy)
-        if self._again and self._members:
+        if self._again and members:
             again = list(self._again)[:_AGAIN_MAX]
-            for client_id in again:
-                del self._again[client_id]
-            self.copy_again(client_id for client_id in again if client_id in self._sent)
-        self._tell_claims()
+            for session in again:
+                del self._again[session]
+            self.copy_again(session.client_id for session in again if self._is_copied(session))
+        self._claims.tell()
 
-    def _retry(self, *, after_s: float) -> None:
-        """Try with the sessions that nobody could keep after some time, and often at first."""
-        self._retry_s = _RETRY_S
-        self._retry_at_s = min(self._retry_at_s, self._clock.monotonic() + after_s)
-
-    def _look_at_members(self, now_s: float) -> None:
-        """Make the copies of a member that is away at others, and move copies once members have stopped to change.
-
-        A member that is silent for a moment has what it keeps. If each silence of a busy one moved thousands of
-        copies, the others would be too busy to answer too.
-        """
-        instances = {other.name: other.instance for other in self._others.states() if other.keeps_copies}
-        lost = {name for name, each in instances.items() if self._instances.get(name, each) != each}
-        self._instances |= instances
-        members = tuple(instances)
-        has_changed = members != self._members
-        if has_changed:
-            for member in self._members:
-                self._away.setdefault(member, now_s)
-            self._members, self._moves_at_s = members, now_s + _STEADY_S
-            self._alone_since_s = None if members else self._ran_s
-            for member in members:
-                self._away.pop(member, None)
-        for member in [member for member, since_s in self._away.items() if now_s - since_s >= _AWAY_S]:
-            del self._away[member]
-            self._instances.pop(member, None)
-            lost.add(member)
-        moves = self._moves_at_s is not None and now_s >= self._moves_at_s
-        if moves:
-            self._moves_at_s = None
-        if lost or has_changed:
-            self._retry(after_s=0.0)
-        if not lost and not moves:
+    def _look_at_keepers(self, now_s: float) -> None:
+        """Make copies again that a member has no longer, and move copies once the members are steady."""
+        change = self._keepers.look(now_s)
+        if change.lost or change.has_changed:
+            self._retries.hasten(now_s)
+        if not change.lost and not change.is_steady:
             return
-        for client_id, sent in self._sent.items():
-            is_misplaced = sent.member in lost or (moves and sent.member != self._keeper_of(client_id, sent))
-            if is_misplaced and client_id not in self._pending:
-                self._again[client_id] = None
+        for session in self._sessions.values():
+            is_misplaced = session.member in change.lost or (change.is_steady and session.member != self._next(session))
+            if is_misplaced and session.newest is None:
+                self._again[session] = None
 
     def _place(self, copy: _Copy) -> None:
         """Send a copy to the member that is to keep it."""
+        session, members = copy.session, self._keepers.names
         if copy.value is None:
-            member = self._sent[copy.client_id].member
-            if member is None or member not in self._members:
+            member = session.member
+            if member is None or member not in members:
                 if member is not None:
-                    self._outdated.put(member, copy.client_id, copy.epoch)
+                    self._outdated.put(member, session.client_id, copy.epoch)
                 self._settle(copy, member=None)
                 return
-        elif len(copy.value) > COPY_BYTES_MAX - _HEAD_BYTES - len(copy.client_id.encode()):
+        elif len(copy.value) > COPY_BYTES_MAX - _HEAD_BYTES - len(session.client_id.encode()):
             self._go_on_without(copy)
             return
         else:
-            member = self._keeper_of(copy.client_id, self._sent[copy.client_id])
-        if member is None:
-            is_alone = self._alone_since_s is not None and self._ran_s - self._alone_since_s >= ALONE_S
-            if self._members or is_alone:
-                self._go_on_without(copy)
-            else:
-                self._homeless[copy.client_id] = copy
-            return
-        self._outbox(member).copies.append(copy)
+            member = self._next(session)
+        if member is not None:
+            self._outbox(member).rows.append(copy)
+        elif members or self._keepers.are_gone:
+            self._go_on_without(copy)
+        else:
+            self._homeless[copy] = None
 
     def _go_on_without(self, copy: _Copy) -> None:
         """Let a session go on without a copy, as no member can keep it, or none has for long.
 
-        Where a member may have an older copy, all are told before.
+        If a member may have an older copy, all are told before.
         """
-        client_id = copy.client_id
-        has_older = self._sent[client_id].member is not None or self._outdated.members_of(client_id)
+        session = copy.session
+        has_older = session.member is not None or self._outdated.members_of(session.client_id)
         if has_older and not self._notice.is_out():
-            self._homeless[client_id] = copy
+            self._homeless[copy] = None
             return
-        if self._members:
+        if self._keepers.names:
             self.figures.refused_total += 1
         else:
             self.figures.alone_total += 1
         self._settle(copy, member=None)
 
-    def _keep_at(self, sent: _Sent, member: str | None) -> None:
-        self.copied += (member is not None) - (sent.member is not None)
-        sent.member = member
+    def _session(self, client_id: str) -> _Session:
+        session = self._sessions.get(client_id)
+        if session is None:
+            session = self._sessions[client_id] = _Session(client_id)
+        return session
 
-    def _forget(self, client_id: str) -> None:
-        sent = self._sent.pop(client_id, None)
-        self._uncopied.pop(client_id, None)
-        if sent is not None:
-            self._keep_at(sent, None)
+    def _is_copied(self, session: _Session) -> bool:
+        """Return whether a session has not been dropped."""
+        return self._sessions.get(session.client_id) is session
 
-    def _keeper_of(self, client_id: str, sent: _Sent) -> str | None:
-        members = self._members
-        return keeper_of(client_id, [one for one in members if one not in sent.unable] if sent.unable else members)
+    def _drop(self, session: _Session) -> None:
+        """Forget of a session; a copy of it that is on its way is of no use."""
+        del self._sessions[session.client_id]
+        self._keep_at(session, None)
+        copy, session.newest = session.newest, None
+        if copy is not None:
+            del self._under_way[copy]
+            self._homeless.pop(copy, None)
+            copy.release()
+
+    def _keep_at(self, session: _Session, member: str | None) -> None:
+        self.copied += (member is not None) - (session.member is not None)
+        session.member = member
+        self._retries.sessions.pop(session, None)
+
+    def _next(self, session: _Session) -> str | None:
+        return self._keepers.next_for(session.client_id, unable=session.unable)
 
     def _outbox(self, member: str) -> _Outbox:
         """Return what waits to be sent to a member; it is sent as long as there is anything."""
@@ -446,7 +437,7 @@ class SentCopies:
 
     async def _send_all(self, member: str) -> None:
         loop, outbox = asyncio.get_running_loop(), self._outboxes[member]
-        while outbox.copies or outbox.places:
+        while outbox.rows or outbox.places:
             begun_s = loop.time()
             await self._send(member, outbox)
             await asyncio.sleep(max(0.0, begun_s + _WINDOW_S - loop.time()))
@@ -454,25 +445,21 @@ class SentCopies:
 
     async def _send(self, member: str, outbox: _Outbox) -> None:
         """Make one call."""
-        copies: list[_Copy] = []
-        size = 0
-        while outbox.copies and len(copies) < _ROWS_MAX:
-            size += len(outbox.copies[0].value or b"")
-            if copies and size > _BYTES_AT_ONCE:
-                break
-            copies.append(outbox.copies.popleft())
+        copies, forgotten, rows = self._next_rows(member, outbox)
         places, outbox.places = outbox.places, {}
-        versions = [self._version(copy) for copy in copies]
-        rows: list[Row] = [
-            CopyRow(copy.client_id, version, copy.value) for copy, version in zip(copies, versions, strict=True)
-        ]
-        by_places: dict[bytes, list[str]] = {}
-        for client_id, each in places.items():
-            by_places.setdefault(each, []).append(client_id)
-        rows += [PlacesRow(each, tuple(client_ids), self._next_number()) for each, client_ids in by_places.items()]
+        by_places: dict[bytes, list[_Session]] = {}
+        for session, each in places.items():
+            if self._is_copied(session) and session.newest is None and session.member == member:
+                by_places.setdefault(each, []).append(session)
+        moved = [session for sessions in by_places.values() for session in sessions]
+        for each, sessions in by_places.items():
+            rows.append(PlacesRow(each, tuple(session.client_id for session in sessions), self._next_number()))
+        if not rows:
+            return
         body = encode_copy_request(CopyRequest(self._others.instance, rows))
-        self.figures.sent_total += len(copies) + len(places)
+        self.figures.sent_total += len(copies) + len(forgotten) + len(moved)
         self.figures.sent_bytes_total += len(body)
+        answer: CopyAnswer | None = None
         try:
             data = await self._others.call(
                 member,
@@ -484,98 +471,105 @@ class SentCopies:
             answer = decode_copy_answer(data)
         except (AskFailed, ValueError):
             self.figures.failed_total += 1
-            outbox.forgetting.difference_update(copy.client_id for copy in copies)
-            self._again |= dict.fromkeys(places)
-            for copy in copies:
-                if copy.client_id in self._sent:
-                    self._outdated.put(member, copy.client_id, copy.epoch)  # it may have come
-                if self._is_newest(copy):
-                    sent = self._sent[copy.client_id]
-                    unable = (*sent.unable, member)
-                    if any(one not in unable for one in self._members):
-                        sent.unable = unable
-                    self._homeless[copy.client_id] = copy
+        outbox.forgetting.difference_update(forgotten)
+        if answer is None:
+            self._again |= dict.fromkeys(moved)
+            self._note_failed(member, copies)
+        else:
+            for client_id in forgotten:
+                self._outdated.remove(member, client_id)
+            self._note(member, copies, answer)
+
+    def _next_rows(self, member: str, outbox: _Outbox) -> tuple[list[_Copy], list[str], list[Row]]:
+        """Take the rows of one call out of an outbox; return the copies, the clients to be forgotten, and the rows."""
+        copies: list[_Copy] = []
+        forgotten: list[str] = []
+        rows: list[Row] = []
+        size = 0
+        while outbox.rows and len(rows) < _ROWS_MAX:
+            one = outbox.rows[0]
+            if isinstance(one, str):
+                epoch = self._outdated.of(member).get(one)
+                if epoch is None:  # it has been kept there since, or is another member's
+                    outbox.forgetting.discard(one)
                 else:
-                    copy.release()
-            return
-        outbox.forgetting.difference_update(copy.client_id for copy in copies)
-        self._note(member, copies, answer)
+                    forgotten.append(one)
+                    rows.append(CopyRow(one, CopyVersion(epoch, self._next_number()), None))
+            else:
+                size += len(one.value or b"")
+                if rows and size > _BYTES_AT_ONCE:
+                    break
+                copies.append(one)
+                rows.append(CopyRow(one.session.client_id, CopyVersion(one.epoch, self._next_number()), one.value))
+            outbox.rows.popleft()
+        return copies, forgotten, rows
+
+    def _note_failed(self, member: str, copies: Sequence[_Copy]) -> None:
+        """Note that a call brought nothing, as far as is known; other members are to keep its copies."""
+        for copy in copies:
+            session = copy.session
+            if session.client_id in self._sessions:
+                self._outdated.put(member, session.client_id, copy.epoch)  # it may have come
+            if copy.is_newest:
+                unable = (*session.unable, member)
+                if any(one not in unable for one in self._keepers.names):
+                    session.unable = unable
+                self._homeless[copy] = None
+            else:
+                copy.release()
 
     def _note(self, member: str, copies: Sequence[_Copy], answer: CopyAnswer) -> None:
         for client_id, epoch in answer.newer.items():
             self._ledger.yield_to(SessionQuestion(client_id, epoch))
-        self._again |= dict.fromkeys(client_id for client_id in answer.missing if client_id in self._sent)
+        missing = map(self._sessions.get, answer.missing)
+        self._again |= dict.fromkeys(session for session in missing if session is not None)
         unable = frozenset(answer.full) | frozenset(answer.unable)
         for copy in copies:
-            is_refused = copy.client_id in unable and copy.value is not None
+            session = copy.session
+            is_refused = session.client_id in unable and copy.value is not None
             if not is_refused:
-                self._outdated.remove(member, copy.client_id)
-            if not self._is_newest(copy):
-                if copy.value is not None and copy.client_id in self._sent:
-                    self._outdated.put(member, copy.client_id, copy.epoch)
+                self._outdated.remove(member, session.client_id)
+            if not copy.is_newest:
+                if copy.value is not None and session.client_id in self._sessions:
+                    self._outdated.put(member, session.client_id, copy.epoch)
                 copy.release()
             elif is_refused:  # it has what it had before: all that there is if this member dies now
-                sent = self._sent[copy.client_id]
-                sent.unable = (*sent.unable, member)
+                session.unable = (*session.unable, member)
                 self._place(copy)
             else:
-                self._settle(copy, member=None if copy.client_id in answer.newer else member)
-        self._tell_claims()
+                self._settle(copy, member=None if session.client_id in answer.newer else member)
+        self._claims.tell()
 
     def _settle(self, copy: _Copy, *, member: str | None) -> None:
         """Note what has become of the newest copy of a session, and release what waits for it."""
-        unclaimed = self._unclaimed.get(copy.client_id)
-        if unclaimed is not None and copy.epoch >= unclaimed:
-            del self._unclaimed[copy.client_id]
-            self._claims[copy.client_id] = unclaimed
-        sent = self._sent[copy.client_id]
-        former = sent.member
-        del self._pending[copy.client_id]
+        session, now_s = copy.session, self._clock.monotonic()
+        self._claims.note_kept(session.client_id, copy.epoch)
+        session.newest = None
+        del self._under_way[copy]
         if copy.value is None:
-            self._forget(copy.client_id)
+            self._drop(session)
         else:
-            self._keep_at(sent, member)
+            former, was_without = session.member, session in self._retries.sessions
+            self._keep_at(session, member)
             if member is None:
-                self._uncopied[copy.client_id] = None
-                self._retry_at_s = min(self._retry_at_s, self._clock.monotonic() + self._retry_s)
-            elif copy.client_id in self._uncopied:  # a member has room
-                del self._uncopied[copy.client_id]
-                self._retry(after_s=_RETRY_S)
+                self._retries.add(session, now_s)
+            elif was_without:  # a member has room
+                self._retries.hasten(now_s + _RETRY_S)
             if former is not None and former != member:
-                self._outdated.put(former, copy.client_id, copy.epoch)
-                if former in self._members:
-                    self._forget_at(former, copy.client_id, copy.epoch)
-            if member is not None and self._moves_at_s is None and member != self._keeper_of(copy.client_id, sent):
-                self._again[copy.client_id] = None
+                self._outdated.put(former, session.client_id, copy.epoch)
+                if former in self._keepers.names:
+                    self._forget_at(former, session.client_id)
+            if member is not None and self._keepers.are_steady and member != self._next(session):
+                self._again[session] = None
         copy.release()
 
-    def _forget_at(self, member: str, client_id: str, epoch: Epoch) -> None:
-        """Let a member forget the copy that it has of a session up to an epoch; nothing waits for that."""
+    def _forget_at(self, member: str, client_id: str) -> None:
+        """Let a member forget the outdated copy that it has of a session."""
         outbox = self._outbox(member)
         if client_id not in outbox.forgetting:
             outbox.forgetting.add(client_id)
-            outbox.copies.append(_Copy(client_id, None, None, self._looked_s, self._ran_s, epoch))
-
-    def _tell_claims(self) -> None:
-        """Tell the others of the sessions whose copies are kept by now, all of them at once."""
-        if self._claims:
-            claims, self._claims = self._claims, {}
-            self.claim(claims)
-
-    def _is_newest(self, copy: _Copy) -> bool:
-        return self._pending.get(copy.client_id) is copy
-
-    def _version(self, copy: _Copy) -> CopyVersion:
-        return CopyVersion(copy.epoch, self._next_number())
+            outbox.rows.append(client_id)
 
     def _next_number(self) -> int:
         self._number += 1
         return self._number
-
-
-def _nothing(client_ids: Iterable[str]) -> None:
-    pass
-
-
-def _claim_nothing(epochs: Mapping[str, Epoch]) -> None:
-    pass

@@ -152,7 +152,7 @@ class OtherMemberState:
     """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CopyFigures:
     """Figures of copies, of one moment."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from fanout.pool.copies.copy_keepers import ALONE_S
 from fanout.pool.copies.copy_messages import (
     COPY_PATH,
     INHERIT_PATH,
@@ -22,7 +23,6 @@ from fanout.pool.copies.copy_rules import CopyVersion
 from fanout.pool.copies.held_copies import HeldCopy
 from fanout.pool.copies.inheritance import HERE
 from fanout.pool.copies.pool_copies import PoolCopies
-from fanout.pool.copies.sent_copies import ALONE_S
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.sessions.epochs import Epoch
 from fanout.pool.sessions.ledger import SessionLedger

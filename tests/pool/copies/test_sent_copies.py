@@ -52,7 +52,7 @@ class Pool(WithoutNotices):
         """Time that each call had."""
         self.looks = 0
         ledger = SessionLedger(node="a", host=cast("SessionHost", _Host()), clock=self.clock)
-        self.copies = SentCopies(ledger, others=self, clock=self.clock)
+        self.copies = SentCopies(ledger, others=self, claim=lambda epochs: None, clock=self.clock)
         self.copies.copy_again = self.put
 
     def states(self) -> Sequence[OtherMemberState]:
