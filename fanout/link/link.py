@@ -106,7 +106,7 @@ class Link:
             stamps=stamps,
             piece_topics=lambda: piece_topics(sink.client_count()),
         )
-        self.missing = MissingTopics(config.control_topic, node_id=node_id)
+        self.missing = MissingTopics(config.control_topic, node_id=node_id, counters=self._session.counters)
         """Missing topics to announce at the primary; `fanout.node.missing_topics` fills it."""
         self._became_live = asyncio.Event()
         """Set when the link enters `LIVE`."""

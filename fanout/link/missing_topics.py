@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fanout.errors import ProtocolError
+from fanout.link.model.counters import LinkCounters
 from fanout.mqtt.topics import check_topic_filter
 from fanout.peer_text import is_node_name, read_document
 
@@ -65,23 +66,19 @@ class MissingTopics:
 
     Attributes:
         topic: Topic of announcements.
-        announced_total: Announcements that the primary has accepted.
-        suppressed_total: Filters not announced because they had been a short time before.
-        dropped_total: Filters dropped: too many waited, the primary refused the announcement, or the announcement of
-            another node was invalid.
+        counters: Counters of the link.
     """
 
-    def __init__(self, control_topic: str, *, node_id: str) -> None:
+    def __init__(self, control_topic: str, *, node_id: str, counters: LinkCounters) -> None:
         """Begin with nothing announced.
 
         Args:
             control_topic: Configured root of control topics.
             node_id: This node.
+            counters: Counters of the link.
         """
         self.topic = missing_topic(control_topic)
-        self.announced_total = 0
-        self.suppressed_total = 0
-        self.dropped_total = 0
+        self.counters = counters
         self._node_id = node_id
         self._pending: OrderedDict[bytes, Waiting] = OrderedDict()
         """Local Topic Filters that wait, oldest first."""
@@ -107,7 +104,7 @@ class MissingTopics:
             self._remove(topic_filter)
         size = _size(topic_filter, waiting)
         if len(self) >= PENDING_MAX or self._pending_bytes + size > PENDING_BYTES_MAX:
-            self.dropped_total += 1
+            self.counters.missing_dropped_total += 1
             return
         self._pending[topic_filter] = waiting
         self._pending_bytes += size
@@ -116,7 +113,7 @@ class MissingTopics:
         """Let a filter wait that a node below has announced; drop it if it came through this node before."""
         told = read_announcement(payload)
         if told is None or self._node_id in told[1].path:
-            self.dropped_total += 1
+            self.counters.missing_dropped_total += 1
         else:
             self.add(*told)
 
@@ -137,7 +134,7 @@ class MissingTopics:
         """Return whether a filter at the primary was announced a short time ago, and count it if so."""
         last = self._last.get(topic_filter)
         repeated = last is not None and now < last + REPEAT_S
-        self.suppressed_total += repeated
+        self.counters.missing_suppressed_total += repeated
         return repeated
 
     def announcement(self, topic_filter: str, waiting: Waiting) -> bytes:
@@ -158,8 +155,8 @@ class MissingTopics:
         self._last[topic_filter] = now
         if len(self._last) > FILTERS_MAX:
             del self._last[next(iter(self._last))]
-        self.announced_total += accepted
-        self.dropped_total += not accepted
+        self.counters.missing_announced_total += accepted
+        self.counters.missing_dropped_total += not accepted
 
     def _remove(self, topic_filter: bytes) -> Waiting:
         waiting = self._pending.pop(topic_filter)

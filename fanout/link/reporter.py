@@ -120,7 +120,6 @@ class Reporter:
         self._last_error: FanoutError | None = None
         self._last_error_ns: int | None = None
         self._last_error_over = False
-        self._stalls_total = 0
         self._expiries_s: dict[str, int | None] = {}
         """Expiry of the certificates of the newest connection: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
@@ -137,7 +136,7 @@ class Reporter:
             lost: Whether the connection is lost already, or given up, and the state is still that from before.
         """
         session, replica = self._session, self._replica
-        lifecycle, packet_router, content = session.lifecycle, session.packet_router, session.pipeline.content
+        lifecycle, content = session.lifecycle, session.pipeline.content
         now = self._clock.monotonic()
         short_by = replica.refused.limits(self._clock.now_ns())
         not_held = replica.refused.skipped(self._clock.now_ns())
@@ -164,7 +163,6 @@ class Reporter:
             state=self.state,
             since_ns=self._since_ns,
             epoch=lifecycle.epoch,
-            epochs_total=lifecycle.epochs_total,
             topics=len(replica),
             selectors=selectors,
             evidence=_weakest(lifecycle.evidence) if all(each.complete for each in selectors) else None,
@@ -172,21 +170,15 @@ class Reporter:
             last_error_hint=None if error is None else error.hint or None,
             last_error_ns=self._last_error_ns if error is self._last_error else None,
             last_error_over=self._last_error_over and error is self._last_error,
-            stalls_total=self._stalls_total,
             lag_ns=session.control.lag_ns(now),
             items_behind=session.item_lag.items(now, newest=session.pipeline.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
             heartbeat_refusal=session.control.refusal,
-            heartbeats_lost_total=packet_router.heartbeats_lost_total,
-            received_total=packet_router.received_total,
-            outside_total=packet_router.outside_total,
-            overtaken_total=session.pipeline.overtaken_total,
-            truncated_total=lifecycle.truncated_total,
+            counters=replace(session.counters),
             refused_total=replica.refused_total,
             short_by=short_by,
             payload_bytes=replica.payload_bytes,
-            reconnects_total=max(0, packet_router.connections_total - 1),
             snapshot_seconds=lifecycle.snapshot_seconds,
             snapshot_topics=lifecycle.snapshot_topics,
             not_ready_reason="its connection is lost" if lost else self._find_not_ready_reason(),
@@ -204,9 +196,6 @@ class Reporter:
             twin=lifecycle.twin.reason,
             counted_outside=session.count.outside,
             sampling=self._sampling.totals,
-            missing_announced_total=missing.announced_total,
-            missing_suppressed_total=missing.suppressed_total,
-            missing_dropped_total=missing.dropped_total,
             missing_pending=len(missing),
             client_certificate_expires_s=self._expiries_s.get("client"),
             primary_certificate_expires_s=self._expiries_s.get("primary"),
@@ -394,7 +383,7 @@ class Reporter:
         self._since_ns = self._clock.now_ns()
         session = self._session
         if state is LinkState.STALLED:
-            self._stalls_total += 1
+            self._session.counters.stalls_total += 1
             self._note_error(LinkLost(detail, hint=_STALL_HINT))
         if state is LinkState.LIVE:
             self._last_error_over = self._last_error is not None

@@ -47,6 +47,7 @@ from fanout.config import NodeConfig, Role
 from fanout.errors import RequestRefused
 from fanout.installation import build
 from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.clients import ClientsView
@@ -102,6 +103,8 @@ _SAME_FIGURES: Final = tuple(
     if hasattr(LinkStatus, name)
 )
 """Fields of `LinkDetail` that `LinkStatus` has under the same name."""
+_COUNTERS: Final = tuple(name for name in LinkDetail.model_fields if hasattr(LinkCounters, name))
+"""Those that `LinkCounters` has."""
 
 
 class NodeParts(Protocol):
@@ -234,7 +237,7 @@ class NodeDocuments:
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
                     heartbeat_refusal=status.heartbeat_refusal,
-                    received_total=status.received_total,
+                    received_total=status.counters.received_total,
                     topics=status.topics,
                 )
             )
@@ -397,6 +400,7 @@ class NodeDocuments:
         return LinkDetail(
             **_readiness(status).model_dump(exclude={"selectors"}),
             **{name: getattr(status, name) for name in _SAME_FIGURES},
+            **{name: getattr(status.counters, name) for name in _COUNTERS},
             selectors=tuple(
                 SelectorDetail(
                     filter=selector.filter,

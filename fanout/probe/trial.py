@@ -176,13 +176,13 @@ async def _take_snapshot(trial: Trial, running: _Running, *, root: str, loaded: 
         status = running.status
         if status.last_error_ns is not None:
             failures.add(status.last_error_ns)
-        most = _FAILURES_MAX if status.epochs_total else 2
+        most = _FAILURES_MAX if status.counters.epochs_total else 2
         return status.state is LinkState.LIVE or len(failures) >= most
 
     while not is_over():  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)
     status = running.status
-    trial.accepted = status.epochs_total > 0
+    trial.accepted = status.counters.epochs_total > 0
     if status.state is not LinkState.LIVE:
         trial.reason, trial.hint = status.last_error or "it is not live", status.last_error_hint or ""
         trial.add("snapshot", False, trial.reason)
@@ -209,7 +209,11 @@ async def _watch_heartbeats(trial: Trial, running: _Running) -> None:
         return
     await running.until(lambda: running.sink.heartbeats >= _HEARTBEATS, seconds=_UPDATE_S)
     status = running.status
-    is_steady = running.sink.heartbeats >= _HEARTBEATS and not status.stalls_total and not status.reconnects_total
+    is_steady = (
+        running.sink.heartbeats >= _HEARTBEATS
+        and not status.counters.stalls_total
+        and not status.counters.reconnects_total
+    )
     milliseconds = (status.round_trip_ns or 0) / 1e6
     trial.add("heartbeats", is_steady, f"{running.sink.heartbeats} came back, in {milliseconds:.1f} ms")
     if not is_steady:

@@ -42,7 +42,7 @@ def test_readiness_is_requested_and_followed() -> None:
     pair.pump()
     assert told(pair)[2:] == [READY]
     assert pair.values() == {b"plant/1": b"x"}
-    assert pair.session.packet_router.outside_total == 0
+    assert pair.session.counters.outside_total == 0
 
 
 def test_readiness_keeps_its_place_among_the_data() -> None:
@@ -70,7 +70,7 @@ def test_over_mqtt_3_1_1_it_is_asked_unknown() -> None:
     pair.primary.publish(READINESS_TOPIC, encode_readiness_notice(READY))
     pair.pump()
     assert told(pair)[2:] == [READY]
-    assert pair.session.packet_router.outside_total == 0
+    assert pair.session.counters.outside_total == 0
 
 
 @pytest.mark.parametrize("document", [None, b"no document"])
@@ -147,7 +147,7 @@ def test_readiness_is_read_during_a_tear_down() -> None:
     pair.connect()
     assert pair.is_in(LinkState.TEARING_DOWN)
     assert told(pair) == [UNTOLD, READY]
-    assert pair.session.packet_router.outside_total == 0
+    assert pair.session.counters.outside_total == 0
     assert any(event.acknowledgement for event in pair.of(Applied))
 
 

@@ -265,4 +265,4 @@ async def test_mosquitto_answers_beside_a_live_link(tmp_path: Path, version: int
             answers = await asyncio.gather(*(link.link.ask_by_name(topics) for _ in range(3)))
             assert [payloads(each) for each in answers] == [{"plant/open/1": b"1"}] * 3, "no request takes over another"
             assert link.sink.states()[-1] == "live"
-            assert link.status.epochs_total == 1
+            assert link.status.counters.epochs_total == 1

@@ -300,7 +300,7 @@ def test_no_local_that_hides_the_control_topic_is_left_out(text: bytes, is_order
     assert pair.session.control.lag_ns(pair.now) is not None
     assert pair.states()[-1] is S.LIVE
     assert S.STALLED not in pair.states()
-    assert pair.session.lifecycle.epochs_total == 1
+    assert pair.session.counters.epochs_total == 1
     assert not one.subscriptions[b"#"].no_local
 
 

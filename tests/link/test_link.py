@@ -154,7 +154,7 @@ async def test_a_disconnect_from_the_primary_is_the_last_error() -> None:
         assert "Session taken over" in (link.status.last_error or "")
         assert "Client Identifier" in (link.status.last_error_hint or "")
         await link.wait_state(LinkState.LIVE)
-        assert link.status.reconnects_total == 1
+        assert link.status.counters.reconnects_total == 1
 
 
 async def test_a_fanout_primary_is_named_in_the_log() -> None:
@@ -376,7 +376,7 @@ async def test_addresses_take_turns_until_one_becomes_live() -> None:
             await link.wait_state(LinkState.LIVE)
             assert link.status.primary == str(addresses[1])
             server.cut()
-            await link.wait(lambda: link.status.reconnects_total == 1)
+            await link.wait(lambda: link.status.counters.reconnects_total == 1)
             assert link.status.primary == str(addresses[1])
 
 
@@ -410,11 +410,11 @@ async def test_a_held_link_reads_nothing() -> None:
     async with FakeServer(primary) as server, running(config_for(server.port)) as link:
         await link.wait_state(LinkState.LIVE)
         link.link.hold(True)
-        before = link.status.received_total
+        before = link.status.counters.received_total
         link.link.forward(row(b"plant/0"), prefix=b"")
         await link.wait(lambda: unread_bytes(link) > 0)
         await turns_of_the_loop()
-        assert (unread_bytes(link) > 0, link.status.received_total) == (True, before)
+        assert (unread_bytes(link) > 0, link.status.counters.received_total) == (True, before)
         server.cut()
         await link.wait(lambda: link.status.state is LinkState.CONNECTING and unread_bytes(link) > 0)
         await turns_of_the_loop()
@@ -605,7 +605,7 @@ async def test_the_log_lines_of_a_life() -> None:
             await link.wait_state(LinkState.LIVE)
             primary.has_session = False
             server.cut()
-            await link.wait(lambda: link.status.epochs_total == 2)
+            await link.wait(lambda: link.status.counters.epochs_total == 2)
             await link.wait_state(LinkState.LIVE)
     assert {line["link"] for line in lines} == {"plant"}
     events = [line["event"] for line in lines]
@@ -719,11 +719,11 @@ async def test_a_stall_is_an_error_with_its_time_until_it_is_over() -> None:
         await link.wait(lambda: link.status.last_error is not None)
         await link.wait_state(LinkState.LIVE)
         first = link.status
-        assert (first.last_error_over, first.stalls_total) == (True, 0)
+        assert (first.last_error_over, first.counters.stalls_total) == (True, 0)
         primary.silent_control = True
         await link.wait_state(LinkState.STALLED)
         stalled = link.status
-        assert (stalled.last_error, stalled.last_error_over, stalled.stalls_total) == (
+        assert (stalled.last_error, stalled.last_error_over, stalled.counters.stalls_total) == (
             "heartbeats do not come back",
             False,
             1,
@@ -734,7 +734,7 @@ async def test_a_stall_is_an_error_with_its_time_until_it_is_over() -> None:
         assert stalled.last_error_hint
         primary.silent_control = False
         await link.wait_state(LinkState.LIVE)
-        assert (link.status.last_error_over, link.status.stalls_total) == (True, 1)
+        assert (link.status.last_error_over, link.status.counters.stalls_total) == (True, 1)
 
 
 async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
@@ -810,7 +810,7 @@ async def test_heartbeats_that_the_primary_dropped_are_told() -> None:
             primary.silent_control = False
             await link.wait(lambda: link.status.audits.ended_total)
             await link.wait(lambda: link.status.ready)
-            assert link.status.heartbeats_lost_total == 1
+            assert link.status.counters.heartbeats_lost_total == 1
     (told,) = [line for line in lines if "dropped heartbeats" in str(line["event"])]
     assert told["heartbeats"] == 1
 
@@ -829,7 +829,11 @@ async def test_an_announcement_gets_the_answer_of_the_primary() -> None:
         missing.add(b"plant/other", Waiting(1))
         missing.note_answer("plant/new", accepted=False, now=1.0)
         status = link.status
-        assert (status.missing_pending, status.missing_dropped_total, status.missing_announced_total) == (1, 1, 0)
+        assert (
+            status.missing_pending,
+            status.counters.missing_dropped_total,
+            status.counters.missing_announced_total,
+        ) == (1, 1, 0)
     assert [topic for topic, *_ in primary.published].count(b"fanout/control/missing") == 1
 
 

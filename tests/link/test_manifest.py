@@ -36,7 +36,7 @@ def test_the_manifest_is_the_evidence() -> None:
     pair.go_live_with_events()
     assert pair.of(SelectorComplete) == [SelectorComplete(index, Evidence.MANIFEST) for index in range(3)]
     assert pair.values() == VALUES | {b"office/1": b"not selected"}
-    assert pair.session.packet_router.outside_total == 2, "what is excluded, and what is below the control topic"
+    assert pair.session.counters.outside_total == 2, "what is excluded, and what is below the control topic"
 
 
 def test_an_update_behind_the_set_is_no_part_of_it() -> None:
@@ -69,7 +69,7 @@ async def test_a_set_that_is_not_what_was_sent_defeats_the_manifest(knobs: dict[
     primary = node(**knobs)
     del primary.retained[b"plant/cold/1"]
     async with FakeServer(primary) as server, running(config_for(server.port, min_evidence="quiet")) as link:
-        await link.wait(lambda: link.status.truncated_total >= 2)
+        await link.wait(lambda: link.status.counters.truncated_total >= 2)
         assert not link.status.ready
         assert link.sink.named("complete") == []
         assert "live" not in link.sink.states()
@@ -110,10 +110,10 @@ def test_another_kind_of_primary_is_not_asked() -> None:
     pair.go_live()
     assert pair.session.lifecycle.evidence == [Evidence.MARKER]
     assert all(ASK_FOR_MANIFEST not in each.properties.user_property for each in pair.primary.subscribes)
-    outside = pair.session.packet_router.outside_total
+    outside = pair.session.counters.outside_total
     pair.primary.deliver(b"$SYS/fanout/manifest", b"{}")
     pair.pump()
-    assert pair.session.packet_router.outside_total == outside + 1
+    assert pair.session.counters.outside_total == outside + 1
 
 
 def test_a_resumed_session_and_an_audit_have_one_too() -> None:

@@ -65,7 +65,7 @@ def test_what_was_overtaken_by_its_copy_is_left_out(kind: str) -> None:
     assert pair.is_in(LinkState.LIVE)
     assert pair.dispatched() == [(b"plant/1", b"v2"), (b"plant/2", b"w1")]
     assert pair.values() == pair.primary.retained
-    assert pair.session.pipeline.overtaken_total == 3
+    assert pair.session.counters.overtaken_total == 3
     acknowledged = b"".join(each.acknowledgement for each in pair.of(Applied))
     assert bytes.fromhex("400207d0 400207d1 400207d2") in acknowledged
     if kind == "audit":
@@ -127,7 +127,7 @@ def test_what_was_overtaken_by_a_value_that_has_expired_does_not_come_back() -> 
     pair.primary.receive(request[marker_at:])
     pair.pump()
     assert pair.values() == pair.primary.retained
-    assert pair.session.pipeline.overtaken_total == 1
+    assert pair.session.counters.overtaken_total == 1
 
 
 def test_a_copy_behind_what_was_queued_is_newer() -> None:
@@ -153,7 +153,7 @@ def test_messages_that_are_not_retained_are_delivered_all_the_same() -> None:
     pair.primary.receive(request[marker_at:])
     pair.pump()
     assert pair.dispatched() == [(b"plant/1", b"event")]
-    assert pair.session.pipeline.overtaken_total == 0
+    assert pair.session.counters.overtaken_total == 0
 
 
 def test_other_selectors_keep_their_qos_and_their_order() -> None:
@@ -170,7 +170,7 @@ def test_other_selectors_keep_their_qos_and_their_order() -> None:
     pair.wait(1)
     assert not pair.session.lifecycle.auditing
     assert pair.dispatched() == [(b"office/1", b"b"), (b"office/1", b"c")]
-    assert pair.session.pipeline.overtaken_total == 0
+    assert pair.session.counters.overtaken_total == 0
 
 
 def test_a_primary_whose_order_is_not_known_may_send_old_copies() -> None:
@@ -179,7 +179,7 @@ def test_a_primary_whose_order_is_not_known_may_send_old_copies() -> None:
     request = begin_comparison(pair, "audit")
     send_overtaken(pair, request, (b"plant/1", b"v1"), after=None)
     assert pair.dispatched()[-1] == (b"plant/1", b"v1")
-    assert pair.session.pipeline.overtaken_total == 0
+    assert pair.session.counters.overtaken_total == 0
 
 
 @pytest.mark.parametrize("kind", ["audit", "verification"])

@@ -49,7 +49,7 @@ async def test_the_preferred_address_is_taken_back(mosquitto: Mosquitto) -> None
             assert len(link.sink.states()) == states
             preferred.resume()
             await link.wait(lambda: link.status.primary == str(at(preferred.port)) and link.status.ready)
-            assert link.status.epochs_total == 1
+            assert link.status.counters.epochs_total == 1
             assert link.values() == {"plant/1": b"x"}
             assert len(link.sink.dispatched()) == 1
 

@@ -200,4 +200,4 @@ async def test_a_primary_with_one_connection_for_each_user_is_not_torn_from_the_
         await link.wait(lambda: "only one connection of a user" in link.status.sampling.off)
         await link.wait(lambda: link.status.ready)
         assert len(beside.connects) == 2
-        assert link.status.epochs_total == 1
+        assert link.status.counters.epochs_total == 1

@@ -113,8 +113,8 @@ async def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
         assert (sampling.audits_total, sampling.off, primary.status.audits.ended_total) == (0, "", 0)
         assert sampling.topics_total >= 20 * 12
         assert sampling.last_ns > 0
-        assert primary.status.epochs_total == 1
-        assert primary.status.reconnects_total == 0
+        assert primary.status.counters.epochs_total == 1
+        assert primary.status.counters.reconnects_total == 0
 
 
 async def test_half_a_tree_that_is_hidden_is_seen_within_two_heartbeats(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ async def test_a_user_name_that_is_taken_for_the_client_identifier_costs_no_sess
     async with ready(tmp_path, "use_username_as_clientid true") as primary:
         await primary.link.wait(lambda: "only one connection of a user" in primary.status.sampling.off)
         await primary.link.wait(lambda: primary.status.ready)
-        assert primary.status.epochs_total == 1
-        assert primary.status.reconnects_total == 2
+        assert primary.status.counters.epochs_total == 1
+        assert primary.status.counters.reconnects_total == 2
         assert primary.link.sink.named("tear_down") == []
 
 

@@ -58,7 +58,7 @@ def test_messages_that_come_again_are_delivered_once() -> None:
     send(pair, (201, b"plant/0", b"event"), (202, b"outside", b"event"), dup=True, retain=False)
     pair.pump()
     assert pair.dispatched() == []
-    assert pair.session.packet_router.outside_total == 1
+    assert pair.session.counters.outside_total == 1
 
 
 def test_what_was_lost_with_the_connection_is_applied() -> None:
@@ -91,7 +91,7 @@ def test_what_was_dropped_while_live_does_not_replace_what_came_since() -> None:
     assert pair.is_in(LinkState.LIVE)
     assert pair.dispatched() == [(b"plant/1", b"v3")]
     assert bytes.fromhex("400200ca") in b"".join(each.acknowledgement for each in pair.of(Applied))
-    assert pair.session.pipeline.overtaken_total == 1
+    assert pair.session.counters.overtaken_total == 1
 
 
 def test_another_session_has_other_messages() -> None:

@@ -208,7 +208,7 @@ async def test_several_selectors_with_prefix_and_exclude(mosquitto: Mosquitto) -
         assert [each.topics for each in link.status.selectors] == [1, 1]
         assert [each.evidence for each in link.status.selectors] == [Evidence.MARKER] * 2
         assert link.sink.states() == ["connecting", "snapshot", "proving", "snapshot", "proving", "live"]
-        assert link.status.outside_total == 1
+        assert link.status.counters.outside_total == 1
         await load(mosquitto, {"office/y": b"5", "plant/b/debug": b"6"})
         await link.wait(lambda: "site/office/y" in link.values())
         assert len(link.replica) == 3
@@ -273,7 +273,7 @@ async def test_a_truncated_snapshot_is_never_live(mosquitto: Mosquitto) -> None:
         proxy.throttle_bytes_per_s = 4_000_000
         config = config_for(proxy.port, receive_buffer_bytes=65_536, snapshot_quiet_s=0.5)
         async with running(config) as link:
-            await link.wait(lambda: link.status.truncated_total >= 2, 40)
+            await link.wait(lambda: link.status.counters.truncated_total >= 2, 40)
             assert "live" not in link.sink.states()
             # An attempt may end between the two, and its tear-down is told a moment later.
             await link.wait(lambda: str(link.status.last_error) in link.sink.named("tear_down")[-1]["detail"])
@@ -290,7 +290,7 @@ async def test_a_truncated_snapshot_is_never_live(mosquitto: Mosquitto) -> None:
             await load(mosquitto, {topic: b"" for topic in values if topic not in few})
             await link.wait_state(LinkState.LIVE, 40)
             await link.wait(lambda: link.values() == few, 40)  # the last clears may be behind the snapshot
-            assert link.status.epochs_total >= 3
+            assert link.status.counters.epochs_total >= 3
 
 
 async def test_truncation_shows_although_live_updates_go_on(mosquitto: Mosquitto) -> None:
@@ -310,7 +310,7 @@ async def test_truncation_shows_although_live_updates_go_on(mosquitto: Mosquitto
         config = config_for(proxy.port, receive_buffer_bytes=65_536, snapshot_quiet_s=0.5)
         try:
             async with running(config) as link:
-                await link.wait(lambda: link.status.truncated_total >= 1, 40)
+                await link.wait(lambda: link.status.counters.truncated_total >= 1, 40)
                 assert "live" not in link.sink.states()
         finally:
             ends.set()
@@ -396,7 +396,7 @@ async def test_heartbeats_measure_lag_without_traffic(mosquitto: Mosquitto) -> N
         proxy.resume()
         await link.wait_state(LinkState.LIVE)
         assert link.sink.states()[-3:] == ["stalled", "verifying", "live"]
-        assert link.status.epochs_total == 1
+        assert link.status.counters.epochs_total == 1
 
 
 async def test_a_stall_that_does_not_end_leads_to_a_new_connection(mosquitto: Mosquitto) -> None:
@@ -408,8 +408,8 @@ async def test_a_stall_that_does_not_end_leads_to_a_new_connection(mosquitto: Mo
         proxy.cut()
         proxy.resume()
         await link.wait_state(LinkState.LIVE)
-        assert link.status.epochs_total == 1
-        assert link.status.reconnects_total == 1
+        assert link.status.counters.epochs_total == 1
+        assert link.status.counters.reconnects_total == 1
 
 
 @pytest.mark.parametrize("policy", ["bridge", "keep"])

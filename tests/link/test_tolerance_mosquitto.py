@@ -54,7 +54,7 @@ async def check_lives(link: Running, port: int) -> None:
     publish(port, "plant/behind", b"here")
     await link.wait(lambda: link.values().get("plant/behind") == b"here", 5)
     after = link.status
-    assert (after.state, after.epoch, after.reconnects_total) == (LinkState.LIVE, status.epoch, 0)
+    assert (after.state, after.epoch, after.counters.reconnects_total) == (LinkState.LIVE, status.epoch, 0)
 
 
 @pytest.mark.parametrize("value", ["k/#", "+"])

@@ -127,6 +127,6 @@ async def test_a_verification_keeps_what_is_hidden(ruled: Ruled) -> None:
         await wait_until(lambda: ruled.readable() == COUNT - 250, what="the new rules")
         link.sink.clear()
         proxy.cut()
-        await link.wait(lambda: link.status.reconnects_total > 0 and link.status.unconfirmed == 250)
-        assert (len(link.replica), link.status.epochs_total) == (COUNT, 1)
+        await link.wait(lambda: link.status.counters.reconnects_total > 0 and link.status.unconfirmed == 250)
+        assert (len(link.replica), link.status.counters.epochs_total) == (COUNT, 1)
         assert not link.status.ready

@@ -13,6 +13,7 @@ import pytest
 
 from fanout.config import LinkConfig
 from fanout.link.missing_topics import BURST_MAX, MissingTopics
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkStatus
 from fanout.link.protocol.forwarding import UNAVAILABLE
@@ -46,7 +47,7 @@ class FakeLink:
 
     def __init__(self, config: LinkConfig) -> None:
         self.config = config
-        self.missing = MissingTopics(config.control_topic, node_id="edge-1")
+        self.missing = MissingTopics(config.control_topic, node_id="edge-1", counters=LinkCounters())
         self.is_ready = True
         self.answer: ReasonCode | None = ReasonCode.SUCCESS
         """At once; None lets everything wait in `unanswered`."""
@@ -161,7 +162,7 @@ async def test_everything_has_its_turn() -> None:
         scene.ask(*wanted)
         await wait_until(lambda: len(scene.link.told) == len(wanted))
     assert scene.link.filters == wanted
-    assert (scene.link.missing.announced_total, len(scene.link.missing)) == (len(wanted), 0)
+    assert (scene.link.missing.counters.missing_announced_total, len(scene.link.missing)) == (len(wanted), 0)
 
 
 async def test_what_is_asked_before_the_link_is_ready_waits() -> None:
@@ -200,7 +201,7 @@ async def test_what_the_primary_did_not_get_is_announced_again() -> None:
     async with scene.running():
         scene.ask("plant/new")
         await wait_until(lambda: scene.link.unanswered)
-        assert missing.announced_total == 0
+        assert missing.counters.missing_announced_total == 0
         scene.link.is_ready = False
         scene.link.unanswered.pop().set_result(UNAVAILABLE)
         await wait_until(lambda: len(missing) == 1)
@@ -210,9 +211,13 @@ async def test_what_the_primary_did_not_get_is_announced_again() -> None:
         scene.link.unanswered.pop().set_result(ReasonCode.QUOTA_EXCEEDED)
         await wait_until(lambda: scene.link.unanswered)
         scene.link.unanswered.pop().set_result(ReasonCode.NO_MATCHING_SUBSCRIBERS)
-        await wait_until(lambda: missing.announced_total)
+        await wait_until(lambda: missing.counters.missing_announced_total)
     assert scene.link.filters == ["plant/new"] * 3
-    assert (missing.announced_total, missing.dropped_total, missing.suppressed_total) == (1, 0, 0)
+    assert (
+        missing.counters.missing_announced_total,
+        missing.counters.missing_dropped_total,
+        missing.counters.missing_suppressed_total,
+    ) == (1, 0, 0)
     assert scene.lines == []
 
 
@@ -222,7 +227,7 @@ async def test_what_the_primary_refuses_is_told_once() -> None:
     scene.link.answer = ReasonCode.NOT_AUTHORIZED
     async with scene.running():
         scene.ask("plant/1", "plant/2")
-        await wait_until(lambda: scene.link.missing.dropped_total == 2)
+        await wait_until(lambda: scene.link.missing.counters.missing_dropped_total == 2)
         scene.link.answer = ReasonCode.SUCCESS
         scene.ask("plant/3")
         await scene.settle()

@@ -17,6 +17,7 @@ from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
 from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.events import Applied, MarkerPassed
 from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import PublishRow
@@ -68,7 +69,13 @@ class IngestPipeline:
     """
 
     def __init__(
-        self, config: LinkConfig, *, replica: Replica, control_prefix: bytes, stamps: StampCount | None
+        self,
+        config: LinkConfig,
+        *,
+        replica: Replica,
+        control_prefix: bytes,
+        stamps: StampCount | None,
+        counters: LinkCounters,
     ) -> None:
         """Prepare for one link.
 
@@ -77,8 +84,9 @@ class IngestPipeline:
             replica: The link's replica, changed here.
             control_prefix: Prefix of control topics; nothing below it is replicated.
             stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
+            counters: Counters of the link.
         """
-        self._overtaken_total = 0
+        self._counters = counters
         self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
         self.cuts: CutTaker | None = None
@@ -102,16 +110,13 @@ class IngestPipeline:
         self._stamps_itself = False
         """Whether live updates of the primary get stamps of this node."""
         self.redelivery = RedeliveryFilter(
-            may_be_resumed=config.version == 5 and config.session_expiry_s > 0, held=self.converter.held
+            may_be_resumed=config.version == 5 and config.session_expiry_s > 0,
+            counters=counters,
+            held=self.converter.held,
         )
         # MQTT 3.1.1 has no Receive Maximum.
         self._receive_maximum = config.receive_maximum if config.version == 5 else None
         self._open_max = self._receive_maximum
-
-    @property
-    def overtaken_total(self) -> int:
-        """Retained messages dropped because a newer one for their topic had come before."""
-        return self._overtaken_total + self.redelivery.outdated_total
 
     @property
     def unreleased(self) -> frozenset[int]:
@@ -201,7 +206,7 @@ class IngestPipeline:
         updates = converted.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
-            self._overtaken_total += len(converted.updates) - len(updates)
+            self._counters.overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
             if held_back:

@@ -24,6 +24,7 @@ from operator import itemgetter
 
 from fanout.link.ingest.convert import ConvertedRows
 from fanout.link.ingest.rows import DUP, FLAGS, PACKET_ID, PAYLOAD, QOS, QOS_1, RETAIN, TOPIC
+from fanout.link.model.counters import LinkCounters
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Update, content_digest
 
@@ -42,17 +43,24 @@ class RedeliveryFilter:
     """Redelivery filter of one link.
 
     Attributes:
-        outdated_total: Retained messages that came again after something newer for their topic.
+        counters: Counters of the link; messages that came again after something newer for their topic are overtaken.
     """
 
-    def __init__(self, *, may_be_resumed: bool, held: Callable[[bytes], Update | None] = lambda topic: None) -> None:
+    def __init__(
+        self,
+        *,
+        may_be_resumed: bool,
+        counters: LinkCounters,
+        held: Callable[[bytes], Update | None] = lambda topic: None,
+    ) -> None:
         """Begin without any message.
 
         Args:
             may_be_resumed: Whether the session outlives its connection; otherwise nothing is remembered.
+            counters: Counters of the link.
             held: Returns the value of a topic at the primary; None for none.
         """
-        self.outdated_total = 0
+        self.counters = counters
         self._held = held
         self._may_be_resumed = may_be_resumed
         self._is_resumed = False
@@ -164,7 +172,7 @@ class RedeliveryFilter:
         at = bisect_right(self._gaps, self._left_position - behind, key=_position)
         held = self._held(topic) if at < len(self._gaps) else None
         outdated = held is not None and held[5] > self._gaps[at][1]
-        self.outdated_total += outdated
+        self.counters.overtaken_total += outdated
         return outdated
 
     def _behind(self, packet_id: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypedDict, Unpack
 
 from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.skipped import MessageSkipped
@@ -93,8 +94,6 @@ class LinkStatus:
     """When this state was entered, Unix time in nanoseconds."""
     epoch: int
     """Identity of the session: Unix time in microseconds at which it began; 0 before the first."""
-    epochs_total: int
-    """Sessions begun since the link was started."""
     topics: int
     """Retained values held now."""
     selectors: tuple[SelectorStatus, ...]
@@ -114,24 +113,14 @@ class LinkStatus:
     """Seconds since a heartbeat came back; None when none did in this epoch."""
     heartbeat_refusal: str
     """Why heartbeats do not come back, as far as known; empty when they do, or still may."""
-    heartbeats_lost_total: int
-    """Heartbeats that the primary dropped while the link was live, as later heartbeats showed."""
-    received_total: int
-    """PUBLISH packets received."""
-    outside_total: int
-    """PUBLISH packets outside all selectors, without the link's own control messages."""
-    overtaken_total: int
-    """Retained messages dropped because a newer one for their topic had come before."""
-    truncated_total: int
-    """Snapshots and verifications that failed because the retained set was truncated."""
+    counters: LinkCounters
+    """Counters since the link was started."""
     refused_total: int
     """Retained values refused by a limit of the replica."""
     short_by: tuple[str, ...]
     """Config keys of the limits that keep the newest value of some topic out now; empty when none does."""
     payload_bytes: int
     """Bytes of payloads and properties held by the replica."""
-    reconnects_total: int
-    """Network Connections accepted (CONNACK) after the first."""
     snapshot_seconds: float | None
     """Seconds from the first SUBSCRIBE to the proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
@@ -158,12 +147,6 @@ class LinkStatus:
     """Retained messages that the primary had beyond the replica when both were counted last; None for unknown."""
     sampling: SamplingTotals
     """Totals over its samples of topics."""
-    missing_announced_total: int
-    """Announcements of missing topics that the primary accepted."""
-    missing_suppressed_total: int
-    """Announcements suppressed because the same filter was announced shortly before."""
-    missing_dropped_total: int
-    """Filters dropped: too many waited, the primary refused the announcement, or a node below sent an invalid one."""
     missing_pending: int
     """Filters that wait to be checked, and to be announced if no topic matches."""
     client_certificate_expires_s: int | None
@@ -176,8 +159,6 @@ class LinkStatus:
     """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
     last_error_over: bool
     """Whether the link has been live since that error."""
-    stalls_total: int
-    """Stalls of the live link."""
     skipped_total: Mapping[str, int] = field(default_factory=dict)
     """Messages that cannot be replicated, by `SkipReason`."""
     skipped_newest: tuple[MessageSkipped, ...] = ()

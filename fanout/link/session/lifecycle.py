@@ -79,8 +79,6 @@ class SessionLifecycle:
     Attributes:
         state: State of the link.
         epoch: Identity of the session, Unix time in microseconds at which it began; 0 before the first.
-        epochs_total: Number of sessions begun.
-        truncated_total: Snapshots and verifications whose retained set was truncated.
         evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
         first_empty: Positions of selectors whose first proved set of this epoch was empty.
         snapshot_seconds: Duration of the newest complete snapshot; None before the first.
@@ -112,8 +110,7 @@ class SessionLifecycle:
         config = context.config
         self.state = LinkState.DOWN
         self.epoch = 0
-        self.epochs_total = 0
-        self.truncated_total = 0
+        self._counters = context.counters
         self.evidence: list[Evidence | None] = [None] * len(config.selectors)
         self.first_empty: frozenset[int] = frozenset()
         self.snapshot_seconds: float | None = None
@@ -348,7 +345,7 @@ class SessionLifecycle:
             self._end_audit(str(error))
             return
         if self.audits.current is None:
-            self.truncated_total += 1
+            self._counters.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
             return
         assert isinstance(self.stage, RetainedPass)
@@ -690,7 +687,7 @@ class SessionLifecycle:
 
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
-        self.epochs_total += 1
+        self._counters.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
         self.first_empty = frozenset()
         self._control.begin_epoch()

@@ -45,7 +45,8 @@ class LinkSession:
 
     Attributes:
         lifecycle: State, epoch and evidence of the session.
-        packet_router: Router of packets, and counters of messages.
+        packet_router: Router of packets.
+        counters: Counters of the link.
         control: The control channel, for the lag.
         count: Comparison with the primary's count of retained messages.
         peer: The primary at the other end.
@@ -82,6 +83,7 @@ class LinkSession:
         self.peer = context.peer
         self.pipeline = context.pipeline
         self.skipped = context.skipped
+        self.counters = context.counters
         self._forwarding = Forwarding(self._sender)
         self.lifecycle = SessionLifecycle(context, forwarding=self._forwarding, seed=nonce, piece_topics=piece_topics)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
@@ -376,7 +378,7 @@ class LinkSession:
         lifecycle = self.lifecycle
         lifecycle.at(now_ns, now)
         if lifecycle.state is LinkState.LIVE and lifecycle.stage is None:
-            connection = self.packet_router.connections_total
+            connection = self.counters.connections_total
             for topic in self.cuts.listen_to(nodes, connection=connection, now=now):
                 lifecycle.emit(MemberUnheard(topic, "the primary takes no SUBSCRIBE that is as long"))
             if self.control.may_send_early(now):

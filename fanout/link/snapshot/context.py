@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
 from fanout.link.ingest.pipeline import IngestPipeline
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.skipped import SkippedMessages
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.peer import RemotePeer
@@ -39,6 +40,8 @@ class LinkContext:
     """Comparison with the primary's count of retained messages."""
     skipped: SkippedMessages
     """Messages that cannot be replicated."""
+    counters: LinkCounters
+    """Counters that the parts of the link add to."""
 
     @classmethod
     def make(
@@ -53,6 +56,7 @@ class LinkContext:
             nonce: A number that differs between processes (`ControlChannel`).
             stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
         """
+        counters = LinkCounters()
         sender = PacketSender(config, node_id=node_id)
         control = ControlChannel(
             config.control_topic, node_id=node_id, link=config.name, nonce=nonce, heartbeat_s=config.heartbeat_s
@@ -61,10 +65,13 @@ class LinkContext:
             config=config,
             node_id=node_id,
             replica=replica,
-            pipeline=IngestPipeline(config, replica=replica, control_prefix=control.prefix, stamps=stamps),
+            pipeline=IngestPipeline(
+                config, replica=replica, control_prefix=control.prefix, stamps=stamps, counters=counters
+            ),
             sender=sender,
             control=control,
             peer=RemotePeer(config, node_id=node_id, sender=sender),
             count=SysCount(config.selectors, control_prefix=control.prefix, sender=sender),
             skipped=SkippedMessages(),
+            counters=counters,
         )

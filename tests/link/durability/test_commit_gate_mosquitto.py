@@ -93,6 +93,6 @@ async def test_what_is_not_on_disk_is_not_acknowledged(mosquitto: Mosquitto, qos
     async with running(config, store=disk, replica=replica, resumption=resumption) as link:
         await link.wait_state(LinkState.LIVE)
         assert link.values() == dict(values)
-        assert (link.status.epoch, link.status.epochs_total) == (epoch, 0), link.sink.events
+        assert (link.status.epoch, link.status.counters.epochs_total) == (epoch, 0), link.sink.events
         assert sorted(update[0].decode() for update in link.sink.dispatched()) == sorted(dict(values))
         await link.wait(lambda: len(disk.values) == 30)

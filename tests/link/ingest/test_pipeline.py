@@ -7,6 +7,7 @@ from typing import Any
 from fanout.chain.stamp import StampCount, encode_stamp
 from fanout.link.ingest.convert import ConvertedRows
 from fanout.link.ingest.pipeline import IngestPipeline, encode_acknowledgement
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.store import Replica
@@ -22,7 +23,9 @@ def pipeline(*selectors: Selector, stamps: StampCount | None = None, **changes: 
     """Return the reception of a link, and its replica."""
     config = make_config(*selectors, **changes)
     replica = Replica(selectors=config.selectors)
-    return IngestPipeline(config, replica=replica, control_prefix=b"fanout/control/", stamps=stamps), replica
+    return IngestPipeline(
+        config, replica=replica, control_prefix=b"fanout/control/", stamps=stamps, counters=LinkCounters()
+    ), replica
 
 
 def row(topic: bytes, payload: bytes = b"1", *, flags: int = 1, packet_id: int = 0, stamp: bool = False) -> PublishRow:

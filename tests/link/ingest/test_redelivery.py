@@ -6,6 +6,7 @@ import pytest
 
 from fanout.link.ingest.convert import ConvertedRows
 from fanout.link.ingest.redelivery import RedeliveryFilter
+from fanout.link.model.counters import LinkCounters
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import content_digest
 
@@ -42,7 +43,7 @@ def known(one: RedeliveryFilter, *rows: PublishRow) -> list[bool]:
 
 def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> None:
     """A bounded number of them, whatever else came with them; none of another session."""
-    one = RedeliveryFilter(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True, counters=LinkCounters())
     first = row(1, flags=QOS_1_AGAIN)
     note(one, first)
     for packet_id in range(2, 20_002, 2):
@@ -58,7 +59,7 @@ def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> No
 
 def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
     """And DUP; unless the primary counts up, and the Packet Identifier is not ahead of the last one."""
-    one = RedeliveryFilter(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True, counters=LinkCounters())
     note(one, row(5), row(6, b"2"), row(7, flags=QOS_2))
     resume(one)
     again = (row(5, flags=QOS_1_AGAIN), row(5), row(6, flags=QOS_1_AGAIN), row(7, flags=QOS_2_AGAIN))
@@ -70,16 +71,18 @@ def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
 
 def outdated(one: RedeliveryFilter, *rows: PublishRow) -> list[bool]:
     """Return for each row, which comes again on the next connection, whether something newer for its topic had come."""
-    before = one.outdated_total
+    before = one.counters.overtaken_total
     found = known(resume(one, counts_up=True), *rows)
-    assert one.outdated_total == before + sum(found)
+    assert one.counters.overtaken_total == before + sum(found)
     return found
 
 
 def held_since(received_ns: int) -> RedeliveryFilter:
     """Return one beside a replica that has a value of each topic but `plant/none` since then."""
     held = (b"plant/1", b"new", 1, True, b"", received_ns, 0, 1, None)
-    return RedeliveryFilter(may_be_resumed=True, held=lambda topic: None if topic == b"plant/none" else held)
+    return RedeliveryFilter(
+        may_be_resumed=True, counters=LinkCounters(), held=lambda topic: None if topic == b"plant/none" else held
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_what_comes_again_shows_no_gap_behind_it() -> None:
 
 def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:
     """There is no use for it."""
-    one = RedeliveryFilter(may_be_resumed=False)
+    one = RedeliveryFilter(may_be_resumed=False, counters=LinkCounters())
     note(one, row(5))
     resume(one)
     assert known(one, row(5, flags=QOS_1_AGAIN)) == [False]
@@ -147,7 +150,7 @@ def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:
 )
 def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: list[PublishRow], expected: bool) -> None:
     """What is sent again says nothing."""
-    one = RedeliveryFilter(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True, counters=LinkCounters())
     if last:
         note(one, row(last))
     assert all(map(resume(one).continues, came)), "nothing tells without Packet Identifiers that count up"
@@ -157,7 +160,7 @@ def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: lis
 
 def test_what_an_earlier_process_took_is_not_known_until_all_that_was_pending_has_come() -> None:
     """Over a lost connection too; in a session of its own there is nothing that it took."""
-    one = RedeliveryFilter(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True, counters=LinkCounters())
     one.restore()
     assert [resume(one).continues(row(6)) for _ in range(2)] == [False, False]
     one.note_pending_applied()

@@ -43,7 +43,7 @@ def test_a_cut_is_what_the_replica_held_at_the_place_of_the_heartbeat() -> None:
     assert pair.session.cuts.newest("edge-2") == Cut(MARKER.decode(), (held({b"plant/a": b"2"}),))
     assert pair.dispatched() == [(b"plant/a", b"2"), (b"plant/b", b"3")]
     assert pair.values() == {b"plant/a": b"2", b"plant/b": b"3"}
-    assert pair.session.packet_router.outside_total == 0
+    assert pair.session.counters.outside_total == 0
     acknowledged = [packet_id for _, packet_id in primary.acks]
     assert acknowledged[-3:] == sorted(acknowledged)[-3:]
 
@@ -261,7 +261,7 @@ def test_heartbeats_that_the_primary_dropped_do_not_end_the_cuts() -> None:
     assert times == [0.2, 0.4, 0.6, 0.8, 1.8, 2.8, 3.8]
     pair.primary.silent_control = False
     pair.wait(6)
-    assert pair.session.packet_router.heartbeats_lost_total == 7
+    assert pair.session.counters.heartbeats_lost_total == 7
     before = sent()
     cut(pair, "edge-2")
     assert sent() == before + 1
@@ -280,7 +280,7 @@ def test_markers_that_the_primary_dropped_do_not_hide_that() -> None:
     assert sent == [True] * 7 + [False] * 3
     pair.primary.silent_control = False
     pair.wait(6)
-    assert pair.session.packet_router.heartbeats_lost_total == 7
+    assert pair.session.counters.heartbeats_lost_total == 7
     assert pair.session.send_heartbeat(now=pair.now) is not None
 
 

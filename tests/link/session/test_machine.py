@@ -404,7 +404,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
         return
     pair.wait(60)
     assert S.LIVE not in pair.states()
-    assert pair.session.lifecycle.truncated_total == 1
+    assert pair.session.counters.truncated_total == 1
     (failed,) = pair.of(Failed)
     assert isinstance(failed.error, SnapshotUnproved)
     assert "max_queued_messages" in failed.error.hint
@@ -540,7 +540,7 @@ def test_messages_outside_are_acknowledged_and_counted() -> None:
     (applied,) = pair.of(Applied)
     assert applied.changes.updates == []
     assert len(applied.acknowledgement) == 8
-    assert pair.session.packet_router.outside_total == 2
+    assert pair.session.counters.outside_total == 2
 
 
 def test_a_foreign_message_on_the_own_control_topic_is_ignored() -> None:
@@ -659,7 +659,7 @@ def test_missing_heartbeats_stall_the_link_and_a_return_verifies_it() -> None:
     pair.primary.silent_control = False
     pair.wait(5)
     assert pair.states() == [S.STALLED, S.VERIFYING, S.LIVE]
-    assert pair.session.lifecycle.epochs_total == 1
+    assert pair.session.counters.epochs_total == 1
 
 
 def test_a_long_stall_ends_the_connection() -> None:
@@ -797,7 +797,7 @@ def test_a_resumed_session_is_verified_and_nothing_unchanged_is_dispatched() -> 
     assert pair.dispatched() == []
     assert {each.changes.phase for each in pair.of(Applied) if each.changes.updates} == {Phase.AUDIT}
     assert pair.session.lifecycle.epoch == epoch
-    assert pair.session.packet_router.connections_total == 2
+    assert pair.session.counters.connections_total == 2
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -988,7 +988,7 @@ def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     pair.pump()
     pair.wait(30)
     assert pair.states()[-1] is S.TEARING_DOWN
-    assert pair.session.lifecycle.truncated_total == 1
+    assert pair.session.counters.truncated_total == 1
 
 
 def test_stamps_tell_an_update_during_the_verification_from_a_loss() -> None:
@@ -1030,7 +1030,7 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
     assert pair.values() == primary.retained
     assert pair.dispatched()[-1] == (b"plant/0", b"")
     assert len(pair.dispatched()) == 51
-    assert pair.session.lifecycle.epochs_total == 1
+    assert pair.session.counters.epochs_total == 1
 
 
 def cut_in_its_snapshot(primary: FakePrimary) -> Pair:
@@ -1066,7 +1066,7 @@ def test_a_copy_left_over_from_a_snapshot_that_was_cut_is_none_of_the_next_one()
     resume_with_leftovers(pair)
     assert pair.is_in(S.LIVE)
     assert pair.values() == pair.primary.retained
-    assert pair.session.lifecycle.epochs_total == 1
+    assert pair.session.counters.epochs_total == 1
 
 
 def test_a_fence_left_over_from_a_snapshot_that_was_cut_proves_nothing_of_the_next_one() -> None:
@@ -1234,7 +1234,7 @@ def test_a_lost_session_is_torn_down_before_the_next_snapshot() -> None:
     assert pair.is_in(S.LIVE)
     assert pair.session.lifecycle.epoch > epoch
     assert pair.values() == {}
-    assert pair.session.lifecycle.epochs_total == 2
+    assert pair.session.counters.epochs_total == 2
 
 
 def test_a_long_tear_down_is_followed_by_a_snapshot_whatever_the_keep_alive_asked() -> None:
@@ -1597,7 +1597,7 @@ def test_a_fence_that_comes_late_is_nobodys() -> None:
     pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)
     pair.primary.deliver(b"$SYS/broker/version", b"2")
     pair.pump()
-    assert pair.session.packet_router.outside_total == 1
+    assert pair.session.counters.outside_total == 1
 
 
 def test_a_suback_that_comes_late_is_nobodys() -> None:
@@ -1674,4 +1674,4 @@ def test_a_shortfall_has_a_measure(count: bytes, told: str) -> None:
     pair.wait(120)
     assert "the retained set of plant/# ended after 0 topics" in pair.reason()
     assert pair.reason().endswith(told)
-    assert pair.session.packet_router.outside_total == 0
+    assert pair.session.counters.outside_total == 0

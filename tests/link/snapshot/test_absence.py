@@ -180,7 +180,7 @@ def test_a_resumed_session_keeps_what_is_missing_and_asks_for_evidence_at_once()
     pair.connect()
     assert pair.is_in(LinkState.LIVE)
     assert (unconfirmed(pair), pair.values()) == (0, pair.primary.retained)
-    assert pair.session.lifecycle.epochs_total == 1
+    assert pair.session.counters.epochs_total == 1
 
 
 def test_a_lost_connection_and_a_stall_end_the_wait_for_evidence() -> None:

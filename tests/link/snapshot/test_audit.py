@@ -375,7 +375,7 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair.wait(15.5)
     assert report(pair).failure
     assert report(pair).loss, "what was dropped may have been updates, too"
-    assert pair.session.lifecycle.truncated_total == 0, "it counts as an audit that failed"
+    assert pair.session.counters.truncated_total == 0, "it counts as an audit that failed"
     assert len(pair.replica) == 10
     assert pair.is_in(LinkState.LIVE)
     assert not pair.of(TearDown)
@@ -497,7 +497,7 @@ def test_a_fence_of_our_own_is_made_anew() -> None:
     ask(pair)
     assert report(pair) == AuditReport(False, checked=10)
     pair.events.clear()
-    assert pair.session.packet_router.outside_total == 0
+    assert pair.session.counters.outside_total == 0
 
     del pair.primary.retained[fence]
     del pair.primary.retained[b"plant/0"]
@@ -631,7 +631,7 @@ def test_an_audit_follows_when_heartbeats_were_dropped(interval_s: float) -> Non
     pair.primary.retained[b"plant/0"] = b"new"
     drop_heartbeats(pair, 2)
     assert pair.of(HeartbeatsLost) == [HeartbeatsLost(2)]
-    assert pair.session.packet_router.heartbeats_lost_total == 2
+    assert pair.session.counters.heartbeats_lost_total == 2
     assert report(pair) == AuditReport(False, checked=10, changed=1)
     assert pair.values() == pair.primary.retained
     assert pair.states() == [], "live all the time"
@@ -645,7 +645,7 @@ def test_audits_that_dropped_heartbeats_call_for_have_a_pause_between() -> None:
     began = pair.now
     for _ in range(30):
         drop_heartbeats(pair)
-    assert pair.session.packet_router.heartbeats_lost_total > 15
+    assert pair.session.counters.heartbeats_lost_total > 15
     assert 5 <= len(pair.of(AuditEnded)) <= 5 + (pair.now - began) / RETRY_S
 
 
@@ -661,7 +661,7 @@ def test_the_pause_behind_a_failed_audit_is_kept_when_heartbeats_are_dropped() -
     assert report(pair).failure
     failed_at = pair.now
     drop_heartbeats(pair)
-    assert pair.session.packet_router.heartbeats_lost_total == 1
+    assert pair.session.counters.heartbeats_lost_total == 1
     assert len(pair.of(AuditEnded)) == 1
     pair.wait(failed_at + RETRY_S - pair.now)
     assert len(pair.of(AuditEnded)) == 2
@@ -682,14 +682,14 @@ def test_heartbeats_that_a_resumed_session_or_an_audit_lost_call_for_no_audit() 
     ask(pair)
     assert len(pair.of(AuditEnded)) == 1
     pair.wait(60)
-    assert pair.session.packet_router.heartbeats_lost_total == 0
+    assert pair.session.counters.heartbeats_lost_total == 0
     pair.primary.silent_control = True
     pair.wait(20.1)
     assert pair.is_in(LinkState.STALLED)
     pair.primary.silent_control = False
     pair.wait(5)
     assert pair.is_in(LinkState.LIVE)
-    assert pair.session.packet_router.heartbeats_lost_total > 2
+    assert pair.session.counters.heartbeats_lost_total > 2
     pair.wait(60)
     assert len(pair.of(AuditEnded)) == 1
 
@@ -702,7 +702,7 @@ def test_a_refused_heartbeat_is_not_dropped() -> None:
     pair.primary.allow_control = True
     pair.wait(60)
     assert pair.session.control.refusal == ""
-    assert (pair.session.packet_router.heartbeats_lost_total, pair.of(AuditEnded)) == (0, [])
+    assert (pair.session.counters.heartbeats_lost_total, pair.of(AuditEnded)) == (0, [])
 
 
 @pytest.mark.parametrize(("qos", "lost"), [(0, 1), (1, 0), (2, 0)])
@@ -713,5 +713,5 @@ def test_heartbeats_at_qos_0_say_nothing_of_updates_above(qos: int, lost: int) -
     pair.primary.subscriptions[topic] = replace(pair.primary.subscriptions[topic], qos=0)
     drop_heartbeats(pair)
     pair.wait(60)
-    assert pair.session.packet_router.heartbeats_lost_total == lost
+    assert pair.session.counters.heartbeats_lost_total == lost
     assert len(pair.of(AuditEnded)) == lost

@@ -59,7 +59,7 @@ def test_the_primarys_own_topics_are_part_of_its_count() -> None:
     assert evidence(pair) is Evidence.COUNT
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER), SelectorComplete(0, Evidence.COUNT)]
     assert pair.primary.unsubscribes[-1].topic_filters == (b"$SYS/#",)
-    assert pair.session.packet_router.outside_total == 1, "another node's fence"
+    assert pair.session.counters.outside_total == 1, "another node's fence"
     tick(pair, more=1)
     assert evidence(pair) is Evidence.COUNT, "it is a matter of the moment at which it was compared"
 

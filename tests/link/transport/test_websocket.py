@@ -59,8 +59,8 @@ async def test_a_link_replicates_over_websocket(tmp_path: Path, scheme: str) -> 
                 publish_all(client, [(f"plant/{number}", bytes(200)) for number in range(2000)])
                 await link.wait(lambda: sum(map(len, link.values().values())) == 2000 * 200 + 3000 * 100)
                 proxy.cut()
-                await link.wait(lambda: link.status.reconnects_total == 1 and link.status.ready)
-                assert link.status.epochs_total == 1
+                await link.wait(lambda: link.status.counters.reconnects_total == 1 and link.status.ready)
+                assert link.status.counters.epochs_total == 1
 
 
 @asynccontextmanager
