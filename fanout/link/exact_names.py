@@ -28,7 +28,7 @@ async def ask_by_name(
     topics: Sequence[str],
     *,
     node_id: str,
-    fence: bytes | None = None,
+    sentinel: bytes | None = None,
     order: Order = Order.NONE,
     username: str | None = None,
     password: bytes | None = None,
@@ -46,7 +46,7 @@ async def ask_by_name(
         config: The link's configuration.
         topics: Topic Names at the primary, at most `NAMES_MAX`, in UTF-8 and without wildcards.
         node_id: This node.
-        fence: Topic of a retained message that the primary is known to send to this user; None for none.
+        sentinel: Topic of a retained message that the primary is known to send to this user; None for none.
         order: Whether the primary is known to answer in order. If not, a topic is absent only after
             `snapshot_quiet_s` of silence.
         username: User Name in place of the link's; None for the link's, with its password.
@@ -79,7 +79,7 @@ async def ask_by_name(
                 request = NameRequest(
                     topics,
                     sender=connection.sender,
-                    fence=fence,
+                    sentinel=sentinel,
                     order=order,
                     quiet_s=config.snapshot_quiet_s,
                     chunk_names=chunk_names,

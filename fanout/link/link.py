@@ -478,7 +478,7 @@ class Link:
                 self.config,
                 topics,
                 node_id=self._node_id,
-                fence=peer.fence if username is None and not qos else None,  # another user may not read it
+                sentinel=peer.sentinel if username is None and not qos else None,  # another user may not read it
                 order=peer.order,
                 username=username,
                 password=password,

@@ -425,7 +425,7 @@ class Reporter:
             selector=selector.filter,
             topics=topics,
             digest=self._replica.digest(index),
-            detail=peer.why_unordered if peer.fence is None else f"fence {peer.fence.decode()}",
+            detail=peer.why_unordered if peer.sentinel is None else f"sentinel {peer.sentinel.decode()}",
             epoch=self._session.lifecycle.epoch,
         )
         log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from fanout.config import LinkConfig
 from fanout.link.missing_topics import missing_topic
 from fanout.link.protocol.control_channel import link_control_topic
-from fanout.link.snapshot.capability_check import BY_WILDCARD, RETAINED_COUNT, SERVER_FENCE
+from fanout.link.snapshot.capability_check import BY_WILDCARD, RETAINED_COUNT, SERVER_SENTINEL
 from fanout.link.snapshot.sys_count import SYSTEM_TOPICS, UPTIME, is_comparable
 
 __all__ = ["Access", "PrimaryKind", "Right", "audit_rights", "link_rights"]
@@ -104,20 +104,20 @@ def _system(config: LinkConfig, primary: PrimaryKind) -> Iterator[Right]:
         yield Right(
             "read",
             SYSTEM_TOPICS.decode(),
-            "the primary's version as a fence, and its count of retained messages",
-            "there is no evidence count, and perhaps no fence",
+            "the primary's version as a sentinel, and its count of retained messages",
+            "there is no evidence count, and perhaps no sentinel",
         )
         return
     yield Right(
         "read",
-        SERVER_FENCE.decode(),
-        "a fence behind retained sets, and whether the primary answers in order",
-        "the link retains a fence of its own below its control topic",
+        SERVER_SENTINEL.decode(),
+        "a sentinel behind retained sets, and whether the primary answers in order",
+        "the link retains a sentinel of its own below its control topic",
     )
     if primary == "other" and any(one.has_wildcard and not one.live_only for one in config.selectors):
         yield Right(
             "read",
-            BY_WILDCARD[SERVER_FENCE].decode(),
+            BY_WILDCARD[SERVER_SENTINEL].decode(),
             "the same by a wildcard",
             "a primary that has that topic seems to send no retained messages for wildcards",
         )

@@ -15,7 +15,7 @@ from fanout.access.rules import RuleSet
 from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.config.access import AccessConfig, find_access_faults, rules_of
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.snapshot.capability_check import RETAINED_COUNT, SERVER_FENCE
+from fanout.link.snapshot.capability_check import RETAINED_COUNT, SERVER_SENTINEL
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "access.md").read_text()
 [EXAMPLE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -35,14 +35,14 @@ def test_the_example_has_no_faults() -> None:
 
 
 def test_the_example_lets_another_node_replicate() -> None:
-    """Whoever connects as the node `edge` gets the set, how this node stands, the fences, and its own messages back."""
+    """A client with the user `edge` gets the set, the readiness notice, the sentinels, and its own messages back."""
     rights = RuleSet(rules_of(load(EXAMPLE))).rights(Identity(client_id="edge-1-plant", user="edge"))
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=1, heartbeat_s=5)
-    system = (READINESS_TOPIC, SERVER_FENCE, b"$SYS/+/version", RETAINED_COUNT)
+    system = (READINESS_TOPIC, SERVER_SENTINEL, b"$SYS/+/version", RETAINED_COUNT)
     reads = (b"plant/#", *system, control.topic, control.own_filter)
     assert {one: rights.explain(one) for one in reads} == dict.fromkeys(reads)
     assert rights.may_publish(control.topic)
-    assert rights.may_publish(control.fence_topic)
+    assert rights.may_publish(control.sentinel_topic)
 
 
 def test_the_example_keeps_setpoints_from_others() -> None:

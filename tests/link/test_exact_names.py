@@ -22,14 +22,14 @@ from tests.link.harness import config_for, running
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.waiting import wait_until
 
-FENCE = b"$SYS/broker/version"
+SENTINEL = b"$SYS/broker/version"
 TWO_VALUES = {b"plant/1": b"one", b"plant/2": b"two"}
 
 
 async def asked(
     primary: FakePrimary,
     *topics: str,
-    fence: bytes | None = FENCE,
+    sentinel: bytes | None = SENTINEL,
     order: Order = Order.KNOWN,
     qos: int = 0,
     **changes: object,
@@ -43,7 +43,7 @@ async def asked(
             config,
             topics,
             node_id="edge-1",
-            fence=fence,
+            sentinel=sentinel,
             order=order,
             deadline_s=10 if not changes else 1,
             qos=qos,
@@ -87,7 +87,7 @@ async def test_many_names_go_in_chunks_one_after_another() -> None:
 async def test_a_request_at_qos_1_tells_at_which_qos_a_value_was_published(published: int, flags: int) -> None:
     """Each copy is acknowledged, and few are requested at a time, so that none waits in the primary's queue."""
     primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(50)}, published_qos=published)
-    answer = await asked(primary, *(topic.decode() for topic in primary.retained), "plant/none", fence=None, qos=1)
+    answer = await asked(primary, *(topic.decode() for topic in primary.retained), "plant/none", sentinel=None, qos=1)
     assert {row[2] for row in answer.values.values()} == {flags}
     assert answer.absent == {"plant/none"}
     assert len(primary.acks) == 50 * published
@@ -97,7 +97,7 @@ async def test_a_request_at_qos_1_tells_at_which_qos_a_value_was_published(publi
 async def test_a_request_at_qos_1_that_is_granted_qos_0_tells_nothing() -> None:
     """The copies have QoS 0 then, however they were published."""
     primary = FakePrimary(retained=dict(TWO_VALUES), maximum_qos=0)
-    answer = await asked(primary, "plant/1", "plant/2", fence=None, qos=1)
+    answer = await asked(primary, "plant/1", "plant/2", sentinel=None, qos=1)
     assert not answer.values
     assert dict(answer.refused) == {"plant/1": 0, "plant/2": 0}
 
@@ -110,10 +110,10 @@ async def test_a_name_too_long_for_the_primary_is_an_error() -> None:
 
 
 async def test_without_a_known_order_a_name_is_absent_only_after_silence() -> None:
-    """The retained message comes behind SUBACK and PINGRESP; with a known order and no fence it would be missed."""
-    for order, fence in ((Order.NONE, None), (Order.LIKELY, FENCE)):
+    """The retained message comes behind SUBACK and PINGRESP; with a known order and no sentinel it would be missed."""
+    for order, sentinel in ((Order.NONE, None), (Order.LIKELY, SENTINEL)):
         primary = FakePrimary(retained=dict(TWO_VALUES), asynchronous=True)
-        answer = await asked(primary, "plant/1", "plant/2", "plant/none", order=order, fence=fence)
+        answer = await asked(primary, "plant/1", "plant/2", "plant/none", order=order, sentinel=sentinel)
         assert payloads(answer) == {"plant/1": b"one", "plant/2": b"two"}
         assert answer.absent == {"plant/none"}
 
@@ -162,9 +162,9 @@ async def test_a_primary_that_closes_at_a_single_name_is_an_error() -> None:
     assert len(primary.connects) == 3
 
 
-async def test_a_fence_that_is_refused_is_not_waited_for() -> None:
+async def test_a_sentinel_that_is_refused_is_not_waited_for() -> None:
     """Its absence says nothing then."""
-    primary = FakePrimary(retained=dict(TWO_VALUES), refuse_filters=(FENCE,))
+    primary = FakePrimary(retained=dict(TWO_VALUES), refuse_filters=(SENTINEL,))
     answer = await asked(primary, "plant/1", "plant/none")
     assert (payloads(answer), answer.absent) == ({"plant/1": b"one"}, frozenset({"plant/none"}))
 

@@ -20,7 +20,7 @@ from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import NOT_TAKEN
 from fanout.link.protocol.sys_support import CLOSED_MAX
-from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.capability_check import SERVER_SENTINEL
 from fanout.link.snapshot.set_proof import PROBES_MAX
 from fanout.link.snapshot.two_pass import PASSES_MAX
 from fanout.mqtt.packets import Pingresp, Subscribe
@@ -39,12 +39,12 @@ def primary(**knobs: Any) -> FakePrimary:
 
 
 def foreign(**knobs: Any) -> FakePrimary:
-    """Return one whose order is not known: it has no version topic, and takes a fence of ours."""
+    """Return one whose order is not known: it has no version topic, and takes a sentinel of ours."""
     return primary(system_topics=False, **knobs)
 
 
-def unfenced(**knobs: Any) -> FakePrimary:
-    """Return one that neither has a version topic nor takes a fence."""
+def without_sentinel(**knobs: Any) -> FakePrimary:
+    """Return one that neither has a version topic nor takes a sentinel."""
     return primary(system_topics=False, allow_control=False, **knobs)
 
 
@@ -87,12 +87,12 @@ async def linked(
         (primary(allow_control=False), Evidence.BARRIER),
         (foreign(), Evidence.MARKER),
         (primary(version_text=b"other 1.0", allow_control=False), Evidence.BARRIER),
-        (unfenced(), Evidence.TWO_PASS),
-        (unfenced(asynchronous=True), Evidence.TWO_PASS),
+        (without_sentinel(), Evidence.TWO_PASS),
+        (without_sentinel(asynchronous=True), Evidence.TWO_PASS),
         (foreign(asynchronous=True), Evidence.TWO_PASS),
         (primary(asynchronous=True, version_text=b"other 1.0"), Evidence.TWO_PASS),
-        (unfenced(sends_again=False), Evidence.QUIET),
-        (unfenced(sends_again=False, asynchronous=True), Evidence.QUIET),
+        (without_sentinel(sends_again=False), Evidence.QUIET),
+        (without_sentinel(sends_again=False, asynchronous=True), Evidence.QUIET),
     ],
 )
 def test_the_strongest_evidence_that_is_sound_is_taken(one: FakePrimary, evidence: Evidence) -> None:
@@ -132,7 +132,7 @@ class ScansLater(FakePrimary):
 
 
 def test_an_empty_set_in_likely_order_is_not_proved_before_silence() -> None:
-    """Fence, PINGRESP and marker come at once, and the set 1.5 s later: it comes late, and is not taken for empty."""
+    """Sentinel, PINGRESP and marker come at once, and the set 1.5 s later: it is late, and is not taken for empty."""
     pair = Pair(primary=ScansLater(system_topics=False, retained=dict(VALUES), burst=0))
     pair.connect()
     pair.wait(1.5)
@@ -206,7 +206,7 @@ def test_a_primary_of_unknown_order_is_asked_twice_once() -> None:
 
 @pytest.mark.parametrize("allow_control", [True, False])
 @pytest.mark.parametrize("packets", range(8, 46))
-def test_fenced_evidence_is_defeated_by_a_cut(packets: int, allow_control: bool) -> None:
+def test_evidence_with_a_sentinel_is_defeated_by_a_cut(packets: int, allow_control: bool) -> None:
     """Wherever the primary begins to drop: the link is not live, and says what is missing."""
     pair = Pair(primary=primary(allow_control=allow_control))
     pair.connect(pump=False)
@@ -251,7 +251,7 @@ async def test_an_asynchronous_primary_defeats_marker_and_barrier() -> None:
 @pytest.mark.parametrize(("wanted", "ready"), [("two-pass", True), ("quiet", True), ("barrier", False)])
 async def test_two_passes_are_enough_where_the_configuration_says_so(wanted: str, ready: bool) -> None:
     """At a primary whose retained messages come by themselves, some at a time."""
-    one = unfenced(asynchronous=True, burst=3)
+    one = without_sentinel(asynchronous=True, burst=3)
     async with linked(one, min_evidence=wanted) as (link, wait_for):
 
         def complete(link: Running) -> bool:
@@ -263,8 +263,8 @@ async def test_two_passes_are_enough_where_the_configuration_says_so(wanted: str
         assert len(link.replica) == len(VALUES)
 
 
-def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
-    """A fence of one message came in time, each time; the set itself does not: the second pass shows it."""
+def test_sets_that_overtake_show_it_although_the_sentinel_did_not() -> None:
+    """A sentinel of one message came in time, each time; the set itself does not: the second pass shows it."""
     one = primary(version_text=b"other 1.0")
     pair = Pair(primary=one)
     pair.connect(pump=False)
@@ -280,11 +280,11 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     pair.feed(b"".join(copies))
     pair.pump()
     assert pair.session.lifecycle.evidence == [None]
-    for seconds in (11, 200):  # nor is it asked again whether a fence comes in time
+    for seconds in (11, 200):  # nor is it asked again whether a sentinel comes in time
         pair.wait(seconds)
         assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
     assert "after the answers" in pair.session.peer.why_unordered
-    assert pair.session.peer.fence is None
+    assert pair.session.peer.sentinel is None
     assert pair.values() == VALUES
 
 
@@ -328,7 +328,7 @@ def test_a_marker_that_stays_away_without_no_local_is_no_proof() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_primary_without_retained_messages_for_wildcards_is_found_out(version: int) -> None:
-    """Its fence came, and marker and PINGRESP would: the link is never live, and names the selector and the remedy."""
+    """Its sentinel came, and marker and PINGRESP would: the link is never live, and names selector and remedy."""
     one = foreign(version=version, wildcards=False)
     async with linked(one, version=version, retain_policy="keep", min_evidence="quiet") as (link, wait_for):
         await wait_for(lambda link: "wildcards" in (link.status.last_error or ""))
@@ -339,9 +339,9 @@ async def test_a_primary_without_retained_messages_for_wildcards_is_found_out(ve
         assert one.asked(b"plant/#") == 0
 
 
-def test_without_wildcards_and_without_a_fence_nothing_is_ready_by_default() -> None:
+def test_without_wildcards_and_without_a_sentinel_nothing_is_ready_by_default() -> None:
     """Two passes agree that there is nothing: too weak."""
-    pair = Pair(primary=unfenced(wildcards=False))
+    pair = Pair(primary=without_sentinel(wildcards=False))
     request_own_qos(pair)
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
@@ -356,14 +356,14 @@ def test_selectors_that_need_no_retained_messages_for_wildcards_are_served(selec
 
 
 def test_the_wildcard_is_unsubscribed_again() -> None:
-    """Otherwise a fence made anew would come twice."""
+    """Otherwise a sentinel made anew would come twice."""
     pair = Pair(primary=foreign())
     pair.go_live()
     assert pair.primary.unsubscribes[0].topic_filters == (b"fanout/control/edge-1/plant/+",)
     assert b"fanout/control/edge-1/plant/+" not in pair.primary.subscriptions
 
 
-def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> None:
+def test_a_sentinel_that_comes_late_by_wildcard_shows_that_answers_overtake() -> None:
     """Then retained messages do come for wildcards, and only the order is not known."""
     one = foreign()
     pair = Pair(primary=one)
@@ -372,8 +372,8 @@ def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> No
         pair.feed(one.take())
         one.receive(pair.session.take_output())
     packets = one.take_packets()
-    fences = [packet for packet in packets if b"fence" in packet]
-    pair.feed(b"".join([packet for packet in packets if packet not in fences] + fences))
+    sentinels = [packet for packet in packets if b"fence" in packet]
+    pair.feed(b"".join([packet for packet in packets if packet not in sentinels] + sentinels))
     pair.pump()
     pair.wait(20)
     assert pair.is_in(S.LIVE)
@@ -386,7 +386,7 @@ def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> No
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_primary_that_closes_at_system_topics_is_not_asked_for_them(version: int) -> None:
-    """From the third connection on, for as long as the process lives; with a fence of its own the link is ready."""
+    """From the third connection on, for as long as the process lives; with a sentinel of its own the link is ready."""
     lines: list[dict[str, object]] = []
     one = primary(version=version, closes_at_system=True)
     async with FakeServer(one) as server:
@@ -428,7 +428,7 @@ def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:
         assert pair.is_in(S.LIVE) is not closes
         pair.lose()
     pair.connect()
-    assert pair.session.peer.fence == SERVER_FENCE
+    assert pair.session.peer.sentinel == SERVER_SENTINEL
 
 
 # --- two-pass ---
@@ -436,7 +436,7 @@ def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:
 
 def test_two_pass_is_defeated_by_a_primary_that_drops_at_random() -> None:
     """No two passes agree: the link is not live, says so, and tries again."""
-    one = unfenced(lose=lambda number, topic: zlib.crc32(topic, number) % 10 == 0)
+    one = without_sentinel(lose=lambda number, topic: zlib.crc32(topic, number) % 10 == 0)
     pair = Pair(primary=one)
     request_own_qos(pair, 120)
     assert not pair.of(SelectorComplete)
@@ -447,14 +447,14 @@ def test_two_pass_is_defeated_by_a_primary_that_drops_at_random() -> None:
 
 def test_two_pass_is_defeated_by_a_primary_that_begins_to_drop() -> None:
     """What the first pass brought is not swept because later ones are cut short alike: it is not live, and says so."""
-    pair = Pair(primary=unfenced(lose=lambda number, topic: number > 1 and topic > b"plant/2"))
+    pair = Pair(primary=without_sentinel(lose=lambda number, topic: number > 1 and topic > b"plant/2"))
     request_own_qos(pair, 120)
     assert not pair.of(SelectorComplete)
     assert f"was taken {PASSES_MAX} times" in pair.reason()
 
 
 def test_a_primary_that_goes_silent_behind_its_answers_takes_nothing_away() -> None:
-    """Its fence came in time, its set once, then nothing: the weakest evidence, with what the first pass brought."""
+    """Its sentinel came in time, its set once, then nothing: the weakest evidence, with what the first pass brought."""
     pair = Pair(primary=foreign(lose=lambda number, topic: number > 1 and topic.startswith(b"plant/")))
     request_own_qos(pair, 120)
     assert pair.session.lifecycle.evidence == [Evidence.QUIET]
@@ -463,7 +463,7 @@ def test_a_primary_that_goes_silent_behind_its_answers_takes_nothing_away() -> N
 
 def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
     """One pass that is cut short is not enough: there are two more, which agree."""
-    one = unfenced(lose=lambda number, topic: number == 1 and topic > b"plant/2")
+    one = without_sentinel(lose=lambda number, topic: number == 1 and topic > b"plant/2")
     pair = Pair(primary=one)
     request_own_qos(pair)
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
@@ -473,7 +473,7 @@ def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
 
 async def test_two_pass_is_fooled_by_a_limit_hence_not_enough_by_default() -> None:
     """A primary that always sends the same part: nothing shows it, so the node is not ready unless it is told to be."""
-    one = unfenced(lose=lambda number, topic: topic > b"plant/2")
+    one = without_sentinel(lose=lambda number, topic: topic > b"plant/2")
     async with linked(one) as (link, wait_for):
         await wait_for(lambda link: link.status.state is S.LIVE)
         assert not link.status.ready
@@ -482,7 +482,7 @@ async def test_two_pass_is_fooled_by_a_limit_hence_not_enough_by_default() -> No
 
 def test_a_topic_created_between_two_passes_needs_a_third() -> None:
     """Live or late cannot be told: another pass brings it again, or not."""
-    pair = Pair(primary=unfenced())
+    pair = Pair(primary=without_sentinel())
     pair.connect()
     pair.wait(7)
     assert pair.is_in(S.PROVING)
@@ -500,7 +500,7 @@ def test_a_topic_created_between_two_passes_needs_a_third() -> None:
 
 def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
     """Bytes never cease, but no topic is new."""
-    pair = Pair(primary=unfenced())
+    pair = Pair(primary=without_sentinel())
     pair.connect()
     for _ in range(200):
         pair.wait(0.1)
@@ -513,7 +513,7 @@ def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
 
 def test_an_old_copy_behind_a_newer_update_is_put_right_soon() -> None:
     """In a first snapshot the last one wins, and passes compare topics only: an audit follows once the link is live."""
-    one = unfenced(asynchronous=True, burst=1)
+    one = without_sentinel(asynchronous=True, burst=1)
     pair = Pair(make_config(audit_interval_s=0.0), one)
     pair.connect()
     while not pair.is_in(S.LIVE):
@@ -553,7 +553,7 @@ def churn(pair: Pair, seconds: int) -> None:
 
 def test_topics_that_are_created_all_the_time_do_not_keep_a_pass_for_ever() -> None:
     """Whether they are copies cannot be told: it is given up, and says what keeps it from ending and what to do."""
-    pair = Pair(primary=unfenced())
+    pair = Pair(primary=without_sentinel())
     pair.connect()
     churn(pair, 300)
     assert "no end that can be told: new topics, " in pair.reason()
@@ -566,7 +566,7 @@ def test_topics_that_are_created_all_the_time_do_not_keep_a_pass_for_ever() -> N
 @pytest.mark.parametrize(("gone", "kept"), [(0, 0), (1, 1), (16, 16)])
 def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept: int) -> None:
     """Everything held has come, or what did not is asked for by name: nothing is left to wait for."""
-    pair = Pair(make_config(audit_interval_s=0.0), unfenced())
+    pair = Pair(make_config(audit_interval_s=0.0), without_sentinel())
     request_own_qos(pair)
     pair.wait(60)
     pair.events.clear()
@@ -583,7 +583,7 @@ def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept:
 
 def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None:
     """Nothing tells whether the rest is still to come: it fails with that reason, and the link goes on."""
-    pair = Pair(make_config(audit_interval_s=0.0), unfenced())
+    pair = Pair(make_config(audit_interval_s=0.0), without_sentinel())
     request_own_qos(pair)
     pair.wait(60)
     pair.events.clear()
@@ -605,7 +605,7 @@ def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None
 
 def test_quiet_is_defeated_by_a_primary_that_pauses() -> None:
     """More comes during the second pass, so the silence in front of it was none."""
-    one = unfenced(asynchronous=True, burst=10, sends_again=False)
+    one = without_sentinel(asynchronous=True, burst=10, sends_again=False)
     pair = Pair(primary=one)
     pair.connect()
     one.release(20)
@@ -621,11 +621,11 @@ def test_quiet_is_defeated_by_a_primary_that_pauses() -> None:
 
 def test_what_a_lost_session_left_is_swept_with_quiet_too() -> None:
     """The first pass says what is there; that the second brought nothing takes nothing away."""
-    one = unfenced(sends_again=False)
+    one = without_sentinel(sends_again=False)
     pair = Pair(make_config(on_session_loss="serve_stale", grace_s=600.0, audit_interval_s=0.0), one)
     request_own_qos(pair)
     pair.lose()
-    pair.primary = unfenced(sends_again=False)
+    pair.primary = without_sentinel(sends_again=False)
     del pair.primary.retained[b"plant/0"]
     pair.connect()
     pair.wait(30)
@@ -635,7 +635,7 @@ def test_what_a_lost_session_left_is_swept_with_quiet_too() -> None:
 
 async def test_quiet_is_not_enough_by_default() -> None:
     """It is the weakest: the node is not ready, and says why."""
-    async with linked(unfenced(sends_again=False)) as (link, wait_for):
+    async with linked(without_sentinel(sends_again=False)) as (link, wait_for):
         await wait_for(lambda link: link.status.state is S.LIVE)
         assert not link.status.ready
         assert "is quiet, weaker than min_evidence = barrier" in (link.status.not_ready_reason or "")
@@ -643,7 +643,7 @@ async def test_quiet_is_not_enough_by_default() -> None:
 
 def test_a_primary_that_does_not_even_answer_is_not_quiet() -> None:
     """Silence without SUBACK and PINGRESP is no end of a set."""
-    pair = Pair(primary=unfenced())
+    pair = Pair(primary=without_sentinel())
     pair.connect(pump=False)
     while pair.primary.asked(b"plant/#") == 0:
         pair.primary.receive(pair.session.take_output())
@@ -725,13 +725,13 @@ def test_nothing_retained_is_transferred_for_live_only() -> None:
 
 async def test_live_only_needs_no_evidence() -> None:
     """There is no retained set to prove: the other selectors decide."""
-    one = unfenced()
+    one = without_sentinel()
     async with linked(one, selectors=(Selector("plant/#", live_only=True),), min_evidence="marker") as (link, wait_for):
         await wait_for(lambda link: link.status.state is S.LIVE)
         assert link.status.ready
 
 
-def test_a_subscribe_for_live_only_carries_the_fence() -> None:
+def test_a_subscribe_for_live_only_carries_the_sentinel() -> None:
     """So that the answer has its place, as for every other selector."""
     pair = Pair(make_config(Selector("plant/#", live_only=True)), primary())
     pair.go_live()

@@ -74,7 +74,7 @@ async def test_only_copies_have_qos_0_behind_a_subscribe_with_two_entries(mosqui
             (b"plant/x", b"v1", 0),
             (b"plant/y", b"w1", 0),
         ]
-        assert [each.topic for each in came[2:]] == [b"$SYS/broker/version"], "the fence, behind the copies"
+        assert [each.topic for each in came[2:]] == [b"$SYS/broker/version"], "the sentinel, behind the copies"
         assert await first.messages_until_ping() == [], "no copy comes twice"
         await first.close()
         publish_all(client, [("plant/x", b"v2")], qos=1, retain=False)

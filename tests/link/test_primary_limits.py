@@ -98,14 +98,14 @@ def test_a_selector_that_is_too_long_is_named_at_once() -> None:
     assert pair.primary.subscribes == []
 
 
-def test_a_fence_that_does_not_fit_beside_its_filter_follows_it() -> None:
-    """Two packets, in order, where one would be too large; the fence is asked for as it is in one."""
+def test_a_sentinel_that_does_not_fit_beside_its_filter_follows_it() -> None:
+    """Two packets, in order, where one would be too large; the sentinel is asked for as it is in one."""
     sender = PacketSender(make_config(), node_id="edge-1")
     sender.accept(PrimaryLimits(packet_bytes_max=30))
-    packet_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 8, now=1.0)
+    packet_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, sentinel=b"f" * 8, now=1.0)
     (together,) = split(sender.take())
     assert len(together) <= 30
-    apart_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 21, now=1.0)
+    apart_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, sentinel=b"f" * 21, now=1.0)
     first, second = split(sender.take())
     assert (len(first), len(second)) == (15, 29)
     assert int.from_bytes(first[2:4], "big") == apart_id

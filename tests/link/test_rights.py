@@ -69,7 +69,7 @@ def test_a_primary_whose_order_is_unknown_is_asked_by_a_wildcard(selector: Selec
 
 
 def test_a_fanout_primary_tells_of_itself_elsewhere() -> None:
-    """It needs no fence."""
+    """It needs no sentinel."""
     assert rights(Selector("#"), primary="fanout") == [("read", "#"), *CONTROL, ("read", "$SYS/fanout/#")]
 
 

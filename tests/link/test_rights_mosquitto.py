@@ -95,13 +95,13 @@ async def forwarded(link: Running) -> ReasonCode:
     return await asyncio.wait_for(answer, 30) if isinstance(answer, asyncio.Future) else answer
 
 
-def fence_of(link: Running) -> str:
-    """Return the fence that proved the set."""
+def sentinel_of(link: Running) -> str:
+    """Return the sentinel that proved the set."""
     return str(link.sink.named("complete")[-1]["detail"])
 
 
 async def test_exactly_these_rules_are_enough(broker: Broker) -> None:
-    """The link is live with a marker behind Mosquitto's own fence; heartbeats return, writes are forwarded."""
+    """The link is live with a marker behind Mosquitto's own sentinel; heartbeats return, writes are forwarded."""
     config = link_config(broker)
     await asyncio.to_thread(broker.allow, rules_for(config))
     lines: list[dict[str, object]] = []
@@ -109,7 +109,7 @@ async def test_exactly_these_rules_are_enough(broker: Broker) -> None:
         await link.wait_state(LinkState.LIVE)
         assert link.values() == {TOPIC: b"1"}
         assert link.status.evidence is Evidence.MARKER
-        assert fence_of(link) == "fence $SYS/broker/version"
+        assert sentinel_of(link) == "sentinel $SYS/broker/version"
         assert await forwarded(link) == ReasonCode.SUCCESS
         await link.wait(lambda: bool(link.sink.named("heartbeat")))
         assert link.status.heartbeat_refusal == ""
@@ -158,13 +158,16 @@ async def test_without_the_control_topic_lag_is_unknown(broker: Broker, line: st
         assert "publish and read below fanout/control/" in str(warning["hint"])
 
 
-async def test_without_the_version_the_link_retains_a_fence_of_its_own(broker: Broker) -> None:
+async def test_without_the_version_the_link_retains_a_sentinel_of_its_own(broker: Broker) -> None:
     """The event in the log names it."""
     config = link_config(broker)
     await asyncio.to_thread(broker.allow, without(config, "topic read $SYS/broker/version"))
     async with running(config, node_id=NODE) as link:
         await link.wait_state(LinkState.LIVE)
-        assert (link.status.evidence, fence_of(link)) == (Evidence.MARKER, f"fence fanout/control/{NODE}/plant/fence")
+        assert (link.status.evidence, sentinel_of(link)) == (
+            Evidence.MARKER,
+            f"sentinel fanout/control/{NODE}/plant/fence",
+        )
 
 
 async def test_without_the_right_to_write_a_forwarded_message_is_refused(broker: Broker) -> None:
@@ -206,7 +209,7 @@ async def test_rights_granted_while_the_link_is_live_are_found(broker: Broker, h
     await asyncio.to_thread(broker.allow, "\n".join(own))
     async with running(config, node_id=NODE) as link:
         await link.wait_state(LinkState.LIVE)
-        assert fence_of(link) != "fence $SYS/broker/version"
+        assert sentinel_of(link) != "sentinel $SYS/broker/version"
         assert "is two-pass, weaker than min_evidence" in (link.status.not_ready_reason or "")
         epoch = link.status.epoch
         await asyncio.to_thread(broker.allow, rules_for(config))

@@ -41,7 +41,7 @@ async def load(mosquitto: Mosquitto, values: dict[str, bytes]) -> None:
 
 
 async def test_every_retained_value_arrives_with_evidence(mosquitto: Mosquitto) -> None:
-    """20 000 retained values are all held, equal, and only then complete, proved by marker and fence."""
+    """20 000 retained values are all held, equal, and only then complete, proved by marker and sentinel."""
     values = sensor_values(20_000)
     await load(mosquitto, values)
     async with running(config_for(mosquitto.port)) as link:
@@ -58,7 +58,7 @@ async def test_every_retained_value_arrives_with_evidence(mosquitto: Mosquitto) 
         assert complete["evidence"] == "marker"
         assert complete["topics"] == 20_000
         assert complete["digest"] == status.selectors[0].digest
-        assert complete["detail"] == "fence $SYS/broker/version"
+        assert complete["detail"] == "sentinel $SYS/broker/version"
         assert link.sink.states() == ["connecting", "snapshot", "proving", "live"]
         assert len(link.sink.dispatched()) == 20_000
         assert all(changes.phase is Phase.SNAPSHOT for _, changes in link.sink.steps)
@@ -281,7 +281,7 @@ async def test_a_truncated_snapshot_is_never_live(mosquitto: Mosquitto) -> None:
             assert status.evidence is None
             reasons = [event["detail"] for event in link.sink.named("tear_down")]
             assert all("the retained set of plant/# ended after" in reason for reason in reasons)
-            assert all("without the fence" in reason for reason in reasons)
+            assert all("without the sentinel" in reason for reason in reasons)
             assert link.sink.named("complete") == []
             assert "max_queued_messages" in (status.last_error_hint or "")
             assert "are being dropped" in mosquitto.log_text()
@@ -356,8 +356,8 @@ async def test_without_anything_to_mark_the_end_the_set_is_taken_twice(tmp_path:
         server.stop()
 
 
-async def test_without_system_topics_the_link_brings_its_own_fence(tmp_path: Path) -> None:
-    """Where `$SYS` cannot be read, a retained message of the link is the fence; it is gone when the link stops."""
+async def test_without_system_topics_the_link_brings_its_own_sentinel(tmp_path: Path) -> None:
+    """Where `$SYS` cannot be read, a retained message of the link is the sentinel; it is gone when the link stops."""
     acl = tmp_path / "acl"
     acl.write_text("topic readwrite plant/#\ntopic readwrite fanout/#\n")
     server = Mosquitto(tmp_path, settings=[f"acl_file {acl}"])
@@ -367,7 +367,7 @@ async def test_without_system_topics_the_link_brings_its_own_fence(tmp_path: Pat
         async with running(config_for(server.port)) as link:
             await link.wait_state(LinkState.LIVE)
             assert link.status.evidence is Evidence.MARKER
-            assert link.sink.named("complete")[0]["detail"] == "fence fanout/control/edge-1/plant/fence"
+            assert link.sink.named("complete")[0]["detail"] == "sentinel fanout/control/edge-1/plant/fence"
         async with running(config_for(server.port, Selector("fanout/#"), control_topic="other")) as link:
             await link.wait_state(LinkState.LIVE)
             assert link.values() == {}

@@ -94,7 +94,7 @@ async def test_mosquitto_passes_and_nothing_stays(mosquitto: Mosquitto, topic_fi
 
 
 async def test_over_mqtt_3_1_1_the_bridge_bit_costs_heartbeats(mosquitto: Mosquitto) -> None:
-    """Mosquitto does not return a bridge's own messages; its version is the fence, so there is proof all the same."""
+    """Mosquitto does not return a bridge's own messages; its version is the sentinel, so there is proof anyway."""
     (trial,) = (await probed(mosquitto.port, versions=(4,))).trials
     assert trial.evidence is Evidence.BARRIER
     assert outcomes(trial)["heartbeats"] is Outcome.FAILED

@@ -36,7 +36,7 @@ def encode_session(session: StoredSession, config: LinkConfig, *, node_id: str, 
         "selectors": [_described(selector) for selector in config.selectors],
         "epoch": session.epoch,
         "evidence": session.evidence,
-        "fence": None if session.fence is None else session.fence.decode(),
+        "fence": None if session.sentinel is None else session.sentinel.decode(),
         "order": session.order.value,
         "why_unordered": session.why_unordered,
         "control_permitted": session.control_permitted,
@@ -79,11 +79,11 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
     found = {selector: json.dumps(_described(selector)) for selector in config.selectors}
     filters = {str(one["filter"]) for one in document["selectors"]} | set(document["surplus"])
     # The capability check depends on the selectors: with other ones it is made again.
-    fence = document["fence"] if all(described in kept for described in found.values()) else None
+    sentinel = document["fence"] if all(described in kept for described in found.values()) else None
     session = StoredSession(
         epoch=document["epoch"],
         evidence=tuple(_evidence(kept.get(found[selector])) for selector in config.selectors),
-        fence=None if fence is None else fence.encode(),
+        sentinel=None if sentinel is None else sentinel.encode(),
         order=Order(document["order"]),
         why_unordered=document["why_unordered"],
         control_permitted=document["control_permitted"],

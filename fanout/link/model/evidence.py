@@ -19,7 +19,7 @@ class Evidence(enum.StrEnum):
     COUNT = "count"
     """The primary counts as many retained messages as the replica has, at a moment when both can be compared."""
     MARKER = "marker"
-    """SUBACK, the fence if there is one, PINGRESP and the link's own QoS 1 message came; all requested in one write."""
+    """SUBACK, the sentinel if any, PINGRESP and the link's own QoS 1 message came; all requested in one write."""
     BARRIER = "barrier"
     """As `MARKER` without the message: the link cannot publish to the control topic."""
     TWO_PASS = "two-pass"
@@ -41,7 +41,7 @@ class Order(enum.Enum):
     KNOWN = "known"
     """They do: the primary is a Mosquitto or a fanout node, or the sets of this epoch have shown it."""
     LIKELY = "likely"
-    """A fence of one message did, in each trial."""
+    """A sentinel of one message did, in each trial."""
     NONE = "none"
     """They do not, or nothing shows it."""
 

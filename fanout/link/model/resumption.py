@@ -21,8 +21,8 @@ class StoredSession:
     """Identity of the session."""
     evidence: tuple[Evidence | None, ...]
     """Evidence for the snapshot of each selector."""
-    fence: bytes | None
-    """Topic of the fence; None when it must be found anew."""
+    sentinel: bytes | None
+    """Topic of the sentinel; None when it must be found anew."""
     order: Order
     """Whether the primary answers in order."""
     why_unordered: str

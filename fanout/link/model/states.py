@@ -66,7 +66,7 @@ class Trigger(enum.Enum):
     SESSION_UNFINISHED = "session unfinished"
     """CONNACK with the session; the replica was never complete."""
     BARRIER = "barrier"
-    """SUBACK, PINGRESP and the fence came for a retained set; at an unordered primary, silence followed it."""
+    """SUBACK, PINGRESP and the sentinel came for a retained set; at an unordered primary, silence followed it."""
     PROVED = "proved"
     """A retained set is proved complete, and another selector follows."""
     COMPLETED = "completed"

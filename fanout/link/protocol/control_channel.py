@@ -42,8 +42,8 @@ class ControlChannel:
         nonce: Number of this process.
         prefix: Prefix of all control topics, those of other nodes included.
         topic: The control topic of this link.
-        fence_topic: Topic of this link's own fence, a retained message (`fanout.link.snapshot.capability_check`).
-        own_filter: A Topic Filter with a wildcard that matches the own fence only.
+        sentinel_topic: Topic of this link's own sentinel, a retained message (`fanout.link.snapshot.capability_check`).
+        own_filter: A Topic Filter with a wildcard that matches the own sentinel only.
         probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE for it has no effect but its answer.
         permitted: Whether messages come back; None while that is not known in this epoch.
         answered: Whether the newest question about that is answered (`CapabilityCheck`).
@@ -64,7 +64,7 @@ class ControlChannel:
         """
         self.prefix = f"{control_topic}/".encode()
         self.topic = link_control_topic(control_topic, node_id=node_id, link=link).encode()
-        self.fence_topic = self.topic + b"/fence"
+        self.sentinel_topic = self.topic + b"/fence"
         self.own_filter = self.topic + b"/+"
         self.probe_filter = self.topic + b"/probe"
         self.permitted: bool | None = None

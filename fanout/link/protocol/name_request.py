@@ -1,13 +1,13 @@
 """Request for retained messages by exact Topic Name (core): SUBSCRIBE packets out, retained messages and refusals in.
 
 It goes over a connection without any other subscription. Names are requested in chunks, one after another. PINGREQ
-stands behind each, and the fence, if there is one, in the same SUBSCRIBE. Where the primary is known to answer in
+stands behind each, and the sentinel, if there is one, in the same SUBSCRIBE. Where the primary is known to answer in
 order, a name that did not come before these answers has no retained message. Elsewhere the primary must also be silent
 for a while.
 
-A primary may take only some names in one SUBSCRIBE, or none that are deeper than it allows. Names that it refuses, and
-not for want of a right, are requested again in smaller chunks, then one by one without the fence. Only then they count
-as refused.
+A primary may accept only some names in one SUBSCRIBE, or none below a certain depth. Names that it refuses for another
+reason than a missing right are requested again in smaller chunks, then one by one without the sentinel. Only then they
+count as refused.
 
 A request at QoS 1 tells at which QoS a value was published: a copy has that QoS, or the one requested if it is lower.
 Such copies may come after the answers, for want of room in flight, so there too a name is absent only after silence.
@@ -33,7 +33,7 @@ NAMES_MAX = 1_000
 CHUNK_NAMES = 50
 """Largest number of names in one SUBSCRIBE, far below the number of messages that a primary queues for one client."""
 CHUNK_SIZES = (CHUNK_NAMES, 7, 1)
-"""Sizes of chunks that are tried, one after another: 7 names and the fence are 8 filters, as AWS IoT Core takes."""
+"""Sizes of chunks that are tried, one after another: 7 names and the sentinel are 8 filters, as AWS IoT Core takes."""
 _REFUSED_MAX = 8
 """So many names refused again, and none taken: the other names of the same size are not tried."""
 _DENIALS = (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.NOT_AUTHORIZED)
@@ -73,7 +73,7 @@ class NameRequest:
         topics: Sequence[str],
         *,
         sender: PacketSender,
-        fence: bytes | None,
+        sentinel: bytes | None,
         order: Order,
         quiet_s: float,
         chunk_names: int = CHUNK_NAMES,
@@ -84,7 +84,7 @@ class NameRequest:
         Args:
             topics: Topic Names at the primary, at most `NAMES_MAX`.
             sender: Sender of the connection.
-            fence: Topic of the fence; None for none.
+            sentinel: Topic of the sentinel; None for none.
             order: Whether the primary answers in order.
             quiet_s: Seconds of silence that show the end of the answers at a primary of which that is not known.
             chunk_names: Size of the first chunks, of `CHUNK_SIZES`.
@@ -102,7 +102,7 @@ class NameRequest:
         self._left = names
         self._left.reverse()  # chunks are taken from the end
         self._sender = sender
-        self._fence = fence
+        self._sentinel = sentinel
         self._order = Order.NONE if qos else order
         self._quiet_s = quiet_s
         self._size = self._chunk_names = chunk_names
@@ -117,7 +117,7 @@ class NameRequest:
         self._suback_id = 0
         """Packet Identifier of its SUBSCRIBE; 0 once SUBACK has come."""
         self._awaits_pingresp = False
-        self._awaits_fence = False
+        self._awaits_sentinel = False
         self._changed_s = 0.0
         """When the newest answer came."""
         self._values: dict[bytes, PublishRow] = {}
@@ -132,7 +132,7 @@ class NameRequest:
     @property
     def smaller_chunk(self) -> int | None:
         """Size to try on another connection if the primary ended this one at a chunk; None if that cannot be why."""
-        is_alone = len(self._chunk) == 1 and self._chunk_fence is None
+        is_alone = len(self._chunk) == 1 and self._chunk_sentinel is None
         return None if is_alone or not self._chunk else _smaller(self._size)
 
     @property
@@ -192,8 +192,8 @@ class NameRequest:
             topic, payload, flags, *_ = row
             if not flags & _RETAIN:
                 continue  # a live message: the subscription is without Retain As Published
-            if topic == self._fence:
-                self._awaits_fence = False
+            if topic == self._sentinel:
+                self._awaits_sentinel = False
             elif topic in self._chunk and payload:
                 self._values[topic] = row
                 self._changed_s = now
@@ -204,7 +204,7 @@ class NameRequest:
         self._suback_id = 0
         self._changed_s = now
         codes = packet.reason_codes
-        if len(codes) != len(self._chunk) + (self._chunk_fence is not None):
+        if len(codes) != len(self._chunk) + (self._chunk_sentinel is not None):
             raise ProtocolError(  # [MQTT-3.8.4-6]
                 ReasonCode.PROTOCOL_ERROR, "a SUBACK with another number of Reason Codes than Topic Filters"
             )
@@ -212,8 +212,8 @@ class NameRequest:
         self._refused.update((name, code) for name, code in answered.items() if code < self._qos)
         refused = {name: code for name, code in answered.items() if code >= ReasonCode.UNSPECIFIED_ERROR}
         self._note_refused(refused, taken=len(self._chunk) - len(refused))
-        if self._chunk_fence is not None and codes[-1] >= ReasonCode.UNSPECIFIED_ERROR:
-            self._awaits_fence = False
+        if self._chunk_sentinel is not None and codes[-1] >= ReasonCode.UNSPECIFIED_ERROR:
+            self._awaits_sentinel = False
 
     def _note_refused(self, refused: Mapping[bytes, int], *, taken: int) -> None:
         """Note which names of the chunk were refused for good, and which are requested again."""
@@ -232,9 +232,9 @@ class NameRequest:
             self._left = []
 
     @property
-    def _chunk_fence(self) -> bytes | None:
-        """The fence of the chunk; None for a name that is requested alone."""
-        return None if _smaller(self._size) is None else self._fence
+    def _chunk_sentinel(self) -> bytes | None:
+        """The sentinel of the chunk; None for a name that is requested alone."""
+        return None if _smaller(self._size) is None else self._sentinel
 
     @property
     def _is_answered(self) -> bool:
@@ -242,7 +242,7 @@ class NameRequest:
             return False
         if all(self._is_told(name) for name in self._chunk):
             return not self._awaits_pingresp  # no more than one PINGREQ is under way
-        return self._order is Order.KNOWN and not (self._awaits_pingresp or self._awaits_fence)
+        return self._order is Order.KNOWN and not (self._awaits_pingresp or self._awaits_sentinel)
 
     def _end_chunk(self, now: float) -> None:
         self._absent.update(name for name in self._chunk if not self._is_told(name))
@@ -263,16 +263,16 @@ class NameRequest:
             self._refused_again = 0
             self._left = list(reversed(self._again))
             self._again.clear()
-        sender, fence = self._sender, self._chunk_fence
+        sender, sentinel = self._sender, self._chunk_sentinel
         if not self._left:
             return
         size = min(CHUNK_NAMES_AT_QOS_1 if self._qos else CHUNK_NAMES, self._size, len(self._left))
-        while size > 1 and not sender.takes_names(self._left[-size:], fence=fence):
+        while size > 1 and not sender.takes_names(self._left[-size:], sentinel=sentinel):
             size //= 2
         self._chunk = self._left[-size:]
-        self._suback_id = sender.subscribe_names(self._chunk, fence=fence, now=now, qos=self._qos)
+        self._suback_id = sender.subscribe_names(self._chunk, sentinel=sentinel, now=now, qos=self._qos)
         del self._left[-size:]
-        self._awaits_fence = fence is not None
+        self._awaits_sentinel = sentinel is not None
         self._awaits_pingresp = True
         self._changed_s = now
         sender.ping(now)

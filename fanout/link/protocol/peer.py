@@ -23,7 +23,7 @@ class RemotePeer:
 
     Attributes:
         node: Node identifier that a fanout node gave in CONNACK; else None.
-        fence: Topic of the fence that snapshots of this epoch use; None for none.
+        sentinel: Topic of the sentinel that snapshots of this epoch use; None for none.
         order: Whether it answers in order, as far as this epoch has shown.
         why_unordered: Why that is not known, in words; empty when it is.
         hears_readiness: Whether it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
@@ -46,7 +46,7 @@ class RemotePeer:
         self.node: str | None = None
         self.hears_readiness = False
         self.ordered_topics: frozenset[bytes] = frozenset()
-        self.fence: bytes | None = None
+        self.sentinel: bytes | None = None
         self.order = Order.NONE
         self.why_unordered = ""
         self.is_mosquitto = False
@@ -62,16 +62,16 @@ class RemotePeer:
         """Forget the findings of the former epoch."""
         self.learn(None, Order.NONE, "", is_mosquitto=False)
 
-    def learn(self, fence: bytes | None, order: Order, why_unordered: str, *, is_mosquitto: bool) -> None:
+    def learn(self, sentinel: bytes | None, order: Order, why_unordered: str, *, is_mosquitto: bool) -> None:
         """Note the findings of a capability check; see the class."""
-        self.fence, self.order, self.why_unordered = fence, order, why_unordered
+        self.sentinel, self.order, self.why_unordered = sentinel, order, why_unordered
         self.is_mosquitto = is_mosquitto
 
     def note_order(self, order: Order, why_unordered: str) -> None:
-        """Note the order that a pass has shown; if it is another one, only a known order keeps the fence."""
+        """Note the order that a pass has shown; if it is another one, only a known order keeps the sentinel."""
         if order is not self.order:
-            fence = self.fence if order is Order.KNOWN else None
-            self.learn(fence, order, why_unordered, is_mosquitto=self.is_mosquitto)
+            sentinel = self.sentinel if order is Order.KNOWN else None
+            self.learn(sentinel, order, why_unordered, is_mosquitto=self.is_mosquitto)
 
     def begin_connection(self, node: str | None, *, now: float) -> ReadinessNotice:
         """Note the primary that accepted a Network Connection, and subscribe to its readiness notice.

@@ -241,7 +241,7 @@ class PacketSender:
         no_local: bool,
         retain_handling: int,
         then_qos: int | None = None,
-        fence: bytes | None = None,
+        sentinel: bytes | None = None,
         manifest: bool = False,
         now: float,
     ) -> int:
@@ -254,7 +254,7 @@ class PacketSender:
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
             then_qos: Maximum QoS that the subscription has after the retained messages, by a second entry in the same
                 packet; None for the first one.
-            fence: Topic of the fence, requested behind the retained set: in the same packet, or in a second one when
+            sentinel: Topic of the sentinel, requested after the retained set: in the same packet, or in a second one if
                 both are too large for one; None for none.
             manifest: Whether to request a manifest from a fanout node (`fanout.chain.manifest`).
             now: Monotonic seconds.
@@ -273,8 +273,8 @@ class PacketSender:
         further: list[Subscription] = []
         if then_qos is not None:
             further.append(replace(subscription, qos=then_qos, retain_handling=2))
-        if fence is not None:
-            further.append(Subscription(fence))
+        if sentinel is not None:
+            further.append(Subscription(sentinel))
         whole = Subscribe(1, (subscription, *further), asked)
         if not further or self._fits(encode(whole, version=self.version)):
             return self._request(whole, now)
@@ -284,25 +284,25 @@ class PacketSender:
             self._request(Subscribe(1, (each,)), now)
         return packet_id
 
-    def subscribe_names(self, names: Sequence[bytes], *, fence: bytes | None, now: float, qos: int = 0) -> int:
+    def subscribe_names(self, names: Sequence[bytes], *, sentinel: bytes | None, now: float, qos: int = 0) -> int:
         """Send SUBSCRIBE for retained messages by exact Topic Name, and return its Packet Identifier.
 
         Without Retain As Published, so that RETAIN tells them from live messages.
 
         Args:
             names: Topic Names.
-            fence: Topic of the fence, requested behind them; None for none.
+            sentinel: Topic of the sentinel, requested behind them; None for none.
             now: Monotonic seconds.
             qos: Maximum QoS of all.
 
         Raises:
             PrimaryRefused: It is larger than the primary takes.
         """
-        return self._request(_subscribe_names(names, fence, qos), now)
+        return self._request(_subscribe_names(names, sentinel, qos), now)
 
-    def takes_names(self, names: Sequence[bytes], *, fence: bytes | None) -> bool:
+    def takes_names(self, names: Sequence[bytes], *, sentinel: bytes | None) -> bool:
         """Say whether the primary takes a packet as large as `subscribe_names` would send."""
-        return self._fits(encode(_subscribe_names(names, fence, 0), version=self.version))
+        return self._fits(encode(_subscribe_names(names, sentinel, 0), version=self.version))
 
     def unsubscribe(self, *topic_filters: bytes, now: float) -> int:
         """Send UNSUBSCRIBE and return its Packet Identifier.
@@ -532,6 +532,6 @@ class PacketSender:
         self.last_sent_s = now
 
 
-def _subscribe_names(names: Sequence[bytes], fence: bytes | None, qos: int) -> Subscribe:
-    asked = names if fence is None else (*names, fence)
+def _subscribe_names(names: Sequence[bytes], sentinel: bytes | None, qos: int) -> Subscribe:
+    asked = names if sentinel is None else (*names, sentinel)
     return Subscribe(1, tuple(Subscription(name, qos=qos) for name in asked))

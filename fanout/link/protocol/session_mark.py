@@ -94,7 +94,7 @@ class SessionMark:
         return (
             self._sender.version == 5
             and bool(self._control.permitted)
-            and self._sender.takes_names(self._filters, fence=None)
+            and self._sender.takes_names(self._filters, sentinel=None)
         )
 
     def _renew(self, now: float) -> None:
@@ -104,4 +104,4 @@ class SessionMark:
 
     def _subscribe(self, now: float) -> None:
         own = [each for each, is_own in zip(self._filters, self._own, strict=True) if is_own]
-        self._subscribe_id = self._sender.subscribe_names(own, fence=None, now=now)
+        self._subscribe_id = self._sender.subscribe_names(own, sentinel=None, now=now)

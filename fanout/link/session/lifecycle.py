@@ -287,7 +287,7 @@ class SessionLifecycle:
                     self.emit(ResumedAtQos0(self._left_below_qos))
                 self._begin_stage(PendingStage(self._context))
             else:
-                # Copies and the fence that the former connection requested may come first; Mosquitto keeps them.
+                # Copies and the sentinel that the former connection requested may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self.evidence = [None] * len(self.evidence)
                 self._begin_stage(PendingStage(self._context))
@@ -457,7 +457,7 @@ class SessionLifecycle:
         live, peer = self.state is LinkState.LIVE, self._peer
         peer.system_topics.note_answer()
         if not live or (check.order.is_better_than(peer.order) and peer.why_unordered != CAME_LATE):
-            peer.learn(check.fence, check.order, check.why, is_mosquitto=check.is_mosquitto)
+            peer.learn(check.sentinel, check.order, check.why, is_mosquitto=check.is_mosquitto)
             if check.is_mosquitto:
                 self._pipeline.lift_receive_maximum()
         if self._control.refusal:

@@ -127,7 +127,7 @@ class LinkSession:
         stored = resumption.session
         self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence, at_qos_0=stored.at_qos_0)
         self.lifecycle.remote_session.restore(resumption, now_ns=now_ns, now=now)
-        self.peer.learn(stored.fence, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
+        self.peer.learn(stored.sentinel, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
         self.control.restore(permitted=stored.control_permitted)
         self.pipeline.restore(stored.unreleased)
         self._sender.restore(stored.unfinished)
@@ -140,7 +140,7 @@ class LinkSession:
         return StoredSession(
             epoch=lifecycle.epoch,
             evidence=tuple(lifecycle.evidence),
-            fence=self.peer.fence,
+            sentinel=self.peer.sentinel,
             order=self.peer.order,
             why_unordered=self.peer.why_unordered,
             control_permitted=self.control.permitted,
@@ -436,8 +436,8 @@ class LinkSession:
             if not end_session and self.lifecycle.remote_session.exists:
                 self.leave(now=now)
                 return
-            if self.peer.fence == self.control.fence_topic and self._sender.free:
-                self._sender.publish(OutgoingMessage(self.control.fence_topic, b"", retain=True), now=now)
+            if self.peer.sentinel == self.control.sentinel_topic and self._sender.free:
+                self._sender.publish(OutgoingMessage(self.control.sentinel_topic, b"", retain=True), now=now)
             self._sender.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
     def leave(self, *, now: float) -> None:

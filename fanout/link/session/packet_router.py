@@ -36,7 +36,7 @@ from fanout.link.protocol.forwarding import Forwarding, puback_reason_code
 from fanout.link.protocol.handshake import disconnected, read_connack, reason_text
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.session.twin import FOREIGN_HEARTBEAT, UNMARKED
-from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.capability_check import SERVER_SENTINEL
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
 from fanout.link.snapshot.sys_count import CountState
@@ -286,7 +286,7 @@ class PacketRouter:
         return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[FLAGS] & QOS > 0))
 
     def _on_other(self, row: PublishRow) -> None:
-        """Take a message outside the selectors: an own message, the fence, or an unknown one."""
+        """Take a message outside the selectors: an own message, the sentinel, or an unknown one."""
         lifecycle = self._lifecycle
         topic, payload, flags, *_ = row
         replica = self._replica
@@ -306,11 +306,11 @@ class PacketRouter:
                 self._on_control_returned(payload, qos=flags >> 1 & 3)
             elif self._control.hears_twin(payload):
                 lifecycle.note_twin(FOREIGN_HEARTBEAT, taken=False)
-        elif flags & RETAIN and topic in (SERVER_FENCE, self._control.fence_topic):
+        elif flags & RETAIN and topic in (SERVER_SENTINEL, self._control.sentinel_topic):
             if lifecycle.stage is not None:
                 lifecycle.stage.receive_retained(topic, payload, lifecycle.now)
-        elif topic == self._control.fence_topic:
-            pass  # the copy of a fence that was published again
+        elif topic == self._control.sentinel_topic:
+            pass  # the copy of a sentinel that was published again
         elif topic == READINESS_TOPIC and self._peer.hears_readiness:
             lifecycle.emit(StandingTold(self._peer.receive_readiness(payload)))
         elif topic == MANIFEST_TOPIC and self._peer.node is not None:

@@ -1,25 +1,25 @@
 """First stage of an epoch: requests that show which evidence the primary can give.
 
 It answers four questions. Does a message to the control topic come back? Then markers and heartbeats are possible. Is
-there a *fence*: a retained message that a SUBSCRIBE can request behind a retained set, in the same packet? Does the
+there a *sentinel*: a retained message that a SUBSCRIBE can request behind a retained set, in the same packet? Does the
 primary answer in order, so that requests behind a set are answered behind it? Does it send retained messages for a
 Topic Filter with wildcards at all?
 
-Fences tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
+Sentinels tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
 retained message of the link, with an expiry. It is requested after its PUBACK, because a primary may keep it only then
-(nats-server 2.15), and again if it does not come. A fanout node needs no fence: its PINGRESP waits for the retained
+(nats-server 2.15), and again if it does not come. A fanout node needs no sentinel: its PINGRESP waits for the retained
 set.
 
 The check is repeated within a live session that needs better evidence, or whose heartbeats do not come back: a right
 may have been granted meanwhile (`fanout.link.snapshot.evidence_retry`).
 
-Order: it is known of Mosquitto and of fanout nodes. Of others it is tried a few times with the fence, which must come
-before the PINGRESP that was requested behind it. Even then only the sets themselves can prove it
+Order: it is known for Mosquitto and for fanout nodes. For others a few trials must bring the sentinel before the
+PINGRESP that was requested after it. Even then only the sets themselves can prove it
 (`fanout.link.snapshot.retained_pass`).
 
-Wildcards: some primaries (RabbitMQ 3.10) send retained messages only for a Topic Filter without wildcards. Fence,
-PINGRESP and marker come all the same, so an empty set would look complete. So when the fence has come by its name each
-time, it is requested once more by a filter with a wildcard.
+Wildcards: some primaries (RabbitMQ 3.10) send retained messages only for a Topic Filter without wildcards. Sentinel,
+PINGRESP and marker come all the same, so an empty set would look complete. So after the sentinel has come by its name
+each time, it is requested once more by a filter with a wildcard.
 """
 
 from __future__ import annotations
@@ -35,33 +35,35 @@ from fanout.mqtt.packets import Suback
 __all__ = [
     "BY_WILDCARD",
     "LIMIT_REFUSALS",
-    "OWN_FENCE_REQUESTS",
+    "OWN_SENTINEL_REQUESTS",
     "RETAINED_COUNT",
-    "SERVER_FENCE",
+    "SERVER_SENTINEL",
     "CapabilityCheck",
     "is_checked",
-    "own_fence",
+    "own_sentinel",
     "refuse_control",
 ]
 
-SERVER_FENCE = b"$SYS/broker/version"
+SERVER_SENTINEL = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
 RETAINED_COUNT = b"$SYS/broker/retained messages/count"
 """Topic of the primary's count of retained messages, which most servers have; requested to measure a shortfall."""
 CONTROL_PATIENCE_S = 1.0
-"""Seconds after its PUBACK in which the control message must come back, else it counts as not permitted. A fence that
-did not come before PINGRESP has as long, so that the reason can be told."""
-OWN_FENCE_REQUESTS = 4
-"""Number of requests for the link's own fence, `CONTROL_PATIENCE_S` apart, before it counts as not to be had."""
+"""Seconds after its PUBACK in which the control message must come back, else it counts as not permitted.
+
+A sentinel that did not come before PINGRESP has as long, so that the reason is known.
+"""
+OWN_SENTINEL_REQUESTS = 4
+"""Number of requests for the link's own sentinel, `CONTROL_PATIENCE_S` apart, before it counts as not to be had."""
 TRIALS = 3
-"""Number of trials in which a fence must come before PINGRESP at a primary whose order is unknown."""
-BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
-"""Topic Filter with a wildcard for the primary's own fence."""
+"""Number of trials in which a sentinel must come before PINGRESP at a primary whose order is unknown."""
+BY_WILDCARD = {SERVER_SENTINEL: b"$SYS/+/version"}
+"""Topic Filter with a wildcard for the primary's own sentinel."""
 _MOSQUITTO = b"mosquitto"
 _FANOUT = b"fanout"
 """First bytes of the versions of primaries whose order is known. Over MQTT 3.1.1 CONNACK does not tell a node."""
 _OVERTAKEN = "the primary's answers overtake its retained messages"
-_NO_FENCE = (
+_NO_SENTINEL = (
     "no retained message could be had that marks the end of a set; allow the link's user to read $SYS/broker/version,"
     " or to write and read below its control topic"
 )
@@ -79,19 +81,19 @@ LIMIT_REFUSALS = {
     _TOO_LARGE: "Raise its Maximum Packet Size (max_packet_size of Mosquitto), or set heartbeat_s = 0",
 }
 """Reasons for which a primary's limits exclude messages to the control topic, and advice."""
-_OWN_FENCE_EXPIRY_S = 86_400
+_OWN_SENTINEL_EXPIRY_S = 86_400
 _NEVER = float("inf")
 
 
-def own_fence(control: ControlChannel) -> OutgoingMessage:
-    """Return the link's own fence; it expires, so that a node that is gone leaves nothing behind."""
-    return OutgoingMessage(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
+def own_sentinel(control: ControlChannel) -> OutgoingMessage:
+    """Return the link's own sentinel; it expires, so that a node that is gone leaves nothing behind."""
+    return OutgoingMessage(control.sentinel_topic, b"fence", retain=True, expiry_s=_OWN_SENTINEL_EXPIRY_S)
 
 
 def is_checked(context: LinkContext) -> bool:
     """Say whether the capability check of this epoch is complete."""
     peer = context.peer
-    return context.control.permitted is not None and (peer.fence is not None or peer.node is not None)
+    return context.control.permitted is not None and (peer.sentinel is not None or peer.node is not None)
 
 
 def refuse_control(control: ControlChannel, sender: PacketSender) -> bool:
@@ -111,7 +113,7 @@ class CapabilityCheck(Stage):
     Attributes:
         done: Whether all questions are answered.
         answered: Whether the primary answered the request behind the first questions.
-        fence: Topic of the fence; None while none is known.
+        sentinel: Topic of the sentinel; None while none is known.
         order: Whether the primary answers in order.
         why: Why that is not known, in words; empty when it is.
         is_mosquitto: Whether the primary calls itself Mosquitto.
@@ -124,37 +126,37 @@ class CapabilityCheck(Stage):
             context: Collaborators of the link.
         """
         config, peer = context.config, context.peer
-        wants_fence = peer.node is None
+        wants_sentinel = peer.node is None
         self.done = False
         self.answered = False
-        self.fence: bytes | None = None
-        self.order = Order.NONE if wants_fence else Order.KNOWN
+        self.sentinel: bytes | None = None
+        self.order = Order.NONE if wants_sentinel else Order.KNOWN
         self.why = ""
         self.is_mosquitto = False
         self._sender = context.sender
         self._control = context.control
-        self._asks_system = wants_fence and peer.system_topics.asked
+        self._asks_system = wants_sentinel and peer.system_topics.asked
         self._timeout_s = config.connect_timeout_s
-        self._own_fence_published = False
-        self._own_fence_requests = 0
+        self._own_sentinel_published = False
+        self._own_sentinel_requests = 0
         self._trials = 0
-        """Number of fences that came before the PINGRESP that was requested behind them."""
-        self._late_fence_by = _NEVER
-        """Deadline of a fence that did not come before PINGRESP."""
+        """Number of sentinels that came before the PINGRESP that was requested behind them."""
+        self._late_sentinel_by = _NEVER
+        """Deadline of a sentinel that did not come before PINGRESP."""
         self._wild = next((one.filter for one in config.selectors if one.has_wildcard and not one.live_only), None)
         """A selector whose retained messages must come for a filter with wildcards; None without any."""
         self._wildcard: bytes | None = None
-        """Topic Filter with a wildcard by which the fence was requested; None before."""
+        """Topic Filter with a wildcard by which the sentinel was requested; None before."""
         self._control_suback_id = 0
         self._control_by = _NEVER
         self._ponged = False
-        self._fence_came = False
-        """Whether the fence of the newest request has come."""
+        self._sentinel_came = False
+        """Whether the sentinel of the newest request has come."""
         self._fails_at = _NEVER
         self._begun = False
 
     def begin(self, now: float) -> None:
-        """Subscribe to the control topic, publish to it, and request the primary's own fence.
+        """Subscribe to the control topic, publish to it, and request the primary's own sentinel.
 
         While a PINGREQ of a live link is under way, wait for its PINGRESP.
         """
@@ -168,7 +170,7 @@ class CapabilityCheck(Stage):
         if not refuse_control(control, sender):
             sender.publish(message, now=now)
         if self._asks_system:
-            sender.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
+            sender.subscribe(SERVER_SENTINEL, qos=0, no_local=False, retain_handling=0, now=now)
             sender.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)
 
@@ -179,16 +181,16 @@ class CapabilityCheck(Stage):
             self._answer(now)
 
     def receive_puback(self, topic: bytes, reason_code: int, now: float) -> None:
-        """Take the PUBACK of the control message, or of the own fence, which is requested now.
+        """Take the PUBACK of the control message, or of the own sentinel, which is requested now.
 
         A refusal of the control message goes to `ControlChannel` before.
         """
-        if topic == self._control.fence_topic:
+        if topic == self._control.sentinel_topic:
             if reason_code >= 0x80:
-                self._own_fence_requests = OWN_FENCE_REQUESTS
-                self._late_fence_by = now
-            elif not self._own_fence_requests:
-                self._ask_own_fence(now)
+                self._own_sentinel_requests = OWN_SENTINEL_REQUESTS
+                self._late_sentinel_by = now
+            elif not self._own_sentinel_requests:
+                self._ask_own_sentinel(now)
         elif not self._control.answered:
             self._control_by = now + CONTROL_PATIENCE_S
         self._answer(now)
@@ -198,15 +200,15 @@ class CapabilityCheck(Stage):
         self._answer(now)
 
     def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
-        """Take a retained message that may be the fence."""
-        if topic not in (SERVER_FENCE, self._control.fence_topic) or self.order is Order.KNOWN:
+        """Take a retained message that may be the sentinel."""
+        if topic not in (SERVER_SENTINEL, self._control.sentinel_topic) or self.order is Order.KNOWN:
             return
-        if self._ponged or (self._own_fence_published and topic == SERVER_FENCE):
+        if self._ponged or (self._own_sentinel_published and topic == SERVER_SENTINEL):
             self.why = _OVERTAKEN
         else:
-            self.fence = topic
-            self._fence_came = True
-            if topic == SERVER_FENCE and payload.startswith((_MOSQUITTO, _FANOUT)):
+            self.sentinel = topic
+            self._sentinel_came = True
+            if topic == SERVER_SENTINEL and payload.startswith((_MOSQUITTO, _FANOUT)):
                 self.order = Order.KNOWN
                 self.is_mosquitto = payload.startswith(_MOSQUITTO)
         self._answer(now)
@@ -217,14 +219,14 @@ class CapabilityCheck(Stage):
             self.begin(now)
             return
         self._ponged = self.answered = True
-        if not self._fence_came and self._wildcard is None:
-            self.fence = None
+        if not self._sentinel_came and self._wildcard is None:
+            self.sentinel = None
         self._answer(now)
 
     def postpone(self, pause_s: float) -> None:
         """Move all deadlines by a pause."""
         self._control_by += pause_s
-        self._late_fence_by += pause_s
+        self._late_sentinel_by += pause_s
         self._fails_at += pause_s
 
     def tick(self, now: float) -> None:
@@ -235,7 +237,7 @@ class CapabilityCheck(Stage):
         """
         if now >= self._control_by and not self._control.answered:
             self._control.refuse("what the link publishes to its control topic does not come back")
-        if now >= min(self._control_by, self._late_fence_by):
+        if now >= min(self._control_by, self._late_sentinel_by):
             self._answer(now)
         if not self.done and now >= self._fails_at:
             raise LinkLost("the primary does not answer")
@@ -246,12 +248,12 @@ class CapabilityCheck(Stage):
         if self.done:
             return _NEVER
         control_by = _NEVER if self._control.answered else self._control_by
-        return min(control_by, self._late_fence_by, self._fails_at)
+        return min(control_by, self._late_sentinel_by, self._fails_at)
 
     def _ping(self, now: float) -> None:
         self._ponged = False
-        self._fence_came = False
-        self._late_fence_by = _NEVER
+        self._sentinel_came = False
+        self._late_sentinel_by = _NEVER
         self._sender.ping(now)
         self._fails_at = now + self._timeout_s
 
@@ -261,64 +263,64 @@ class CapabilityCheck(Stage):
         if self.order is Order.KNOWN:
             self.done = True
         elif self.why:
-            self.fence, self.done = None, True
-        elif self.fence is not None and self._wildcard is not None:
-            self._answer_wildcard(self.fence, now)
-        elif self.fence is not None:
+            self.sentinel, self.done = None, True
+        elif self.sentinel is not None and self._wildcard is not None:
+            self._answer_wildcard(self.sentinel, now)
+        elif self.sentinel is not None:
             self._trials += 1
             if self._trials < TRIALS:
-                self._ask_fence(self.fence, now)
+                self._ask_sentinel(self.sentinel, now)
             elif self._wild is not None:
-                self._wildcard = BY_WILDCARD.get(self.fence, self._control.own_filter)
-                self._ask_fence(self._wildcard, now)
+                self._wildcard = BY_WILDCARD.get(self.sentinel, self._control.own_filter)
+                self._ask_sentinel(self._wildcard, now)
             else:
                 self.order, self.done = Order.LIKELY, True
         elif (
             self._control.permitted
-            and not self._own_fence_published
+            and not self._own_sentinel_published
             and self._sender.free
-            and self._sender.takes(own_fence(self._control))
+            and self._sender.takes(own_sentinel(self._control))
         ):
-            self._own_fence_published = True
-            self._sender.publish(own_fence(self._control), now=now)
-            self._late_fence_by = now + CONTROL_PATIENCE_S  # requested then without its PUBACK
-        elif self._late_fence_by == _NEVER:
-            self._late_fence_by = now + CONTROL_PATIENCE_S
-        elif now >= self._late_fence_by:
-            if self._own_fence_published and self._own_fence_requests < OWN_FENCE_REQUESTS:
-                self._ask_own_fence(now)
+            self._own_sentinel_published = True
+            self._sender.publish(own_sentinel(self._control), now=now)
+            self._late_sentinel_by = now + CONTROL_PATIENCE_S  # requested then without its PUBACK
+        elif self._late_sentinel_by == _NEVER:
+            self._late_sentinel_by = now + CONTROL_PATIENCE_S
+        elif now >= self._late_sentinel_by:
+            if self._own_sentinel_published and self._own_sentinel_requests < OWN_SENTINEL_REQUESTS:
+                self._ask_own_sentinel(now)
             else:
-                self.why, self.done = self._why_no_fence(), True
+                self.why, self.done = self._why_no_sentinel(), True
 
-    def _why_no_fence(self) -> str:
+    def _why_no_sentinel(self) -> str:
         if not self._sender.limits.retain_available:
             return _NOTHING_RETAINED
-        return _NO_FENCE + (_PERHAPS_NOTHING_RETAINED if self._sender.version == 4 else "")
+        return _NO_SENTINEL + (_PERHAPS_NOTHING_RETAINED if self._sender.version == 4 else "")
 
-    def _answer_wildcard(self, fence: bytes, now: float) -> None:
-        """Conclude from a fence requested by a Topic Filter with a wildcard whether such filters work.
+    def _answer_wildcard(self, sentinel: bytes, now: float) -> None:
+        """Conclude from a sentinel requested by a Topic Filter with a wildcard whether such filters work.
 
         Raises:
             SnapshotUnproved: They do not, and a selector needs one.
         """
         assert self._wildcard is not None
-        if self._fence_came:
+        if self._sentinel_came:
             self._sender.unsubscribe(self._wildcard, now=now)
             self.order, self.done = Order.LIKELY, True
-        elif self._late_fence_by == _NEVER:
-            self._late_fence_by = now + CONTROL_PATIENCE_S
-        elif now >= self._late_fence_by:
+        elif self._late_sentinel_by == _NEVER:
+            self._late_sentinel_by = now + CONTROL_PATIENCE_S
+        elif now >= self._late_sentinel_by:
             raise SnapshotUnproved(
                 f"the primary sends no retained messages for Topic Filters with wildcards, as {self._wild} is one: it"
-                f" sent {fence.decode()} when asked by that name, and not when asked by {self._wildcard.decode()}",
+                f" sent {sentinel.decode()} when asked by that name, and not when asked by {self._wildcard.decode()}",
                 hint="Use a selector for each topic, or live_only = true for this one, or another primary; if access"
                 " rules of the primary are the reason, allow the link's user to subscribe below its control topic",
             )
 
-    def _ask_own_fence(self, now: float) -> None:
-        self._own_fence_requests += 1
-        self._ask_fence(self._control.fence_topic, now)
+    def _ask_own_sentinel(self, now: float) -> None:
+        self._own_sentinel_requests += 1
+        self._ask_sentinel(self._control.sentinel_topic, now)
 
-    def _ask_fence(self, topic: bytes, now: float) -> None:
+    def _ask_sentinel(self, topic: bytes, now: float) -> None:
         self._sender.subscribe(topic, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)

@@ -1,7 +1,7 @@
 """Pass over the retained sets of all selectors, one after another: a snapshot, a verification, or an audit.
 
-For each selector it sends SUBSCRIBE at QoS 0, with the fence in the same packet, and PINGREQ and the marker in the same
-write. When the set is proved, it subscribes again at the selector's QoS without retained messages.
+For each selector it sends SUBSCRIBE at QoS 0, with the sentinel in the same packet, and PINGREQ and the marker in the
+same write. After the proof it subscribes again at the selector's QoS without retained messages.
 
 At a primary that is not known to answer in order, a set is taken at least twice (`fanout.link.snapshot.two_pass`),
 unless the pass is a comparison with the replica and nothing shows an order. While the order is likely, a pass ends by
@@ -28,7 +28,7 @@ from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.protocol.handshake import refused_subscription
 from fanout.link.protocol.sender import OutgoingMessage
-from fanout.link.snapshot.capability_check import RETAINED_COUNT, own_fence
+from fanout.link.snapshot.capability_check import RETAINED_COUNT, own_sentinel
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, shortfall_hint
 from fanout.link.snapshot.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
@@ -49,7 +49,7 @@ from fanout.selection import Selector
 __all__ = ["CAME_LATE", "RetainedPass", "Step"]
 
 CAME_LATE = "topics of a retained set came after the answers that should follow it"
-"""Reason that the sets themselves give against an order; a fence that comes in time does not refute it."""
+"""Reason that the sets themselves give against an order; a sentinel that comes in time does not refute it."""
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
 """Bounds of the rest between two sets of an audit, which is as long as the first one took."""
@@ -69,7 +69,7 @@ class Step(enum.Enum):
     """Progress of a pass on which the session acts."""
 
     BARRIER = "barrier"
-    """SUBACK, PINGRESP and the fence came for the set under way."""
+    """SUBACK, PINGRESP and the sentinel came for the set under way."""
     PROVED = "proved"
     """The set under way is proved; the session compares it and calls `begin_next`."""
     DONE = "done"
@@ -129,7 +129,7 @@ class RetainedPass(Stage):
         self._control = context.control
         self._count = context.count
         self._peer = peer
-        self._fence = peer.fence
+        self._sentinel = peer.sentinel
         self._quiet_s = config.snapshot_quiet_s
         self._asks_manifest = peer.node is not None and config.version == 5
         self._hint = shortfall_hint(is_node=self._asks_manifest, is_mosquitto=peer.is_mosquitto)
@@ -154,7 +154,7 @@ class RetainedPass(Stage):
         self._asked_unseen: tuple[int, Evidence] | None = None
         """Number of topics missing in the set when some were requested by name, and its evidence; None before."""
         self._copies = 0
-        """Number of retained messages in the first pass over the set under way, without the fence."""
+        """Number of retained messages in the first pass over the set under way, without the sentinel."""
         self._narrowed = False
         """Whether narrower Topic Filters were requested beside the set under way."""
         self._barrier_told = False
@@ -169,23 +169,23 @@ class RetainedPass(Stage):
     def begin(self, now: float) -> None:
         """Start with the first selector; while a PINGREQ is under way, wait for its PINGRESP."""
         if self._begin_by_s == _NEVER:
-            self._renew_own_fence(now)
+            self._renew_own_sentinel(now)
         if self._sender.ping_sent_s is not None:
             self._begin_by_s = now + self._quiet_s
         elif self._proof is None:
             self.started_s = now
             self._subscribe(now)
 
-    def _renew_own_fence(self, now: float) -> None:
-        """Publish the link's own fence again for a comparison, because it may have expired since the snapshot.
+    def _renew_own_sentinel(self, now: float) -> None:
+        """Publish the link's own sentinel again for a comparison, because it may have expired since the snapshot.
 
-        The message comes back without RETAIN, so it is no fence itself: the subscription to it, made with that of a
+        The message comes back without RETAIN, so it is no sentinel itself: the subscription to it, made with that of a
         selector, is without Retain As Published.
         """
-        sender, fence = self._sender, own_fence(self._control)
-        is_own = self._fence == self._control.fence_topic
-        if self._compare and is_own and sender.version == 5 and sender.free and sender.takes(fence):
-            sender.publish(fence, now=now)
+        sender, sentinel = self._sender, own_sentinel(self._control)
+        is_own = self._sentinel == self._control.sentinel_topic
+        if self._compare and is_own and sender.version == 5 and sender.free and sender.takes(sentinel):
+            sender.publish(sentinel, now=now)
 
     def begin_next(self, now: float) -> None:
         """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
@@ -307,8 +307,9 @@ class RetainedPass(Stage):
 
         At the primary, copies of topics that are not replicated count, too.
         """
-        fenced = self._fence is not None and matches(self._selectors[self.index].filter.encode(), self._fence)
-        return next(filter(is_likely_limit, (self._replica.seen_count, self._copies + fenced)), 0)
+        topic_filter = self._selectors[self.index].filter.encode()
+        has_sentinel = self._sentinel is not None and matches(topic_filter, self._sentinel)
+        return next(filter(is_likely_limit, (self._replica.seen_count, self._copies + has_sentinel)), 0)
 
     def _judge_comparison(self, evidence: Evidence, now: float) -> None:
         """Judge a set that is compared with the replica; topics that it did not bring may have been cut off.
@@ -320,9 +321,9 @@ class RetainedPass(Stage):
             unseen_before, self.evidence = self._asked_unseen
             if unseen < unseen_before:
                 self.evidence = None
-                self._proof = SetProof(0, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+                self._proof = SetProof(0, sentinel=None, marker=None, now=now, quiet_s=self._quiet_s)
                 self._proof.refute("it lacks topics that the primary sends when asked by name")
-        elif unseen and (self.order is Order.NONE or self._fence == self._control.fence_topic):
+        elif unseen and (self.order is Order.NONE or self._sentinel == self._control.sentinel_topic):
             packet_id = self._ask(self._unseen(UNSEEN_ASKED), now)
             if not packet_id:  # the primary takes no SUBSCRIBE for so long a name
                 self.evidence = evidence
@@ -331,7 +332,7 @@ class RetainedPass(Stage):
             if self.order is Order.NONE:
                 self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
             else:
-                self._proof = SetProof(packet_id, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+                self._proof = SetProof(packet_id, sentinel=None, marker=None, now=now, quiet_s=self._quiet_s)
             self._sender.ping(now)
         else:
             self.evidence = evidence
@@ -344,7 +345,7 @@ class RetainedPass(Stage):
         packet_id = 0
         no_local = self._wants_no_local(self._selectors[self.index])
         for topic_filter in topic_filters:
-            if not self._sender.takes_names([topic_filter], fence=None):
+            if not self._sender.takes_names([topic_filter], sentinel=None):
                 continue
             packet_id = self._sender.subscribe(
                 topic_filter, qos=0, no_local=no_local, retain_handling=_SEND_RETAINED, now=now
@@ -444,7 +445,7 @@ class RetainedPass(Stage):
             self.copied.update(row[0] for row in rows if row[2] & 1)
         # Numbers instead of the names of `fanout.link.ingest.rows`, which take a fifth more time in these loops.
         if self.order is Order.LIKELY and not self._comparison.passes:
-            own = (self._fence, RETAINED_COUNT)
+            own = (self._sentinel, RETAINED_COUNT)
             self._copies += sum(1 for row in rows if row[2] & 7 == 1 and row[0] not in own)
         if self._manifest_sum is not None:
             for row in rows:
@@ -506,7 +507,7 @@ class RetainedPass(Stage):
     def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
         """Take a retained message outside the selectors."""
         if self._proof is not None:
-            self._proof.receive_fence(topic, now)
+            self._proof.receive_sentinel(topic, now)
 
     def postpone(self, pause_s: float) -> None:
         """Move all deadlines by a pause."""
@@ -582,7 +583,7 @@ class RetainedPass(Stage):
         selector = self._selectors[self.index]
         live_only = self._is_live_only
         silent = (self.order is Order.NONE or self._awaits_silence is not None) and not live_only
-        fence = None if silent else self._fence
+        sentinel = None if silent else self._sentinel
         topics = self._replica.count(self.index)
         self._keeps_qos = self._may_keep_qos and selector.qos > 0 and not live_only and topics <= KEEPS_QOS_TOPICS
         self.held_back = {} if self._keeps_qos else None
@@ -596,7 +597,7 @@ class RetainedPass(Stage):
             no_local=self._wants_no_local(selector),
             retain_handling=_SEND_NO_RETAINED if live_only else _SEND_RETAINED,
             then_qos=selector.qos if self._keeps_qos else None,
-            fence=fence,
+            sentinel=sentinel,
             manifest=self._asks_manifest and not live_only,
             now=now,
         )
@@ -613,13 +614,13 @@ class RetainedPass(Stage):
             self._sender.publish(OutgoingMessage(self._control.topic, marker), now=now)
         silence_s = AUDIT_QUIETS * self._quiet_s if self._paced else None
         self._proof = SetProof(
-            packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s
+            packet_id, sentinel=sentinel, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s
         )
 
     def _wants_no_local(self, selector: Selector) -> bool:
-        """Say whether to subscribe without own messages: copies of the own fence do not belong to the set of `#`.
+        """Say whether to subscribe without own messages: copies of the own sentinel do not belong to the set of `#`.
 
-        Without an order there is no fence, and No Local may hide the control topic.
+        Without an order there is no sentinel, and No Local may hide the control topic.
         """
         return selector.writes == "reject" and self.order is not Order.NONE and not self._peer.merges_no_local
 

@@ -7,17 +7,17 @@ marker are dropped as well, but not when the reader has caught up just before th
 readers that stop once for 10 to 600 ms, 740 snapshots of 100 000 topics, came short 200 times, and 3 times
 PINGRESP and marker came all the same; behind a proxy that forwards slowly, 4 times of 13.
 
-The *fence* closes this gap: a second Topic Filter in the same SUBSCRIBE that requests one more retained message. It
-is queued behind the set before anything else is handled, so it comes only behind a complete set. It came in every
-complete snapshot and in none of the others. Without a fence the evidence depends on the order of the primary's answers.
+The *sentinel* closes this gap: a second Topic Filter in the same SUBSCRIBE that requests one more retained message. It
+is queued after the set before anything else is handled, so it comes only after a complete set. It came in every
+complete snapshot and in no other. Without a sentinel the evidence depends on the order of the primary's answers.
 
 A fanout node sends a manifest of the set (`fanout.chain.manifest`), which is compared with the messages that came. The
-other answers then only show that everything in front of them has come, too.
+other answers then only show that everything before them has come too.
 
-Live updates may flow all the time, so silence alone cannot be waited for. A *probe*, a later request, ends the
-waiting: if it is answered while SUBACK is missing, the answers were dropped. The same holds while PINGRESP or the fence
-is missing and no further topic has come since the probe was sent. (A primary that sends retained sets bit by bit
-answers SUBSCRIBE first.)
+Live updates may flow all the time, so the link cannot wait for silence alone. A *probe*, a later request, ends the
+waiting: if it is answered while SUBACK is missing, the answers were dropped. The same holds while PINGRESP or the
+sentinel is missing and no further topic has come since the probe was sent. (A primary that sends retained sets bit by
+bit answers SUBSCRIBE first.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SetProof:
 
     Attributes:
         suback_id: Packet Identifier of the SUBSCRIBE.
-        fence: Topic of the fence; None when the primary has none.
+        sentinel: Topic of the sentinel; None when the primary has none.
         marker: Payload of the marker; None when none could be sent.
     """
 
@@ -43,7 +43,7 @@ class SetProof:
         self,
         suback_id: int,
         *,
-        fence: bytes | None,
+        sentinel: bytes | None,
         marker: bytes | None,
         now: float,
         quiet_s: float,
@@ -53,20 +53,20 @@ class SetProof:
 
         Args:
             suback_id: See the class.
-            fence: See the class.
+            sentinel: See the class.
             marker: See the class.
             now: When the SUBSCRIBE was written, monotonic seconds.
             quiet_s: After so many seconds without a byte a probe is sent.
             silence_s: After so many seconds without a byte the set counts as truncated; None for `quiet_s`.
         """
         self.suback_id = suback_id
-        self.fence = fence
+        self.sentinel = sentinel
         self.marker = marker
         self._quiet_s = quiet_s
         self._silence_s = quiet_s if silence_s is None else silence_s
         self._subacked = False
         self._ponged = False
-        self._fence_came = False
+        self._sentinel_came = False
         self._marker_came = False
         self._barrier_at: float | None = None
         self._last_byte = now
@@ -92,7 +92,7 @@ class SetProof:
 
     @property
     def barrier(self) -> bool:
-        """Whether SUBACK, PINGRESP and the fence, if there is one, have come."""
+        """Whether SUBACK, PINGRESP and the sentinel, if there is one, have come."""
         return self._barrier_at is not None
 
     @property
@@ -101,8 +101,8 @@ class SetProof:
         awaited = []
         if not self._subacked:
             awaited.append("SUBACK")
-        if self.fence is not None and not self._fence_came:
-            awaited.append("the fence")
+        if self.sentinel is not None and not self._sentinel_came:
+            awaited.append("the sentinel")
         if self._awaits_manifest and not self._has_manifest:
             awaited.append("the manifest")
         if not self._ponged:
@@ -125,9 +125,9 @@ class SetProof:
         self._ponged = True
         self._note_barrier(now)
 
-    def receive_fence(self, topic: bytes, now: float) -> None:
-        """Note a retained message outside the set, which may be the fence."""
-        self._fence_came = self._fence_came or topic == self.fence
+    def receive_sentinel(self, topic: bytes, now: float) -> None:
+        """Note a retained message outside the set, which may be the sentinel."""
+        self._sentinel_came = self._sentinel_came or topic == self.sentinel
         self._note_barrier(now)
 
     def expect_manifest(self) -> None:
@@ -201,6 +201,6 @@ class SetProof:
         )
 
     def _note_barrier(self, now: float) -> None:
-        fenced = (self.fence is None or self._fence_came) and (self._has_manifest or not self._awaits_manifest)
-        if self._subacked and self._ponged and fenced and self._barrier_at is None:
+        is_closed = (self.sentinel is None or self._sentinel_came) and (self._has_manifest or not self._awaits_manifest)
+        if self._subacked and self._ponged and is_closed and self._barrier_at is None:
             self._barrier_at = now

@@ -118,7 +118,7 @@ class PendingStage(Stage):
         if self._control.is_open and self._sender.free:
             marker = self._control.send(now)
             self._sender.publish(OutgoingMessage(self._control.topic, marker), now=now)
-        self._proof = SetProof(0, fence=None, marker=marker, now=now, quiet_s=self._quiet_s)
+        self._proof = SetProof(0, sentinel=None, marker=marker, now=now, quiet_s=self._quiet_s)
         self._proof.receive_suback(now)  # nothing was subscribed
 
     def receive_bytes(self, now: float) -> None:

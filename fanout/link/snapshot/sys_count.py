@@ -134,9 +134,9 @@ class SysCount:
         self.state = CountState.WAITING
         self._system_names.clear()
         self._compared = 0
-        # An audit waits for this PINGRESP, so it does not take a copy of the fence that comes now for its own.
+        # An audit waits for this PINGRESP, so it does not take a copy of the sentinel that comes now for its own.
         first, second = self._filters
-        self._sender.subscribe(first, qos=0, no_local=False, retain_handling=0, fence=second, now=now)
+        self._sender.subscribe(first, qos=0, no_local=False, retain_handling=0, sentinel=second, now=now)
         self._sender.ping(now)
 
     def receive(self, topic: bytes, payload: bytes, *, retain: bool, held: int, unconfirmed: int = 0) -> bool:

@@ -58,7 +58,7 @@ class SilentProof(SetProof):
             now: When it was written, monotonic seconds.
             quiet_s: Seconds without a new topic after which the pass has ended.
         """
-        super().__init__(suback_id, fence=None, marker=None, now=now, quiet_s=quiet_s)
+        super().__init__(suback_id, sentinel=None, marker=None, now=now, quiet_s=quiet_s)
         self.ended = False
         self.trickles = False
         self._topics = 0

@@ -20,7 +20,7 @@ from tests.link.harness import Running, config_for, running
 SESSION = StoredSession(
     epoch=7,
     evidence=(None,),
-    fence=None,
+    sentinel=None,
     order=Order.NONE,
     why_unordered="",
     control_permitted=None,

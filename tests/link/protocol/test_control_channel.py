@@ -19,7 +19,7 @@ def test_topics_lie_below_the_control_topic() -> None:
     """Every link has topics of its own."""
     control = channel()
     assert control.topic == b"fanout/control/edge-1/plant"
-    assert control.fence_topic == b"fanout/control/edge-1/plant/fence"
+    assert control.sentinel_topic == b"fanout/control/edge-1/plant/fence"
     assert control.topic.startswith(control.prefix)
 
 

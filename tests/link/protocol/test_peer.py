@@ -73,7 +73,7 @@ def test_a_cycle_is_refused() -> None:
 def test_an_epoch_begins_with_nothing_learnt() -> None:
     """What the former one has shown may be of another server."""
     one, _ = primary()
-    one.learn(b"fence", Order.LIKELY, "why", is_mosquitto=True)
-    assert (one.fence, one.order, one.why_unordered) == (b"fence", Order.LIKELY, "why")
+    one.learn(b"sentinel", Order.LIKELY, "why", is_mosquitto=True)
+    assert (one.sentinel, one.order, one.why_unordered) == (b"sentinel", Order.LIKELY, "why")
     one.begin_epoch()
-    assert (one.fence, one.order, one.why_unordered, one.is_mosquitto) == (None, Order.NONE, "", False)
+    assert (one.sentinel, one.order, one.why_unordered, one.is_mosquitto) == (None, Order.NONE, "", False)

@@ -52,7 +52,7 @@ def stored(*stale_filters: str) -> Resumption:
     session = StoredSession(
         epoch=1,
         evidence=(None,),
-        fence=None,
+        sentinel=None,
         order=Order.NONE,
         why_unordered="",
         control_permitted=True,

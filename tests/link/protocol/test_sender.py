@@ -38,10 +38,10 @@ def test_connect() -> None:
     assert reader.read() == []
 
 
-def test_subscribe_with_a_fence_holds_two_filters_in_order() -> None:
-    """The fence stands behind the filter, in the same packet, at QoS 0 with retained messages."""
+def test_subscribe_with_a_sentinel_holds_two_filters_in_order() -> None:
+    """The sentinel stands behind the filter, in the same packet, at QoS 0 with retained messages."""
     reader = Reader()
-    packet_id = reader.sender.subscribe(b"a/#", qos=0, no_local=True, retain_handling=0, fence=b"f", now=2.0)
+    packet_id = reader.sender.subscribe(b"a/#", qos=0, no_local=True, retain_handling=0, sentinel=b"f", now=2.0)
     (packet,) = reader.read()
     assert isinstance(packet, Subscribe)
     assert packet.packet_id == packet_id

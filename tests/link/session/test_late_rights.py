@@ -6,7 +6,7 @@ import pytest
 
 from fanout.link.model.events import AuditEnded, SelectorComplete
 from fanout.link.model.evidence import Evidence
-from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.capability_check import SERVER_SENTINEL
 from fanout.link.snapshot.evidence_retry import PAUSE_MAX_S, PAUSE_MIN_S
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
@@ -57,9 +57,9 @@ def test_rights_granted_while_live_give_better_evidence_within_a_minute() -> Non
     assert pair.session.lifecycle.epoch == epoch
     assert dict(pair.replica.view.items()).keys() == VALUES.keys()
     assert pair.states() == []
-    asked = primary.asked(SERVER_FENCE)
+    asked = primary.asked(SERVER_SENTINEL)
     pair.wait(300)
-    assert primary.asked(SERVER_FENCE) == asked, "a link with enough evidence does not ask again"
+    assert primary.asked(SERVER_SENTINEL) == asked, "a link with enough evidence does not ask again"
     assert pair.session.control.lag_ns(pair.now) is not None
 
 
@@ -67,9 +67,9 @@ def test_attempts_become_rare() -> None:
     """Without a right they come after 5, 10, 20, 40 and then each 60 s, and no pass is made for them."""
     primary = without_rights()
     pair = live(primary, audit_interval_s=0.0)
-    sets, asked = primary.asked(b"plant/#"), primary.asked(SERVER_FENCE)
+    sets, asked = primary.asked(b"plant/#"), primary.asked(SERVER_SENTINEL)
     pair.wait(600)
-    attempts = primary.asked(SERVER_FENCE) - asked
+    attempts = primary.asked(SERVER_SENTINEL) - asked
     assert 10 <= attempts <= 4 + 600 / PAUSE_MAX_S
     assert primary.asked(b"plant/#") - sets <= 1, "but for the audit that settles late copies"
     assert PAUSE_MIN_S < PAUSE_MAX_S
@@ -92,7 +92,7 @@ def test_an_operator_makes_it_ask_at_once(how: str) -> None:
 
 
 def test_heartbeats_begin_at_a_link_whose_evidence_was_enough() -> None:
-    """With the fence alone the evidence is a barrier; the right to publish gives a marker and a lag when asked."""
+    """With the sentinel alone the evidence is a barrier; the right to publish gives a marker and a lag when asked."""
     primary = FakePrimary(retained=dict(VALUES), allow_control=False)
     pair = Pair(make_config(), primary)
     pair.go_live()
@@ -110,7 +110,7 @@ def test_heartbeats_begin_at_a_link_whose_evidence_was_enough() -> None:
 
 
 def test_an_unknown_kind_of_primary_proves_its_order_again() -> None:
-    """A fence of the link's own shows an order that is likely, so two passes have to agree."""
+    """A sentinel of the link's own shows an order that is likely, so two passes have to agree."""
     primary = without_rights(version_text=b"other 1.0")
     pair = live(primary)
     primary.allow_control = True

@@ -27,7 +27,7 @@ from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import BUSY, NOT_TAKEN, UNAVAILABLE
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.snapshot.audit import RETRY_S
-from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.capability_check import SERVER_SENTINEL
 from fanout.mqtt.packets import Ack, Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -150,7 +150,7 @@ def test_a_snapshot_becomes_live_with_evidence() -> None:
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER)]
     assert pair.session.lifecycle.evidence == [Evidence.MARKER]
-    assert pair.session.peer.fence == b"$SYS/broker/version"
+    assert pair.session.peer.sentinel == b"$SYS/broker/version"
     assert pair.session.lifecycle.snapshot_topics == 50
     assert pair.session.lifecycle.snapshot_seconds is not None
     assert pair.session.lifecycle.epoch == pair.now_ns // 1000
@@ -160,7 +160,7 @@ def test_a_snapshot_becomes_live_with_evidence() -> None:
 
 
 def test_snapshot_requests_leave_in_one_write() -> None:
-    """SUBSCRIBE with the fence, PINGREQ and marker are one write, so that nothing gets between them."""
+    """SUBSCRIBE with the sentinel, PINGREQ and marker are one write, so that nothing gets between them."""
     pair = Pair(primary=filled())
     pair.connect(pump=False)
     writes: list[bytes] = []
@@ -169,9 +169,9 @@ def test_snapshot_requests_leave_in_one_write() -> None:
         pair.primary.receive(data)
         pair.feed(pair.primary.take())
     snapshot = next(data for data in writes if b"plant/#" in data)
-    fence_at, ping_at = snapshot.index(b"$SYS/broker/version"), snapshot.index(b"\xc0\x00")
+    sentinel_at, ping_at = snapshot.index(b"$SYS/broker/version"), snapshot.index(b"\xc0\x00")
     marker_at = snapshot.index(b"fanout/control/edge-1/plant")
-    assert fence_at < ping_at < marker_at
+    assert sentinel_at < ping_at < marker_at
     subscription = next(
         each for one in pair.primary.subscribes for each in one.subscriptions if b"#" in each.topic_filter
     )
@@ -349,12 +349,12 @@ def test_a_primary_that_never_answers_the_capability_check_is_left() -> None:
     assert "does not answer" in pair.failure()
 
 
-def test_without_system_topics_an_own_retained_message_is_the_fence() -> None:
-    """The own fence is published once, used, and cleared when the link closes."""
+def test_without_system_topics_an_own_retained_message_is_the_sentinel() -> None:
+    """The own sentinel is published once, used, and cleared when the link closes."""
     pair = Pair(primary=filled(system_topics=False))
     pair.go_live()
     own = b"fanout/control/edge-1/plant/fence"
-    assert pair.session.peer.fence == own
+    assert pair.session.peer.sentinel == own
     assert pair.primary.retained[own] == b"fence"
     assert own not in pair.values()
     pair.session.close(end_session=True, now=pair.now)
@@ -363,26 +363,26 @@ def test_without_system_topics_an_own_retained_message_is_the_fence() -> None:
     assert pair.primary.disconnects[-1].properties.session_expiry_interval == 0
 
 
-def test_without_any_fence_the_set_is_taken_twice() -> None:
-    """Where neither fence can be had nothing shows the order of answers: two passes that agree are the evidence."""
+def test_without_any_sentinel_the_set_is_taken_twice() -> None:
+    """Where neither sentinel can be had nothing shows the order of answers: two passes that agree are the evidence."""
     pair = Pair(primary=filled(system_topics=False, allow_control=False))
     pair.connect()
     pair.wait(1 + 5)
     assert pair.is_in(S.PROVING)
     pair.wait(5)
     assert pair.is_in(S.LIVE)
-    assert pair.session.peer.fence is None
+    assert pair.session.peer.sentinel is None
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
 
-def test_a_fanout_primary_needs_no_fence() -> None:
+def test_a_fanout_primary_needs_no_sentinel() -> None:
     """A primary that says it is a fanout node is believed: its PINGRESP waits for the retained set."""
     pair = Pair(primary=filled(connack=Connack(False, 0, STAMPING)))
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.peer.fence is None
+    assert pair.session.peer.sentinel is None
     assert pair.session.peer.node == "root"
-    assert all(each.subscriptions[0].topic_filter != SERVER_FENCE for each in pair.primary.subscribes)
+    assert all(each.subscriptions[0].topic_filter != SERVER_SENTINEL for each in pair.primary.subscribes)
 
 
 @pytest.mark.parametrize("packets", range(3, 56))
@@ -394,7 +394,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
     while b"plant/#" not in (data := pair.session.take_output()):
         primary.receive(data)
         pair.feed(primary.take())
-    primary.truncate_after = packets - 3  # SUBACK, 50 values, fence, PINGRESP, marker, PUBACK
+    primary.truncate_after = packets - 3  # SUBACK, 50 values, sentinel, PINGRESP, marker, PUBACK
     primary.receive(data)
     pair.feed(primary.take())
     pair.pump()
@@ -413,7 +413,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
     assert pair.primary.disconnects[-1].properties.session_expiry_interval == 0
 
 
-def test_a_false_barrier_is_caught_by_the_fence() -> None:
+def test_a_false_barrier_is_caught_by_the_sentinel() -> None:
     """PINGRESP and marker behind a set that came short, as Mosquitto may send them, prove nothing."""
     primary = filled()
     pair = Pair(primary=primary)
@@ -432,7 +432,7 @@ def test_a_false_barrier_is_caught_by_the_fence() -> None:
     assert pair.is_in(S.SNAPSHOT)
     pair.wait(30)
     assert pair.states()[-1] is S.TEARING_DOWN
-    assert "without the fence" in pair.reason()
+    assert "without the sentinel" in pair.reason()
     assert "PINGRESP" not in pair.reason()
 
 
@@ -1050,11 +1050,11 @@ def cut_in_its_snapshot(primary: FakePrimary) -> Pair:
 
 
 def resume_with_leftovers(pair: Pair) -> None:
-    """Resume the session, in which the primary kept what its former connection did not take: a copy and the fence."""
+    """Resume the session, in which the primary kept a copy and the sentinel that its former connection did not take."""
     pair.connect(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.primary.deliver(b"plant/0", b"old", retain=True)
-    pair.primary.deliver(SERVER_FENCE, b"mosquitto version 2.0.11", retain=True)
+    pair.primary.deliver(SERVER_SENTINEL, b"mosquitto version 2.0.11", retain=True)
     pair.feed(pair.primary.take())
     pair.pump()
 
@@ -1069,14 +1069,14 @@ def test_a_copy_left_over_from_a_snapshot_that_was_cut_is_none_of_the_next_one()
     assert pair.session.counters.epochs_total == 1
 
 
-def test_a_fence_left_over_from_a_snapshot_that_was_cut_proves_nothing_of_the_next_one() -> None:
-    """Of that one the end is dropped, with the fence, and PINGRESP and marker come all the same."""
+def test_a_sentinel_left_over_from_a_snapshot_that_was_cut_proves_nothing_of_the_next_one() -> None:
+    """Of that one the end is dropped, with the sentinel, and PINGRESP and marker come all the same."""
     pair = cut_in_its_snapshot(filled(lose=lambda number, topic: number > 1 and topic > b"plant/3"))
     pair.primary.system_topics = False
     resume_with_leftovers(pair)
     pair.wait(60)
     assert S.LIVE not in pair.states()
-    assert "without the fence" in pair.reason()
+    assert "without the sentinel" in pair.reason()
 
 
 def test_a_session_without_heartbeats_is_seen_with_each_answer_and_at_its_end() -> None:
@@ -1543,7 +1543,7 @@ def test_a_message_that_the_primary_does_not_take_is_refused() -> None:
     assert [event.reason_code for event in pair.of(Forwarded)] == [ReasonCode.SUCCESS]
 
 
-def test_a_primary_without_retained_messages_gets_no_fence() -> None:
+def test_a_primary_without_retained_messages_gets_no_sentinel() -> None:
     """It would close the connection at one [MQTT-3.2.2-14]; the sets are taken by silence."""
     pair = Pair(
         primary=filled(retained={}, system_topics=False, connack=Connack(False, 0, Properties(retain_available=0)))
@@ -1590,8 +1590,8 @@ def test_entering_a_state_is_told_once() -> None:
 # --- corners ---
 
 
-def test_a_fence_that_comes_late_is_nobodys() -> None:
-    """The primary may set its fence topic again; a live link does not care, and does not count it."""
+def test_a_sentinel_that_comes_late_is_nobodys() -> None:
+    """The primary may set its sentinel topic again; a live link does not care, and does not count it."""
     pair = Pair(primary=filled())
     pair.go_live()
     pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)

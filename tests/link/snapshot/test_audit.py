@@ -231,7 +231,7 @@ def test_removals_have_a_cap() -> None:
     assert pair.values() == pair.primary.retained
 
 
-def test_without_a_fence_nothing_is_removed_unasked() -> None:
+def test_without_a_sentinel_nothing_is_removed_unasked() -> None:
     """Where only silence speaks for the set, a topic that did not come may still be there."""
     pair = Pair(make_config(), FakePrimary(retained=dict(VALUES), system_topics=False, allow_control=False))
     pair.connect()
@@ -369,7 +369,7 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
     del pair.primary.retained[b"plant/0"]
     ask(pair, pump=False)
-    pair.primary.truncate_after = packets  # SUBACK, nine values, the fence, PINGRESP, the marker
+    pair.primary.truncate_after = packets  # SUBACK, nine values, the sentinel, PINGRESP, the marker
     pair.pump()
     pair.primary.truncate_after = 0
     pair.wait(15.5)
@@ -485,24 +485,24 @@ def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
     assert "does not answer PINGREQ" in pair.failure()
 
 
-def test_a_fence_of_our_own_is_made_anew() -> None:
+def test_a_sentinel_of_our_own_is_made_anew() -> None:
     """It expires at the primary after a day, and sessions live longer: each audit begins by publishing it.
 
-    What comes back of that is no fence: an audit that is cut short in front of the fence is not believed.
+    What comes back of that is no sentinel: an audit that is cut short in front of the sentinel is not believed.
     """
     pair = live(system_topics=False)
-    fence = pair.session.control.fence_topic
-    assert pair.session.peer.fence == fence
-    del pair.primary.retained[fence]
+    sentinel = pair.session.control.sentinel_topic
+    assert pair.session.peer.sentinel == sentinel
+    del pair.primary.retained[sentinel]
     ask(pair)
     assert report(pair) == AuditReport(False, checked=10)
     pair.events.clear()
     assert pair.session.counters.outside_total == 0
 
-    del pair.primary.retained[fence]
+    del pair.primary.retained[sentinel]
     del pair.primary.retained[b"plant/0"]
     ask(pair, pump=False)
-    pair.primary.truncate_after = 1 + 1 + 1 + 9  # the fence coming back, its PUBACK, SUBACK, nine values
+    pair.primary.truncate_after = 1 + 1 + 1 + 9  # the sentinel coming back, its PUBACK, SUBACK, nine values
     pair.pump()
     pair.primary.truncate_after = None
     pair.wait(5.1)

@@ -9,8 +9,8 @@ from fanout.link.model.evidence import Order
 from fanout.link.protocol.sender import PrimaryLimits
 from fanout.link.snapshot.capability_check import (
     CONTROL_PATIENCE_S,
-    OWN_FENCE_REQUESTS,
-    SERVER_FENCE,
+    OWN_SENTINEL_REQUESTS,
+    SERVER_SENTINEL,
     TRIALS,
     CapabilityCheck,
     is_checked,
@@ -21,16 +21,16 @@ from fanout.selection import Selector
 from tests.link.fake_primary import make_config, make_context
 
 CONTROL = b"fanout/control/edge-1/plant"
-OWN_FENCE = CONTROL + b"/fence"
+OWN_SENTINEL = CONTROL + b"/fence"
 
 
 class Case:
     """A capability check that has begun at time 0."""
 
-    def __init__(self, *, wants_fence: bool = True) -> None:
+    def __init__(self, *, wants_sentinel: bool = True) -> None:
         """Begin."""
         context = make_context(make_config(Selector("plant/1")))
-        context.peer.node = None if wants_fence else "root"
+        context.peer.node = None if wants_sentinel else "root"
         self.sender = context.sender
         self.control = context.control
         self.capability_check = CapabilityCheck(context)
@@ -47,7 +47,7 @@ class Case:
         self.capability_check.receive_control(b"7 1", 0.1)
 
     def acknowledge(self, topic: bytes = CONTROL, now: float = 0.1) -> None:
-        """Bring the PUBACK of the control message, or of the own fence."""
+        """Bring the PUBACK of the control message, or of the own sentinel."""
         self.capability_check.receive_puback(topic, 0, now)
 
     def pong(self) -> None:
@@ -57,48 +57,48 @@ class Case:
 
 
 def test_one_write_asks_everything() -> None:
-    """The control topic, a message on it, the primary's own fence and PINGREQ, in this order."""
+    """The control topic, a message on it, the primary's own sentinel and PINGREQ, in this order."""
     first = Case().first
-    places = [first.index(each) for each in (b"fanout/control/edge-1/plant", b"7 1", SERVER_FENCE, b"\xc0\x00")]
+    places = [first.index(each) for each in (b"fanout/control/edge-1/plant", b"7 1", SERVER_SENTINEL, b"\xc0\x00")]
     assert places == sorted(places)
 
 
-def test_the_primarys_fence_is_taken() -> None:
-    """With the control message, the fence and PINGRESP all is answered."""
+def test_the_primarys_sentinel_is_taken() -> None:
+    """With the control message, the sentinel and PINGRESP all is answered."""
     case = Case()
     case.come_back()
     case.capability_check.receive_retained(b"other", b"x", 0.1)
-    case.capability_check.receive_retained(SERVER_FENCE, b"mosquitto version 2.0.11", 0.1)
+    case.capability_check.receive_retained(SERVER_SENTINEL, b"mosquitto version 2.0.11", 0.1)
     assert not case.is_done()
     case.pong()
     assert case.is_done()
-    assert case.capability_check.fence == SERVER_FENCE
+    assert case.capability_check.sentinel == SERVER_SENTINEL
     assert case.sender.take() == b""
 
 
-def test_without_the_primarys_fence_an_own_one_is_tried() -> None:
-    """A retained message with an expiry is published and, after its PUBACK, asked for; it is the fence if it comes."""
+def test_without_the_primarys_sentinel_an_own_one_is_tried() -> None:
+    """A retained message with an expiry is published and requested after its PUBACK; it is the sentinel if it comes."""
     case = Case()
     case.come_back()
     case.pong()
     assert not case.is_done()
     second = case.sender.take()
-    assert second.count(OWN_FENCE) == 1
+    assert second.count(OWN_SENTINEL) == 1
     assert b"\x02\x00\x01\x51\x80" in second, "it expires after a day"
-    case.acknowledge(OWN_FENCE)
-    assert case.sender.take().count(OWN_FENCE) == 1
+    case.acknowledge(OWN_SENTINEL)
+    assert case.sender.take().count(OWN_SENTINEL) == 1
     for _ in range(TRIALS):
         assert not case.is_done()
-        case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.2)
+        case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.2)
         case.pong()
     assert case.is_done()
-    assert case.capability_check.fence == OWN_FENCE
+    assert case.capability_check.sentinel == OWN_SENTINEL
     assert case.capability_check.order is Order.LIKELY
-    assert case.sender.take().count(OWN_FENCE) == TRIALS - 1, "it is asked for again, and not published again"
+    assert case.sender.take().count(OWN_SENTINEL) == TRIALS - 1, "it is asked for again, and not published again"
 
 
-def test_a_fence_that_could_be_asked_for_late_is_waited_for_anew() -> None:
-    """The time for the fence in front of it is over; nothing is due while the new one may still come."""
+def test_a_sentinel_that_could_be_asked_for_late_is_waited_for_anew() -> None:
+    """The time for the sentinel in front of it is over; nothing is due while the new one may still come."""
     case = Case()
     case.sender.accept(PrimaryLimits(receive_maximum=1))
     case.come_back()
@@ -107,13 +107,13 @@ def test_a_fence_that_could_be_asked_for_late_is_waited_for_anew() -> None:
     assert case.capability_check.deadline == 0.1 + CONTROL_PATIENCE_S, "the only place is taken by the control message"
     case.sender.acknowledged(AckRun(PacketType.PUBACK, [2], None), now=0.2)
     case.acknowledge(now=0.2)
-    assert OWN_FENCE in case.sender.take()
-    case.acknowledge(OWN_FENCE, 0.3)
-    assert OWN_FENCE in case.sender.take()
+    assert OWN_SENTINEL in case.sender.take()
+    case.acknowledge(OWN_SENTINEL, 0.3)
+    assert OWN_SENTINEL in case.sender.take()
     assert case.capability_check.deadline == 0.3 + 10.0
 
 
-def test_an_own_fence_is_asked_for_without_its_puback_after_a_second() -> None:
+def test_an_own_sentinel_is_asked_for_without_its_puback_after_a_second() -> None:
     """A primary may acknowledge late; the PUBACK is no further request then."""
     case = Case()
     case.come_back()
@@ -121,90 +121,90 @@ def test_an_own_fence_is_asked_for_without_its_puback_after_a_second() -> None:
     case.sender.take()
     assert case.capability_check.deadline == 0.1 + CONTROL_PATIENCE_S
     case.capability_check.tick(0.1 + CONTROL_PATIENCE_S)
-    assert case.sender.take().count(OWN_FENCE) == 1
-    case.acknowledge(OWN_FENCE, 1.5)
+    assert case.sender.take().count(OWN_SENTINEL) == 1
+    case.acknowledge(OWN_SENTINEL, 1.5)
     assert case.sender.take() == b""
 
 
-def test_a_refused_own_fence_is_none() -> None:
+def test_a_refused_own_sentinel_is_none() -> None:
     """It is not asked for."""
     case = Case()
     case.come_back()
     case.pong()
     case.sender.take()
-    case.capability_check.receive_puback(OWN_FENCE, 0x87, 0.2)
+    case.capability_check.receive_puback(OWN_SENTINEL, 0x87, 0.2)
     assert case.is_done()
     assert case.capability_check.order is Order.NONE
     assert case.sender.take() == b""
 
 
-def test_an_own_fence_that_comes_late_is_asked_for_again() -> None:
-    """nats-server under load needs seconds until it has what was retained: the fence is not given up after one."""
+def test_an_own_sentinel_that_comes_late_is_asked_for_again() -> None:
+    """nats-server under load needs seconds until it has what was retained: the sentinel is not given up after one."""
     case = Case()
     case.come_back()
     case.pong()
-    case.acknowledge(OWN_FENCE)
+    case.acknowledge(OWN_SENTINEL)
     case.sender.take()
     case.pong()
     case.capability_check.tick(0.1 + CONTROL_PATIENCE_S)
-    assert case.sender.take().count(OWN_FENCE) == 1
+    assert case.sender.take().count(OWN_SENTINEL) == 1
     for _ in range(TRIALS):
         assert not case.is_done()
-        case.capability_check.receive_retained(OWN_FENCE, b"fence", 1.2)
+        case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 1.2)
         case.pong()
     assert case.is_done()
     assert case.capability_check.order is Order.LIKELY
 
 
-def test_without_any_fence_there_is_none() -> None:
-    """An own fence that never comes is none."""
+def test_without_any_sentinel_there_is_none() -> None:
+    """An own sentinel that never comes is none."""
     case = Case()
     case.come_back()
     case.pong()
-    case.acknowledge(OWN_FENCE)
+    case.acknowledge(OWN_SENTINEL)
     case.sender.take()
-    for request in range(1, OWN_FENCE_REQUESTS + 1):
+    for request in range(1, OWN_SENTINEL_REQUESTS + 1):
         case.pong()
         assert not case.is_done()
         assert case.capability_check.deadline == 0.1 + CONTROL_PATIENCE_S
         case.capability_check.tick(0.1 + CONTROL_PATIENCE_S)
-        assert (OWN_FENCE in case.sender.take()) == (request < OWN_FENCE_REQUESTS)
+        assert (OWN_SENTINEL in case.sender.take()) == (request < OWN_SENTINEL_REQUESTS)
     assert case.is_done()
     assert case.capability_check.deadline == float("inf")
-    assert case.capability_check.fence is None
+    assert case.capability_check.sentinel is None
     assert case.capability_check.order is Order.NONE
     assert "$SYS/broker/version" in case.capability_check.why
     assert case.sender.take() == b""
 
 
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_a_fence_behind_pingresp_shows_that_answers_overtake(trial: int) -> None:
-    """Even if it came in time before: then it is no fence."""
+def test_a_sentinel_behind_pingresp_shows_that_answers_overtake(trial: int) -> None:
+    """Even if it came in time before: then it is no sentinel."""
     case = Case()
     case.come_back()
     case.pong()
-    case.acknowledge(OWN_FENCE)
+    case.acknowledge(OWN_SENTINEL)
     for _ in range(trial):
-        case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.2)
+        case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.2)
         case.pong()
     case.pong()
-    case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.3)
+    case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.3)
     assert case.is_done()
-    assert case.capability_check.fence is None
+    assert case.capability_check.sentinel is None
     assert case.capability_check.order is Order.NONE
     assert "overtake" in case.capability_check.why
 
 
 def test_a_late_version_shows_that_answers_overtake() -> None:
-    """The version topic is there, and came behind PINGRESP: an own fence in time does not change that."""
+    """The version topic is there, and came behind PINGRESP: an own sentinel in time does not change that."""
     case = Case()
     case.come_back()
     case.pong()
-    case.capability_check.receive_retained(SERVER_FENCE, b"mosquitto version 2.0.11", 0.2)
-    case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.2)
+    case.capability_check.receive_retained(SERVER_SENTINEL, b"mosquitto version 2.0.11", 0.2)
+    case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.2)
     case.pong()
     assert case.is_done()
-    assert case.capability_check.fence is None
+    assert case.capability_check.sentinel is None
     assert "overtake" in case.capability_check.why
 
 
@@ -217,26 +217,26 @@ def test_the_order_of_mosquitto_and_of_fanout_is_known(version: bytes, trials: i
     case.come_back()
     for _ in range(trials):
         assert not case.is_done()
-        case.capability_check.receive_retained(SERVER_FENCE, version, 0.2)
+        case.capability_check.receive_retained(SERVER_SENTINEL, version, 0.2)
         case.pong()
     assert case.is_done()
     assert case.capability_check.order is (Order.KNOWN if trials == 1 else Order.LIKELY)
     assert case.capability_check.is_mosquitto is version.startswith(b"mosquitto")
 
 
-def test_a_primary_that_needs_no_fence_is_not_asked_for_one() -> None:
+def test_a_primary_that_needs_no_sentinel_is_not_asked_for_one() -> None:
     """A fanout node is asked for the control message only."""
-    case = Case(wants_fence=False)
-    assert SERVER_FENCE not in case.first
+    case = Case(wants_sentinel=False)
+    assert SERVER_SENTINEL not in case.first
     case.come_back()
     case.pong()
     case.capability_check.tick(2.0)
     assert case.is_done()
-    assert case.capability_check.fence is None
+    assert case.capability_check.sentinel is None
 
 
 def test_a_refused_control_topic_is_known_at_once() -> None:
-    """A SUBACK or a PUBACK that refuses ends the waiting; no own fence is tried."""
+    """A SUBACK or a PUBACK that refuses ends the waiting; no own sentinel is tried."""
     subscription = Case()
     subscription.capability_check.receive_suback(Suback(99, (0x87,)), 0.1)
     subscription.capability_check.receive_suback(Suback(1, (0x87,)), 0.1)
@@ -284,7 +284,7 @@ def test_a_primary_that_does_not_answer_is_left() -> None:
         case.capability_check.tick(10.0)
 
 
-def test_without_room_in_flight_no_own_fence_is_tried() -> None:
+def test_without_room_in_flight_no_own_sentinel_is_tried() -> None:
     """A Receive Maximum that is used up is respected."""
     case = Case()
     case.sender.accept(PrimaryLimits(receive_maximum=1))
@@ -292,24 +292,24 @@ def test_without_room_in_flight_no_own_fence_is_tried() -> None:
     case.pong()
     case.capability_check.tick(2.0)
     assert case.is_done()
-    assert case.capability_check.fence is None
+    assert case.capability_check.sentinel is None
 
 
 @pytest.mark.parametrize(
-    ("permitted", "fence", "node", "checked"),
+    ("permitted", "sentinel", "node", "checked"),
     [
         (None, None, None, False),
-        (None, b"fence", None, False),
+        (None, b"sentinel", None, False),
         (True, None, None, False),
-        (False, b"fence", None, True),
+        (False, b"sentinel", None, True),
         (True, None, "root", True),
     ],
 )
 def test_the_check_is_made_once_an_epoch(
-    permitted: bool | None, fence: bytes | None, node: str | None, checked: bool
+    permitted: bool | None, sentinel: bytes | None, node: str | None, checked: bool
 ) -> None:
     """It is complete when it is known whether messages come back, and what ends a retained set."""
     context = make_context()
     context.control.restore(permitted=permitted)
-    context.peer.fence, context.peer.node = fence, node
+    context.peer.sentinel, context.peer.node = sentinel, node
     assert is_checked(context) is checked

@@ -110,7 +110,7 @@ async def test_a_count_that_may_be_a_limit_is_not_enough_to_be_ready() -> None:
     [Selector("plant/#", exclude=("plant/7/#", "plant/8/#")), Selector("#"), Selector("plant/#", max_payload=2)],
 )
 def test_what_is_not_replicated_counts_for_a_limit(selector: Selector) -> None:
-    """Topics that are excluded, the fence itself for a selector that covers it, and what the selector does not take."""
+    """Excluded topics, a sentinel that the selector covers, and messages that the selector does not take."""
     one = foreign([], limit=100)
     one.retained[b"fanout/control/edge-1/plant/fence"] = b"fence"
     one.retained |= dict.fromkeys(flat(150), b"ab") | {b"plant/9/t": b"long"}

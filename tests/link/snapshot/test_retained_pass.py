@@ -15,8 +15,8 @@ from fanout.selection import Selector
 from tests.link.fake_primary import make_config, make_context
 from tests.replica.passes import end_pass
 
-FENCE = b"$SYS/broker/version"
-OWN_FENCE = b"fanout/control/edge-1/plant/fence"
+SENTINEL = b"$SYS/broker/version"
+OWN_SENTINEL = b"fanout/control/edge-1/plant/fence"
 TWO = (Selector("plant/#"), Selector("office/#", qos=2))
 
 
@@ -31,13 +31,13 @@ class Case:
         permitted: bool = False,
         compare: bool = False,
         paced: bool = False,
-        fence: bytes = FENCE,
+        sentinel: bytes = SENTINEL,
         order: Order = Order.KNOWN,
     ) -> None:
         """Prepare a pass without a marker, unless it is permitted."""
         context = make_context(make_config(*selectors, version=version))
         context.control.restore(permitted=permitted)
-        context.peer.learn(fence, order, "", is_mosquitto=True)
+        context.peer.learn(sentinel, order, "", is_mosquitto=True)
         self.context = context
         self.sender = context.sender
         self.control = context.control
@@ -56,7 +56,7 @@ class Case:
         """Bring the evidence for the set under way."""
         packet_id = next(item.packet_id for item in self.read()[::-1] if isinstance(item, Subscribe))
         self.retained_pass.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-        self.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
+        self.retained_pass.receive_retained(SENTINEL, b"mosquitto", 1.0)
         self.sender.receive_pingresp()
         self.retained_pass.receive_pingresp(1.0)
         assert self.retained_pass.advance(1.0) is Step.BARRIER
@@ -84,7 +84,7 @@ def test_selectors_follow_one_another() -> None:
     assert (own.subscriptions[0].topic_filter, own.subscriptions[0].qos) == (b"plant/#", 1)
     assert own.subscriptions[0].retain_handling == 2
     assert (following.subscriptions[0].topic_filter, following.subscriptions[0].qos) == (b"office/#", 0)
-    assert following.subscriptions[1].topic_filter == FENCE
+    assert following.subscriptions[1].topic_filter == SENTINEL
     assert case.retained_pass.topics_total == 1
     assert case.converter.fixed_qos == [1, 2]
     case.retained_pass.receive_suback(Suback(own.packet_id, (1,)), 1.1)
@@ -162,7 +162,7 @@ def test_the_marker_is_part_of_the_evidence() -> None:
     case.retained_pass.begin(0.0)
     packet_id = next(item.packet_id for item in case.read() if isinstance(item, Subscribe))
     case.retained_pass.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-    case.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
+    case.retained_pass.receive_retained(SENTINEL, b"mosquitto", 1.0)
     case.retained_pass.receive_pingresp(1.0)
     assert case.retained_pass.advance(1.0) is Step.BARRIER
     assert case.retained_pass.advance(1.0) is None
@@ -195,7 +195,7 @@ def test_a_pass_that_has_not_begun_ignores_everything() -> None:
     case.retained_pass.receive_suback(Suback(9, (0x80,)), 1.0)
     case.retained_pass.receive_unsuback(9)
     case.retained_pass.receive_control(b"x", 1.0)
-    case.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
+    case.retained_pass.receive_retained(SENTINEL, b"mosquitto", 1.0)
     case.retained_pass.tick(4.9)
     assert case.retained_pass.advance(1.0) is None
     assert case.retained_pass.deadline == 5.0
@@ -245,7 +245,7 @@ def test_silence_is_a_snapshot_that_was_cut_short() -> None:
     assert case.read() == []
     with pytest.raises(SnapshotUnproved) as raised:
         case.retained_pass.tick(10.5)
-    expected = "the retained set of plant/# ended after 1 topics without SUBACK and the fence and PINGRESP"
+    expected = "the retained set of plant/# ended after 1 topics without SUBACK and the sentinel and PINGRESP"
     assert raised.value.message == expected
     assert "max_queued_messages" in raised.value.hint
 
@@ -305,21 +305,21 @@ def test_copies_are_over_when_every_topic_came_and_the_barrier_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compare", "version", "fence", "limits", "renewed"),
+    ("compare", "version", "sentinel", "limits", "renewed"),
     [
-        (True, 5, OWN_FENCE, PrimaryLimits(), True),
-        (False, 5, OWN_FENCE, PrimaryLimits(), False),
-        (True, 5, FENCE, PrimaryLimits(), False),
-        (True, 4, OWN_FENCE, PrimaryLimits(), False),
-        (True, 5, OWN_FENCE, PrimaryLimits(receive_maximum=1), False),
-        (True, 5, OWN_FENCE, PrimaryLimits(retain_available=False), False),
+        (True, 5, OWN_SENTINEL, PrimaryLimits(), True),
+        (False, 5, OWN_SENTINEL, PrimaryLimits(), False),
+        (True, 5, SENTINEL, PrimaryLimits(), False),
+        (True, 4, OWN_SENTINEL, PrimaryLimits(), False),
+        (True, 5, OWN_SENTINEL, PrimaryLimits(receive_maximum=1), False),
+        (True, 5, OWN_SENTINEL, PrimaryLimits(retain_available=False), False),
     ],
 )
-def test_a_comparison_publishes_the_links_own_fence_again(
-    compare: bool, version: int, fence: bytes, limits: PrimaryLimits, renewed: bool
+def test_a_comparison_publishes_the_links_own_sentinel_again(
+    compare: bool, version: int, sentinel: bytes, limits: PrimaryLimits, renewed: bool
 ) -> None:
     """A snapshot has one that is new, MQTT 3.1.1 one that does not expire; and the primary must take it."""
-    case = Case(version=version, compare=compare, fence=fence, order=Order.LIKELY)
+    case = Case(version=version, compare=compare, sentinel=sentinel, order=Order.LIKELY)
     case.sender.accept(limits)
     if limits.receive_maximum == 1:
         case.sender.publish(OutgoingMessage(b"t", b"1"), now=0.0)
@@ -327,7 +327,7 @@ def test_a_comparison_publishes_the_links_own_fence_again(
     case.read()
     case.retained_pass.begin(0.0)
     published = [row[0] for item in case.read() if isinstance(item, PublishRun) for row in item.rows]
-    assert published == ([OWN_FENCE] if renewed else [])
+    assert published == ([OWN_SENTINEL] if renewed else [])
     case.sender.receive_pingresp()
     case.retained_pass.receive_pingresp(1.0)
     assert not any(isinstance(item, PublishRun) for item in case.read()), "once is enough"

@@ -9,27 +9,27 @@ import pytest
 from fanout.link.model.evidence import Evidence
 from fanout.link.snapshot.set_proof import PROBES_MAX, SetProof
 
-FENCE = b"$SYS/broker/version"
+SENTINEL = b"$SYS/broker/version"
 
 
-def proof(*, fence: bytes | None = FENCE, marker: bytes | None = b"m") -> SetProof:
+def proof(*, sentinel: bytes | None = SENTINEL, marker: bytes | None = b"m") -> SetProof:
     """Return a proof that began at time 0, with a quiet time of 5 s."""
-    return SetProof(1, fence=fence, marker=marker, now=0.0, quiet_s=5.0)
+    return SetProof(1, sentinel=sentinel, marker=marker, now=0.0, quiet_s=5.0)
 
 
 def give(one: SetProof, what: str, now: float = 0.0) -> None:
     """Give one piece of evidence."""
     if what == "suback":
         one.receive_suback(now)
-    elif what == "fence":
-        one.receive_fence(FENCE, now)
+    elif what == "sentinel":
+        one.receive_sentinel(SENTINEL, now)
     elif what == "ping":
         one.receive_pingresp(now)
     else:
         one.receive_marker(b"m")
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(["suback", "fence", "ping", "marker"])))
+@pytest.mark.parametrize("order", list(itertools.permutations(["suback", "sentinel", "ping", "marker"])))
 def test_everything_that_was_asked_for_must_come(order: tuple[str, ...]) -> None:
     """In whatever order the pieces come, only the last one completes the evidence."""
     one = proof()
@@ -47,30 +47,30 @@ def test_without_a_marker_the_barrier_is_the_evidence() -> None:
     """What was not sent cannot come back, and is not awaited."""
     one = proof(marker=None)
     give(one, "suback")
-    give(one, "fence")
+    give(one, "sentinel")
     assert one.missing == "PINGRESP"
     give(one, "ping")
     assert one.barrier
     assert one.evidence is Evidence.BARRIER
 
 
-def test_without_a_fence_it_is_not_awaited() -> None:
-    """A primary without a fence is judged by SUBACK, PINGRESP and marker."""
-    one = proof(fence=None)
+def test_without_a_sentinel_it_is_not_awaited() -> None:
+    """A primary without a sentinel is judged by SUBACK, PINGRESP and marker."""
+    one = proof(sentinel=None)
     assert one.missing == "SUBACK and PINGRESP and the marker"
     for what in ("suback", "ping", "marker"):
         give(one, what)
     assert one.evidence is Evidence.MARKER
 
 
-def test_another_marker_or_fence_proves_nothing() -> None:
+def test_another_marker_or_sentinel_proves_nothing() -> None:
     """Only what was asked for counts."""
     one = proof()
     give(one, "suback")
     give(one, "ping")
-    one.receive_fence(b"other", 0)
+    one.receive_sentinel(b"other", 0)
     one.receive_marker(b"other")
-    assert one.missing == "the fence and the marker"
+    assert one.missing == "the sentinel and the marker"
 
 
 def test_silence_means_that_the_set_was_cut_short() -> None:
@@ -86,7 +86,7 @@ def test_silence_means_that_the_set_was_cut_short() -> None:
 def test_a_missing_marker_is_awaited_for_the_quiet_time() -> None:
     """Behind the barrier only the marker is missing; live updates prolong the wait, but not for ever."""
     one = proof()
-    for what in ("suback", "fence", "ping"):
+    for what in ("suback", "sentinel", "ping"):
         give(one, what, 2.0)
     assert one.deadline == 7.0
     assert not one.probe_due(100.0)
@@ -138,7 +138,7 @@ def test_an_answer_behind_the_barrier_shows_nothing() -> None:
     """Once the barrier is there, an answer is what one expects."""
     one = proof()
     one.add_probe(7, now=5.0, topics=3)
-    for what in ("suback", "fence", "ping"):
+    for what in ("suback", "sentinel", "ping"):
         give(one, what, 6.0)
     one.receive_probe_answer(7, topics=3)
     assert not one.is_truncated(6.0)
@@ -169,7 +169,7 @@ def test_time_in_which_nobody_listened_does_not_count() -> None:
     assert not one.is_truncated(64.9)
     assert one.is_truncated(65.0)
     one = proof()
-    for what in ("suback", "fence", "ping"):
+    for what in ("suback", "sentinel", "ping"):
         give(one, what, 1.0)
     one.postpone(60.0)
     assert not one.is_truncated(65.9)
@@ -178,7 +178,7 @@ def test_time_in_which_nobody_listened_does_not_count() -> None:
 
 def test_who_waits_longer_for_a_silent_primary_asks_it_meanwhile() -> None:
     """Until the silence is too long, or an answer in front of what is awaited shows that that was dropped."""
-    one = SetProof(1, fence=None, marker=None, now=0.0, quiet_s=5.0, silence_s=15.0)
+    one = SetProof(1, sentinel=None, marker=None, now=0.0, quiet_s=5.0, silence_s=15.0)
     assert one.deadline == 5.0
     assert one.probe_due(5.0)
     one.add_probe(2, now=5.0, topics=0)

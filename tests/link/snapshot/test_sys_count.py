@@ -59,7 +59,7 @@ def test_the_primarys_own_topics_are_part_of_its_count() -> None:
     assert evidence(pair) is Evidence.COUNT
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER), SelectorComplete(0, Evidence.COUNT)]
     assert pair.primary.unsubscribes[-1].topic_filters == (b"$SYS/#",)
-    assert pair.session.counters.outside_total == 1, "another node's fence"
+    assert pair.session.counters.outside_total == 1, "another node's sentinel"
     tick(pair, more=1)
     assert evidence(pair) is Evidence.COUNT, "it is a matter of the moment at which it was compared"
 
@@ -206,7 +206,7 @@ def test_a_resumed_session_is_counted_anew() -> None:
     assert evidence(pair) is Evidence.COUNT
 
 
-def test_the_system_topics_do_not_bring_the_fence_of_an_audit() -> None:
+def test_the_system_topics_do_not_bring_the_sentinel_of_an_audit() -> None:
     """An audit that begins while they are on their way waits until they are there."""
     pair = counting_pair()
     pair.lose()
