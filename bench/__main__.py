@@ -38,6 +38,7 @@ BENCHES = {
     "roaming": "bench.roaming.command",
     "takeover": "bench.takeover.command",
     "kills": "bench.kills",
+    "simulate": "bench.simulate.command",
     "reports": "bench.reports",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what

@@ -291,11 +291,11 @@ class PoolMembers:
         if left_out > self._left_out:
             self._logger.warning("pool has more addresses than members_max", left_out=left_out)
         self._left_out = left_out
-        wanted = {by_authority[authority] for authority in self.membership.addresses}
+        wanted = dict.fromkeys(by_authority[authority] for authority in self.membership.addresses)
         for address in [one for one in self._watches if one not in wanted]:
             self._watches.pop(address).cancel()
             self._told.pop(address.authority, None)
-        for address in wanted - self._watches.keys():
+        for address in [one for one in wanted if one not in self._watches]:
             task = asyncio.create_task(self._ask_forever(client, address), name=f"pool-{address.authority}")
             self._watches[address] = task
 

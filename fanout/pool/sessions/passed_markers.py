@@ -19,7 +19,7 @@ class PassedMarkers:
     def __init__(self) -> None:
         """Begin without any."""
         self._passed: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED_MAX)
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: dict[asyncio.Event, None] = {}
 
     def note(self, link: str, marker: str) -> None:
         """Note that a marker has passed in the stream of a link."""
@@ -38,7 +38,7 @@ class PassedMarkers:
             Whether all of them have; False for none at all.
         """
         changed = asyncio.Event()
-        self._waiting.add(changed)
+        self._waiting[changed] = None
         try:
             async with asyncio.timeout(timeout_s):
                 while not all(key in self._passed for key in markers.items()):
@@ -47,5 +47,5 @@ class PassedMarkers:
         except TimeoutError:
             return False
         finally:
-            self._waiting.discard(changed)
+            self._waiting.pop(changed, None)
         return bool(markers)

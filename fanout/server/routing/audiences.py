@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.topics import FilterTrie
@@ -259,16 +260,15 @@ class AudienceIndex:
                 matching.setdefault(entry.audience, []).append(entry.options)
             else:
                 groups.append(entry)
-        routes: list[Route] = []
+        routes: dict[Encoding, list[Route]] = {}
         for audience, options in matching.items():
             encoding = self.encoding(audience.wire, options)
             own: Encoding | None = encoding
             if audience.no_local:
                 heard = [one for one in options if not one.no_local]
                 own = self.encoding(audience.wire, heard) if heard else None
-            routes.append(Route(audience, encoding, own))
-        routes.sort(key=lambda route: id(route.encoding))
-        return tuple(routes), tuple(groups)
+            routes.setdefault(encoding, []).append(Route(audience, encoding, own))
+        return tuple(chain.from_iterable(routes.values())), tuple(groups)
 
     def encoding(self, wire: WireVariant, options: list[SubscriptionOptions]) -> Encoding:
         """Return the one encoding for a topic that several subscriptions of a session match (MQTT 5, section 3.3.4).

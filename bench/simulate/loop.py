@@ -1,0 +1,237 @@
+"""Event loop with virtual time, and the machines that its callbacks belong to.
+
+Nothing waits: when no callback is ready, time jumps to the next timer. Each callback runs on the machine in whose
+context it was scheduled. A paused machine runs its callbacks when it goes on; a killed one never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import traceback
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+__all__ = ["Machine", "SimulatedLoop", "current_machine"]
+
+T = TypeVar("T")
+
+_MACHINE: Final[ContextVar[Machine | None]] = ContextVar("machine", default=None)
+_EPOCH_NS: Final = 1_700_000_000 * 10**9
+"""Unix time at which each simulation begins."""
+_SERIALS: Final = itertools.count()
+
+
+def current_machine() -> Machine | None:
+    """Return the machine whose code runs; None for the simulator's own."""
+    return _MACHINE.get()
+
+
+class Machine:
+    """One process on a machine of its own."""
+
+    def __init__(self, name: str, loop: SimulatedLoop) -> None:
+        """Begin to run.
+
+        Args:
+            name: For the trace.
+            loop: Runs its callbacks.
+        """
+        self.name = name
+        self.loop = loop
+        self.is_paused = False
+        self.is_dead = False
+        self.clock_step_ns = 0
+        """Difference of its wall clock to the true time."""
+        self.disk_s = 0.0
+        """Time that each piece of work in a thread takes."""
+        self.steps_left = 0
+        """Callbacks until `on_steps` is called; below 1 for never."""
+        self.on_steps: Callable[[], None] = _nothing
+        self.context = copy_context()
+        """Context of the callbacks that belong to it."""
+        self.context.run(_MACHINE.set, self)
+        self._waiting: list[asyncio.Handle] = []
+
+    def run(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Run a task on this machine."""
+        return self.loop.create_task(coroutine, name=name, context=self.context)
+
+    def pause(self) -> None:
+        """Stop, as SIGSTOP does."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on; callbacks that came due meanwhile run first, in their order."""
+        self.is_paused = False
+        waiting, self._waiting = self._waiting, []
+        self.loop.run_soon(waiting)
+
+    def kill(self) -> None:
+        """End for good, as SIGKILL does."""
+        self.is_dead = True
+
+    def keep(self, handle: asyncio.Handle) -> None:
+        """Keep a callback that cannot run now. That of a dead machine is kept too: its end would run `finally`."""
+        self._waiting.append(handle)
+
+
+class _Future(asyncio.Future[Any]):
+    """Future whose place in a set does not depend on its address."""
+
+    serial: int
+
+    def __new__(cls, *arguments: Any, **named: Any) -> _Future:
+        made = super().__new__(cls)
+        made.serial = next(_SERIALS)
+        return made
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class _Task(asyncio.Task[Any]):
+    """Task whose place in a set does not depend on its address."""
+
+    serial: int
+
+    def __new__(cls, *arguments: Any, **named: Any) -> _Task:
+        made = super().__new__(cls)
+        made.serial = next(_SERIALS)
+        return made
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class _NoSelector:
+    """Stands where an event loop has its selector."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The event loop of all machines of a simulation."""
+
+    def __init__(self) -> None:
+        """Begin at 1000 virtual seconds."""
+        super().__init__()
+        self.now_s = 1000.0
+        """Virtual time, monotonic seconds; all machines have the same."""
+        self.steps = 0
+        """Callbacks that ran."""
+        self.failures: list[str] = []
+        """Errors that nobody has caught."""
+        self._ready: deque[asyncio.Handle]
+        self._scheduled: list[asyncio.TimerHandle]
+        self._selector = _NoSelector()
+        self.set_exception_handler(self._note_failure)
+
+    # --- time ---
+
+    def time(self) -> float:
+        """Return the virtual time."""
+        return self.now_s
+
+    def now_ns(self) -> int:
+        """Return the Unix time, as the machine has it whose code runs."""
+        machine = current_machine()
+        return self.true_ns() + (machine.clock_step_ns if machine is not None else 0)
+
+    def true_ns(self) -> int:
+        """Return the Unix time."""
+        return _EPOCH_NS + int(self.now_s * 1e9)
+
+    # --- what asyncio asks for ---
+
+    def create_future(self) -> _Future:
+        """Return a future."""
+        return _Future(loop=self)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Do the work of a thread in one callback, after the time that the machine's disk takes."""
+        done = self.create_future()
+
+        def work() -> None:
+            if done.cancelled():
+                return
+            try:
+                done.set_result(func(*arguments))
+            except BaseException as error:
+                done.set_exception(error)
+
+        machine = current_machine()
+        self.call_later(machine.disk_s if machine is not None else 0.0, work)
+        return done
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Do as `call_soon`: there is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    async def shutdown_default_executor(self, *arguments: Any) -> None:
+        """Do nothing: there are no threads."""
+
+    def run_soon(self, handles: list[asyncio.Handle]) -> None:
+        """Run callbacks before those that are ready."""
+        self._ready.extendleft(reversed(handles))
+
+    def _run_once(self) -> None:
+        """Run what is ready; when nothing is, let time jump to the next timer."""
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0].cancelled():
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+        if not ready:
+            if not scheduled:
+                raise RuntimeError("nothing will ever happen again")
+            self.now_s = max(self.now_s, scheduled[0].when())
+        while scheduled and scheduled[0].when() <= self.now_s:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False  # type: ignore[attr-defined]
+            if not handle.cancelled():
+                ready.append(handle)
+        for _ in range(len(ready)):
+            one = ready.popleft()
+            if one.cancelled():
+                continue
+            machine = one._context.get(_MACHINE)  # type: ignore[attr-defined]
+            if machine is not None and (machine.is_dead or machine.is_paused):
+                machine.keep(one)
+                continue
+            self.steps += 1
+            one._run()
+            if machine is not None and machine.steps_left > 0:
+                machine.steps_left -= 1
+                if not machine.steps_left:
+                    machine.on_steps()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing: a cancelled timer goes when its time has come."""
+
+    def _process_events(self, event_list: object) -> None:
+        """Do nothing: there are no sockets."""
+
+    def _write_to_self(self) -> None:
+        """Do nothing: the loop never waits."""
+
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> _Task:
+        """Return a task."""
+        return _Task(coro, loop=self, name=None if name is None else str(name), context=context)
+
+    def _note_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        handle, error = context.get("handle"), context.get("exception")
+        machine = current_machine() if handle is None else handle._context.get(_MACHINE)
+        where = machine.name if machine is not None else "simulator"
+        frames = traceback.extract_tb(error.__traceback__)[-3:] if error is not None else ()
+        at = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+        self.failures.append(f"{where}: {context.get('message')}: {error!r} {at}")
+
+
+def _nothing() -> None:
+    """Do nothing."""
