@@ -36,6 +36,8 @@ from fanout.api.models import (
     NodeStatus,
     PoolDocument,
     Readiness,
+    ReloadRequest,
+    ReloadResult,
     UnconfirmedDocument,
 )
 from fanout.api.node_view import ClientOrder, NodeView
@@ -58,7 +60,7 @@ ENDPOINTS = (
     "/openapi.json",
 )
 """Every path that answers GET."""
-ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/clients/kick", "/v1/links/{link}/audit")
+ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/reload", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
 STALE_HEADER = "Fanout-Stale-Seconds"
 """Header of `/readyz` with the age of the values, in whole seconds, of a node that offers them as stale."""
@@ -239,6 +241,17 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         """End the hold: the node is ready again as soon as its links are."""
         _refuse_browsers(request)
         return node.undrain()
+
+    @app.post(
+        "/v1/reload",
+        operation_id="reload",
+        responses={**_REFUSES_BROWSERS, **_REFUSES, **_HAS_BODY},
+        openapi_extra=_body_of(ReloadRequest),
+    )
+    async def reload(request: Request) -> ReloadResult:
+        """Read the configuration again and apply what has changed; answer the changes and their costs."""
+        _refuse_browsers(request)
+        return await node.reload(await _read_request(request, ReloadRequest, ReloadRequest()))
 
     @app.get(
         "/v1/clients", operation_id="clients", responses={**_BUSY, **_WANTS_TOKEN, **_REFUSES, 422: _HAS_BODY[422]}

@@ -21,6 +21,7 @@ from fanout.api.models import (
     LINK_STATES,
     AccessStatus,
     ArchiveStatus,
+    ConfigStatus,
     HttpStatus,
     LinkDetail,
     LinkLag,
@@ -72,6 +73,7 @@ _LABELS = {
     "session_calls_total": "kind",
     "skipped_total": "reason",
     "tolerated_total": "deviation",
+    "reloads_total": "result",
 }
 """The label of each field that has several figures, with a name for each."""
 _NOT_FIGURES = frozenset({"epoch", "number"})
@@ -173,6 +175,8 @@ METRICS = (
         "Messages not replicated because they are not what the selector takes, by reason.",
         ("link", "selector", "reason"),
     ),
+    *_specs("fanout_config", ConfigStatus),
+    MetricSpec("fanout_config_read_time_seconds", "gauge", "Unix time at which the configuration in force was read."),
     *_specs("fanout_server", ServerStatus),
     MetricSpec("fanout_server_own_complete", "gauge", "0 while a limit keeps out retained messages published here."),
     MetricSpec("fanout_worker_serving", "gauge", "1 while the worker serves clients, else 0.", ("worker",)),
@@ -230,6 +234,7 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
         if lag.heartbeat_age_seconds is not None:
             yield "fanout_link_heartbeat_age_seconds", (lag.name,), lag.heartbeat_age_seconds
     for prefix, document in (
+        ("fanout_config", status.config),
         ("fanout_server", status.server),
         ("fanout_access", status.access),
         ("fanout_log", status.log),
@@ -240,6 +245,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
     ):
         if document is not None:
             yield from _figure_samples(prefix, document)
+    if status.config is not None:
+        yield "fanout_config_read_time_seconds", (), status.config.read.timestamp()
     if status.server is not None:
         yield "fanout_server_own_complete", (), status.server.own_complete
     for worker in status.workers:

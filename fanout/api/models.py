@@ -225,6 +225,37 @@ class Held(_Document):
     connections: NonNegativeInt = Field(description="Network Connections of clients now.")
 
 
+class ReloadRequest(_Document):
+    """What may be said when a node is to read its configuration again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dry_run: bool = Field(default=False, strict=True, description="Whether only to answer what would change.")
+    partial: bool = Field(
+        default=False,
+        strict=True,
+        description="Whether changes that need a restart are left out; else they refuse the whole reload.",
+    )
+
+
+class ConfigChange(_Document):
+    """One difference between the configuration in force and the file."""
+
+    key: str = Field(description="Dotted key.")
+    change: Literal["added", "changed", "removed"]
+    cost: Literal["nothing", "restart"] = Field(description="What it costs in the running node.")
+    reason: str = Field(description="Why it needs a restart; empty when it does not.")
+
+
+class ReloadResult(_Document):
+    """The answer to `POST /v1/reload`."""
+
+    node: str
+    applied: bool = Field(description="Whether the changes that need no restart are in force; false for a dry run.")
+    changes: tuple[ConfigChange, ...] = Field(description="Every difference, as it was before.")
+    digest: str = Field(description="SHA-256 of the file.")
+
+
 class KickRequest(_Document):
     """Which client is to be sent away, and how."""
 
@@ -553,6 +584,15 @@ class WorkerStatus(_Document):
     cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that the worker's process has used.")
 
 
+class ConfigStatus(_Document):
+    """The configuration in force."""
+
+    read: AwareDatetime = Field(description="When it was read.")
+    digest: str | None = Field(description="SHA-256 of the file that it was read from; null for none.")
+    pending: tuple[str, ...] = Field(description="Keys of that file that wait for a restart.")
+    reloads_total: dict[str, NonNegativeInt] = Field(description="Reloads since the node started, by result.")
+
+
 class AccessStatus(_Document):
     """Who was let in, and what it took to find out; totals count since the node started."""
 
@@ -828,6 +868,7 @@ class NodeStatus(_Document):
     listeners: tuple[str, ...] = Field(description="Addresses at which MQTT clients are served, with their real ports.")
     links: tuple[LinkDetail, ...]
     server: ServerStatus | None = Field(description="Null on a node that serves nobody (a tap).")
+    config: ConfigStatus | None = Field(default=None, description="Null where an older node answers.")
     pid: int | None = Field(default=None, description="Of the node's process; with workers that of the hub.")
     workers: tuple[WorkerStatus, ...] = Field(
         default=(), description="The processes that serve clients; empty when the node's own process does."

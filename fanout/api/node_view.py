@@ -15,6 +15,8 @@ from fanout.api.models import (
     NodeStatus,
     PoolDocument,
     Readiness,
+    ReloadRequest,
+    ReloadResult,
     UnconfirmedDocument,
 )
 
@@ -68,6 +70,13 @@ class NodeView(Protocol):
 
         Raises:
             RequestRefused: The node drains or stops, which has no way back.
+        """
+
+    async def reload(self, request: ReloadRequest) -> ReloadResult:
+        """Read the configuration again, and apply what has changed.
+
+        Raises:
+            RequestRefused: The file has faults, or changes need a restart; nothing has changed.
         """
 
     async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:

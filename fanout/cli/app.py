@@ -8,7 +8,22 @@ import typer
 from typer.core import TyperGroup
 
 from fanout import __version__
-from fanout.cli import audit, check, clients, drain, explain, log, passwd, pool, probe, ready, report, run, status
+from fanout.cli import (
+    audit,
+    check,
+    clients,
+    drain,
+    explain,
+    log,
+    passwd,
+    pool,
+    probe,
+    ready,
+    reload,
+    report,
+    run,
+    status,
+)
 from fanout.cli.arguments.usage import UsageError, reword
 from fanout.cli.output.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
@@ -79,6 +94,7 @@ run.register(app)
 check.register(app)
 ready.register(app)
 drain.register(app)
+reload.register(app)
 status.register(app)
 audit.register(app)
 explain.register(app)

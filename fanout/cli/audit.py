@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fanout.api.models import AuditDetail, NodeStatus, UnconfirmedDocument
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
 
 __all__ = ["register"]
 
@@ -54,7 +54,7 @@ def audit(
     nothing that is unchanged. Topics that do not come are removed only if something shows that they are deleted there;
     otherwise they stay, unconfirmed.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.quantities import counted
     from fanout.cli.output.terminal import print_error, print_json, show
 

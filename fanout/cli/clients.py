@@ -45,7 +45,7 @@ def clients(
     """
     if context.invoked_subcommand is not None:
         return
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import facts, print_json, show
 
     if slowest and after:
@@ -77,7 +77,7 @@ def kick(
 
     Its session stays, as after a lost connection, and it may come back at once. Access rules keep it out.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
     with NodeClient.with_token_of(url, token_file) as node:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fanout.api.models import Held
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
 
 __all__ = ["register", "wait_ended"]
 
@@ -49,7 +49,7 @@ def drain(
     process ends. A node that is held stays as it is, but not ready: a load balancer sends it no new clients, and those
     that it has stay.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
     if hold and wait:
@@ -80,7 +80,7 @@ def undrain(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None
 
     It is ready as soon as its links are.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
     with NodeClient(url) as client:

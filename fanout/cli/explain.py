@@ -85,7 +85,7 @@ def explain(
     The node asks the primary for the topic by name, as the user of the link and on a connection of its own. Payloads
     are compared by digest, and never shown.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_error, print_json
 
     with NodeClient.with_token_of(url, token_file) as node:
@@ -111,7 +111,7 @@ def _with_tap(found: TopicExplanation, url: str, token_file: Path | None) -> Top
     """Return the explanation with the facts of another node, judged anew."""
     from fanout.api.topic_facts import TapFacts
     from fanout.api.topic_verdict import explain as judge
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
 
     assert found.facts.link is not None
     with NodeClient.with_token_of(url, token_file) as client:

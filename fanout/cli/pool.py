@@ -35,7 +35,7 @@ def show(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
     What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.pool_table import pool_lines
     from fanout.cli.output.terminal import print_json
     from fanout.cli.output.terminal import show as show_lines
@@ -64,7 +64,7 @@ def upgrade_check(
     The others must be ready for its clients and sessions: every one reachable, not on its way out, and with the
     same links and values. Whether the member itself is ready does not matter. Follow with fanout drain.
     """
-    from fanout.cli.client import NodeClient, ask_until
+    from fanout.cli.asking.client import NodeClient, ask_until
     from fanout.cli.output.pool_table import leaving_lines
     from fanout.cli.output.terminal import print_json
     from fanout.cli.output.terminal import show as show_lines

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fanout.api.models import Readiness
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.progress import SyncProgress
 
 __all__ = ["register", "wait_ready"]
@@ -43,7 +43,7 @@ def ready(
     With --wait the node is asked twice a second, also while it cannot be reached; on a terminal, standard
     error shows the topics of each link as they arrive.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.progress import SyncProgress
     from fanout.cli.output.terminal import error_console, print_json, show
 
@@ -62,7 +62,7 @@ def ready(
 
 
 def _ready_pool(url: str, *, wait: float, as_json: bool) -> NoReturn:
-    from fanout.cli.client import NodeClient, ask_until
+    from fanout.cli.asking.client import NodeClient, ask_until
     from fanout.cli.output.pool_table import pool_lines
     from fanout.cli.output.terminal import print_json, show
 
@@ -95,7 +95,7 @@ def wait_ready(
     Raises:
         NodeUnreachable: It could not be reached at the last try.
     """
-    from fanout.cli.client import ask_until
+    from fanout.cli.asking.client import ask_until
 
     def shown() -> Readiness:
         try:

@@ -140,19 +140,19 @@ def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) 
     import os
 
     with _importing():
-        from fanout.config import load_config
+        from fanout.config.loading import load_file
 
-        node_config = load_config(path, role=role)  # before the slow imports: a faulty file is reported at once
+        loaded = load_file(path, role=role)  # before the slow imports: a faulty file is reported at once
 
         from fanout.node import run_node
 
-        if node_config.log is not None:
+        if loaded.config.log is not None:
             import fanout.replog.write.writer  # noqa: F401  # Arrow, while it finds no numpy
 
     _configure_logging(log_format, log_level)
     os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log in the same way
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-        raise typer.Exit(runner.run(run_node(node_config, role=role, path=path)))
+        raise typer.Exit(runner.run(run_node(loaded.config, role=role, path=path, digest=loaded.digest)))
 
 
 def _configure_logging(log_format: LogFormat, log_level: LogLevel) -> None:

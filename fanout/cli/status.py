@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def status(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Show a node in full: links, server, replication log."""
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import facts, print_json, show
 
     with NodeClient(url) as client:
@@ -66,7 +66,7 @@ def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
     What is not known is shown as a dash, never as zero.
     """
-    from fanout.cli.client import NodeClient
+    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
     with NodeClient(url) as client:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import re
 import tomllib
 from pathlib import Path
@@ -22,7 +23,7 @@ from fanout.config.translation import translate
 from fanout.errors import ConfigError, ConfigFault, system_reason
 from fanout.runtime.regular_files import open_regular
 
-__all__ = ["load_config", "parse_config", "parse_tables"]
+__all__ = ["LoadedConfig", "load_config", "load_file", "parse_config", "parse_tables"]
 
 _ADAPTER = TypeAdapter(NodeConfig)
 _SECTION_KEYS = frozenset({"", "link", "server", "log"})  # listed when a section is missing
@@ -35,7 +36,23 @@ _TOML_NAME = re.compile(r"'([^']*)'")
 _BYTES_MAX = 16 * 1024 * 1024
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration, and the file that it came from."""
+
+    config: NodeConfig
+    path: Path
+    """The file."""
+    digest: str
+    """SHA-256 of its bytes, in hexadecimal, as `sha256sum` prints it."""
+
+
 def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
+    """Read and validate a configuration file; see `load_file`."""
+    return load_file(path, role=role).config
+
+
+def load_file(path: str | Path, *, role: Role | None = None) -> LoadedConfig:
     """Read and validate a configuration file.
 
     Args:
@@ -62,7 +79,8 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
         column = error.start - data.rfind(b"\n", 0, error.start)
         fault = ConfigFault("", f"line {line}, column {column}: this is not UTF-8", "Save the file as UTF-8.")
         raise ConfigError(str(path), (fault,)) from error
-    return parse_config(text, path=str(path), role=role)
+    config = parse_config(text, path=str(path), role=role)
+    return LoadedConfig(config, Path(path), hashlib.sha256(data).hexdigest())
 
 
 def parse_config(text: str, *, path: str, role: Role | None = None) -> NodeConfig:

@@ -38,7 +38,7 @@ from fanout.config.values import FAULT
 from fanout.errors import ConfigFault
 from fanout.escaping import printable
 
-__all__ = ["SECTIONS", "section_keys", "translate"]
+__all__ = ["SECTIONS", "keys_of_fields", "section_keys", "translate"]
 
 SECTIONS: Mapping[str, type] = {
     "": NodeConfig,
@@ -122,12 +122,17 @@ def translate(error: ErrorDetails, *, data: Mapping[str, Any]) -> ConfigFault:
 def section_keys(section: str) -> Mapping[str, object]:
     """Return the keys of a section as in the file, with their defaults (`MISSING` for none)."""
     kind = SECTIONS[section]
-    hints = typing.get_type_hints(kind, include_extras=True)
-    keys: dict[str, object] = {}
-    for field in dataclasses.fields(kind):
-        extras = [extra for extra in getattr(hints[field.name], "__metadata__", ()) if isinstance(extra, FieldInfo)]
-        alias = next((extra.alias for extra in extras if extra.alias), None)
-        keys[alias or field.name] = field.default
+    keys = keys_of_fields(kind)
+    return {keys[field.name]: field.default for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def keys_of_fields(kind: type) -> Mapping[str, str]:
+    """Return the key in the file of each field of a section's dataclass."""
+    keys: dict[str, str] = {}
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        extras = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, FieldInfo)]
+        keys[name] = next((extra.alias for extra in extras if extra.alias), name)
     return keys
 
 

@@ -17,6 +17,8 @@ from fanout.api.models import (
     AccessStatus,
     AuditDetail,
     ClientsDocument,
+    ConfigChange,
+    ConfigStatus,
     Draining,
     Held,
     KickRequest,
@@ -30,6 +32,8 @@ from fanout.api.models import (
     PoolDocument,
     PoolStatus,
     Readiness,
+    ReloadRequest,
+    ReloadResult,
     RetainedStatus,
     SamplingDetail,
     SelectorDetail,
@@ -44,7 +48,7 @@ from fanout.api.node_view import ClientOrder
 from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
-from fanout.errors import RequestRefused
+from fanout.errors import ConfigError, RequestRefused
 from fanout.installation import build
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.counters import LinkCounters
@@ -55,6 +59,7 @@ from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
 from fanout.node.pool.documents import PoolCopyFigures, config_digest, member_facts, pool_document, pool_status
 from fanout.node.readiness import NodeReadiness, judge, link_reasons
+from fanout.node.reload import Reloads
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.store import Replica
@@ -154,6 +159,8 @@ class NodeParts(Protocol):
     """Recent updates, from which sessions of dead members go on; None where none do."""
     session_copies: SessionCopies | None
     """Makes copies of the sessions of clients for other members; None where none are made."""
+    reloads: Reloads
+    """Reads the configuration again."""
     storage: DiskStore | None
     """Where retained values outlive the process; None when they do not."""
 
@@ -206,6 +213,7 @@ class NodeDocuments:
             listeners=tuple(node.server.addresses) if node.server else (),
             links=tuple(self._detail(link.status()) for link in node.links),
             server=self._server(),
+            config=self._config(),
             pid=os.getpid(),
             workers=self._workers(),
             access=self._access(),
@@ -352,6 +360,24 @@ class NodeDocuments:
         self._node.keep_clients()
         return self._held(changed=changed)
 
+    async def reload(self, request: ReloadRequest) -> ReloadResult:
+        """Read the configuration again, and apply what has changed; see `NodeView`."""
+        try:
+            reloaded = await self._node.reloads.reload(dry_run=request.dry_run, partial=request.partial)
+        except ConfigError as error:
+            raise RequestRefused(
+                f"the configuration has faults, and nothing has changed:\n{error}", hint="Correct the file"
+            ) from error
+        return ReloadResult(
+            node=self._node.config.node.id,
+            applied=reloaded.is_applied,
+            changes=tuple(
+                ConfigChange(key=one.key, change=one.kind, cost=one.rule.cost.value, reason=one.rule.reason)
+                for one in reloaded.changes
+            ),
+            digest=reloaded.digest,
+        )
+
     async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
         """Return a page of the clients; see `NodeView`."""
         names = None if client_id is None else (client_id,)
@@ -443,6 +469,15 @@ class NodeDocuments:
         short_by = own.refused.limits(self._node.clock.now_ns())
         return ServerStatus(
             **figures, retained_topics=len(self._node.store), own_complete=not short_by, own_short_by=short_by
+        )
+
+    def _config(self) -> ConfigStatus:
+        reloads = self._node.reloads
+        return ConfigStatus(
+            read=utc_from_ns(reloads.read_ns),
+            digest=reloads.digest or None,
+            pending=reloads.pending,
+            reloads_total=dict(reloads.totals),
         )
 
     def _access(self) -> AccessStatus | None:

@@ -42,6 +42,7 @@ from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
+from fanout.node.reload import Reloads
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
@@ -101,13 +102,23 @@ class _LinkRecord:
 class Node:
     """The parts of one node, joined. `start` once, `stop` once."""
 
-    def __init__(self, config: NodeConfig, *, role: Role, logger: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        role: Role,
+        logger: FilteringBoundLogger,
+        path: Path | None = None,
+        digest: str = "",
+    ) -> None:
         """Create every part. Nothing is opened before `start`, but the password file is read.
 
         Args:
             config: A validated configuration for this role.
             role: Role of the node.
             logger: Takes log lines.
+            path: The file of the configuration, which a reload reads again; None for none.
+            digest: Digest of that file when it was read; empty for unknown.
 
         Raises:
             ConfigError: The password file, or the file of the token, cannot be used.
@@ -118,6 +129,8 @@ class Node:
         self.epoch = self.clock.now_ns() // 1000
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
+        self.reloads = Reloads(self, path=path, digest=digest, clock=self.clock, logger=self._logger)
+        """Reads the configuration again."""
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
         self.log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
         """The replication log; None when the configuration has none."""
@@ -351,26 +364,21 @@ class Node:
                 self._logger.warning("replication log not sealed in time", deadline_s=_LOG_CLOSE_S)
         self._logger.info("node stopped")
 
-    async def reload(self, config: NodeConfig) -> None:
-        """Apply `[access]` of another configuration, and its password file; connections stay.
+    async def apply(self, config: NodeConfig) -> None:
+        """Put a configuration in force; connections stay.
 
-        All other keys need a restart; a log line names those that differ.
+        Args:
+            config: Differs from the one in force only by what a running node can take (`fanout.config.changes`).
 
         Raises:
             ConfigError: The password file cannot be used; nothing has changed.
         """
         if self.server is None:
+            self.config = config
             return
         passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
+        self.config = config
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
-        self.config = dataclasses.replace(self.config, access=config.access)
-        differing = [
-            field.name
-            for field in dataclasses.fields(NodeConfig)
-            if getattr(config, field.name) != getattr(self.config, field.name)
-        ]
-        if differing:
-            self._logger.warning("changes need a restart", sections=differing)
         if self.pool is not None:
             self.pool.reload(self.config)
         if isinstance(self.server, Server) and change is not None and change.sessions_to_check:
@@ -378,15 +386,15 @@ class Node:
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
 
-    def retry_links(self) -> None:
-        """Have links without a connection connect at once, with the passwords that their files have now."""
-        for link in self._links.values():
-            link.retry()
+    def read_files_again(self) -> None:
+        """Read certificates and keys of the listeners again; have links try again what failed, with their files.
 
-    def reload_certificates(self) -> None:
-        """Read the certificates and keys of the listeners again; connections stay."""
+        Connections stay. Links without a connection connect at once, with the passwords that their files have now.
+        """
         if self.server is not None:
             self.server.reload_certificates()
+        for link in self._links.values():
+            link.retry()
 
     async def wait_failed(self) -> BaseException:
         """Wait until a task of the node ends, and return its error: a `StoreError` of the disk, or a bug."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from fanout.config import NodeConfig, Role, load_config
-from fanout.errors import ConfigError, StoreError
+from fanout.config import NodeConfig, Role
+from fanout.errors import ConfigError, RequestRefused, StoreError
 from fanout.node.node import Node
+from fanout.node.reload import Reloads
 
 __all__ = ["run_node"]
 
@@ -23,7 +25,7 @@ _STORE_FAILED: Final = 5
 """Exit code when the disk with the retained values failed: `FAILED` of `fanout.cli`."""
 
 
-async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
+async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None, digest: str = "") -> int:
     """Run a node until it is told to stop: SIGTERM and HTTP drain it first, SIGINT does not.
 
     A second signal ends the process at once. SIGHUP reloads.
@@ -31,7 +33,8 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     Args:
         config: A validated configuration for this role.
         role: What the node does.
-        path: The file of the configuration, which SIGHUP reads again; None leaves that signal alone.
+        path: The file of the configuration, which a reload reads again; None leaves SIGHUP alone.
+        digest: Digest of that file when it was read; empty for unknown.
 
     Returns:
         The exit code: 0 after an orderly stop, 5 when the disk failed that alone has the retained values
@@ -44,7 +47,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
         StoreError: The file of retained values cannot be used.
     """
     logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
-    node = Node(config, role=role, logger=logger)
+    node = Node(config, role=role, logger=logger, path=path, digest=digest)
     loop = asyncio.get_running_loop()
     signals: list[signal.Signals] = []
 
@@ -61,7 +64,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
-    reloads = _Reloads(node, path=path, logger=logger) if path is not None else None
+    reloads = _ReloadsOnSignal(node.reloads) if path is not None else None
     if reloads is not None:  # before the start too, else the signal would end the process
         loop.add_signal_handler(signal.SIGHUP, reloads.ask)
     await node.start()
@@ -85,13 +88,11 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     return code
 
 
-class _Reloads:
+class _ReloadsOnSignal:
     """Reloads the configuration on request, one reload at a time."""
 
-    def __init__(self, node: Node, *, path: Path, logger: FilteringBoundLogger) -> None:
-        self._node = node
-        self._path = path
-        self._logger = logger
+    def __init__(self, reloads: Reloads) -> None:
+        self._reloads = reloads
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -103,9 +104,5 @@ class _Reloads:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            self._node.reload_certificates()
-            self._node.retry_links()
-            try:
-                await self._node.reload(await asyncio.to_thread(load_config, self._path, role=self._node.role))
-            except ConfigError as error:
-                self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())
+            with contextlib.suppress(ConfigError, RequestRefused):  # the log has them
+                await self._reloads.reload()

@@ -20,6 +20,8 @@ from fanout.api.models import (
     BranchCount,
     ClientDetail,
     ClientsDocument,
+    ConfigChange,
+    ConfigStatus,
     Draining,
     Held,
     HttpStatus,
@@ -36,6 +38,8 @@ from fanout.api.models import (
     PoolMember,
     PoolStatus,
     Readiness,
+    ReloadRequest,
+    ReloadResult,
     RetainedStatus,
     Role,
     SamplingDetail,
@@ -301,6 +305,8 @@ class StandInNode:
             ),
         )
         self.stale_seconds: float | None = None
+        self.changes: tuple[ConfigChange, ...] = ()
+        self.reload_asked: ReloadRequest | None = None
 
     @property
     def state(self) -> NodeState:
@@ -322,6 +328,12 @@ class StandInNode:
     def drain(self) -> Draining:
         self.draining, self.reasons = True, ("the node is draining",)
         return Draining(node=self.node, state="draining", left_seconds=2.5)
+
+    async def reload(self, request: ReloadRequest) -> ReloadResult:
+        self.reload_asked = request
+        if any(change.cost == "restart" for change in self.changes) and not (request.partial or request.dry_run):
+            raise RequestRefused("a restart is needed for http.listen: nothing has changed", hint="Start it again")
+        return ReloadResult(node=self.node, applied=not request.dry_run, changes=self.changes, digest="ab" * 32)
 
     def hold(self, *, disconnect: bool) -> Held:
         if self.draining:
@@ -418,6 +430,9 @@ class StandInNode:
             reasons=self.reasons,
             listeners=("mqtt://127.0.0.1:1884",),
             links=self.links,
+            config=ConfigStatus(
+                read=SINCE, digest="ab" * 32, pending=("http.listen",), reloads_total={"applied": 3, "failed": 1}
+            ),
             pid=4711,
             workers=(
                 WorkerStatus(

@@ -76,7 +76,7 @@ def test_asking_a_node_loads_no_spark_and_no_server() -> None:
     """What a probe runs every second leaves Spark and the web framework unloaded."""
     code = (
         "import sys\n"
-        "from fanout.cli import client\n"
+        "from fanout.cli.asking import client\n"
         "from fanout.cli.output import progress, terminal\n"
         "print([n for n in ('pyspark', 'fastapi', 'uvicorn', 'pyarrow') if n in sys.modules])"
     )
@@ -137,7 +137,7 @@ def test_interrupt_exits_130(runner: CliRunner, monkeypatch: pytest.MonkeyPatch)
     def interrupted(url: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fanout.cli.client.NodeClient", interrupted)
+    monkeypatch.setattr("fanout.cli.asking.client.NodeClient", interrupted)
     assert runner.invoke(app, ["status"]).exit_code == ExitCode.INTERRUPTED
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanout.cli import client
 from fanout.cli.arguments.node_options import node_url
-from fanout.cli.client import NodeClient
+from fanout.cli.asking import client
+from fanout.cli.asking.client import NodeClient
 from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving, syncing_node
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fanout.api.models import Readiness
 from fanout.cli.app import app
-from fanout.cli.client import NodeClient
+from fanout.cli.asking.client import NodeClient
 from fanout.cli.drain import wait_ended
 from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fanout.api.models import Readiness
 from fanout.cli.app import app
-from fanout.cli.client import NodeClient
+from fanout.cli.asking.client import NodeClient
 from fanout.cli.output.progress import SyncProgress
 from fanout.cli.ready import wait_ready
 from fanout.errors import NodeUnreachable

@@ -200,6 +200,7 @@ class PartsOfNode(SimpleNamespace):
             peer_listener=None,
             sessions=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
+            reloads=SimpleNamespace(read_ns=NOW_NS, digest="ab", pending=("http.listen",), totals={"applied": 2}),
         )
 
     @property

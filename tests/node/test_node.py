@@ -948,8 +948,12 @@ filter = "#"
         users.write_text("alice:secret\n")
         await reload("error", "reload failed, what was in force stays")
         users.write_text(f"bob:{cheap_hash(b'b')}\n")
-        file.write_text(text.replace('"#"', '"t/2"') + "[http]\nlisten = '127.0.0.1:0'\n")
-        assert (await reload("warning", "changes need a restart"))["sections"] == ["http"]
+        changed = text.replace('"#"', '"t/2"')
+        file.write_text(changed + "[http]\nlisten = '127.0.0.1:0'\n")
+        assert (await reload("error", "reload refused, changes need a restart"))["keys"] == ["http"]
+        file.write_text(changed)
+        told = await reload("info", "configuration reloaded")
+        assert told["changes"] == ["access.rule changed, cost: nothing"]
         await alice.expect_end(0x87)
         for number in (1, 2):
             bob.publish(b"t/%d" % number, b"v", qos=1)
@@ -985,7 +989,7 @@ async def test_tap_reloads_nothing(tmp_path: Path) -> None:
     """It serves nobody, so it needs no password file."""
     settings = dataclasses.replace(config(tmp_path), access=AccessConfig(password_file=tmp_path / "none"))
     node = node_of(settings, role="tap")
-    await node.reload(settings)
+    await node.apply(settings)
     assert node.gate is None
 
 

@@ -27,6 +27,7 @@ from fanout.api.models import (
     NodeStatus,
     PoolDocument,
     Readiness,
+    ReloadResult,
     UnconfirmedDocument,
 )
 from fanout.api.topic_facts import TopicExplanation
@@ -40,6 +41,8 @@ _TIMEOUT_S: Final = 3.0
 
 _EXPLAIN_S: Final = 60.0
 """Time limit of an explanation, for which the node asks its primary and reads its log."""
+_RELOAD_S: Final = 60.0
+"""Time limit of a reload, which reads files and removes the values of selectors."""
 _READ_S: Final = 30.0
 """Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -166,6 +169,19 @@ class NodeClient:
             RequestRefused: The node drains or stops.
         """
         return self._order(Held, "/v1/undrain")
+
+    def reload(self, *, dry_run: bool, partial: bool) -> ReloadResult:
+        """Make the node read its configuration again, and return its answer.
+
+        Args:
+            dry_run: Whether only to answer what would change.
+            partial: Whether changes that need a restart are left out.
+
+        Raises:
+            RequestRefused: The file has faults, or changes need a restart.
+        """
+        asked, patient = {"dry_run": dry_run, "partial": partial}, httpx.Timeout(_TIMEOUT_S, read=_RELOAD_S)
+        return self._order(ReloadResult, "/v1/reload", json=asked, timeout=patient)
 
     def clients(self, *, order: str, limit: int, after: str = "", client_id: str | None = None) -> ClientsDocument:
         """Return a page of `/v1/clients`.

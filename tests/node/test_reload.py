@@ -1,0 +1,84 @@
+"""A reload of a running node, over HTTP: what it changes, what it refuses, and what it tells of that."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.nodes import LiveNode, Nodes
+
+RULE = '\n[[access.rule]]\nallow = "all"\nfilter = "open/#"\n'
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Give nodes that end with the test."""
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.end()
+
+
+def file_of(node: LiveNode) -> Path:
+    """Return a node's configuration file."""
+    return Path(node.command[-1])
+
+
+def edit(node: LiveNode, *replacements: tuple[str, str], more: str = "") -> None:
+    """Change a node's file."""
+    text = file_of(node).read_text()
+    for before, after in replacements:
+        assert before in text
+        text = text.replace(before, after)
+    file_of(node).write_text(text + more)
+
+
+def reload(node: LiveNode, **options: bool) -> httpx.Response:
+    """Have a node reload."""
+    return httpx.post(f"{node.url}/v1/reload", json=options, timeout=60, trust_env=False)
+
+
+def changes(answer: httpx.Response) -> dict[str, tuple[str, str]]:
+    """Return the changes of an answer, by key."""
+    document: dict[str, Any] = answer.raise_for_status().json()
+    return {one["key"]: (one["change"], one["cost"]) for one in document["changes"]}
+
+
+def test_reload_takes_what_it_can_and_refuses_the_rest(nodes: Nodes) -> None:
+    """A dry run shows all; a restart refuses all but with `partial`; a bad file changes nothing, and says why."""
+    node = nodes.primary(log=False).started()
+    first = node.document("/v1/status")["config"]
+    assert first["digest"] == hashlib.sha256(file_of(node).read_bytes()).hexdigest()
+    assert changes(reload(node)) == {}
+
+    edit(node, more=RULE + "\n[sessions]\nstorage = 'disk'\n")
+    refused = reload(node)
+    assert refused.status_code == 409
+    assert "sessions.storage" in refused.json()["error"]
+    edit(node, ("storage = 'disk'", "storage = 'ram'"), ("drain_s = 0.0", "drain_s = 1.5"))
+    edit(node, more="\n[retained]\nexpiry_s = 7\navailable = false\n")
+    assert node.document("/v1/status")["access"]["rules"] == 0
+
+    wanted = changes(reload(node, dry_run=True))
+    assert wanted["access.rule"] == ("changed", "nothing")
+    restarts = [key for key, (_, cost) in wanted.items() if cost == "restart"]
+    assert restarts
+    refused = reload(node)
+    assert refused.status_code == 409
+    assert restarts[0] in refused.json()["error"]
+    status = node.document("/v1/status")
+    assert (status["access"]["rules"], status["config"]["digest"]) == (0, first["digest"])
+
+    assert changes(reload(node, partial=True)) == wanted
+    status = node.document("/v1/status")
+    assert status["access"]["rules"] == 1
+    assert status["config"]["pending"] == restarts
+    assert status["config"]["digest"] == hashlib.sha256(file_of(node).read_bytes()).hexdigest()
+    assert status["config"]["read"] > first["read"]
+    counted = dict(re.findall(r'fanout_config_reloads_total\{result="(\w+)"\} (\d)', node.get("/metrics").text))
+    assert counted == {"applied": "2", "refused": "1", "failed": "1"}
