@@ -42,6 +42,7 @@ from fanout.api.models import (
 )
 from fanout.api.node_view import ClientOrder, NodeView
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
+from fanout.api.operator_guard import OperatorGuard
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
@@ -68,14 +69,14 @@ _WAITING_MAX = 256
 """Requests for costly documents that may wait; more are answered 429."""
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
 _BUSY: _Responses = {429: {"model": Fault, "description": "Too many requests wait."}}
-_REFUSES_BROWSERS: _Responses = {403: {"model": Fault, "description": "A page in a browser asked."}}
-_WANTS_TOKEN: _Responses = {
+_GUARDED: _Responses = {
     401: {"model": Fault, "description": "The token is missing or wrong."},
     403: {
         "model": Fault,
-        "description": "`http.listen` is not loopback and `http.token_file` is not set; or a browser.",
+        "description": "Not an operator: a page in a browser, a foreign `Host`, or not this machine and no token.",
     },
 }
+"""Refusals of every path but the open ones."""
 _REFUSES: _Responses = {409: {"model": Fault, "description": "It cannot be done; `error` says why."}}
 _HAS_BODY: _Responses = {
     413: {"model": Fault, "description": "The body is too large."},
@@ -116,7 +117,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
 
     Args:
         node: The node.
-        access: Decides who may see and end single clients, and have topics explained.
+        access: Decides who is an operator; others get probes and metrics.
     """
     app = FastAPI(
         title="fanout",
@@ -124,7 +125,10 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         summary="Health, status and metrics of one fanout node",
         docs_url=None,  # its page loads scripts from other servers, which a node may not reach
         redoc_url=None,
+        redirect_slashes=False,  # a redirect repeats the Host of whoever asks
+        responses=_GUARDED,
     )
+    app.add_middleware(OperatorGuard, access=access)
     registry = node_registry(node)
     turns = _Turns()
     explaining = asyncio.Lock()
@@ -181,18 +185,12 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         "/v1/explain",
         operation_id="explain",
         responses={
-            **_REFUSES_BROWSERS,
-            **_WANTS_TOKEN,
             422: {"model": Fault, "description": "The topic is no Topic Name."},
             429: {"model": Fault, "description": "Another topic is being explained."},
         },
     )
-    async def explain(
-        request: Request, topic: TopicName, at_primary: AtPrimary = False, client: AskedClient = None
-    ) -> TopicExplanation:
+    async def explain(topic: TopicName, at_primary: AtPrimary = False, client: AskedClient = None) -> TopicExplanation:
         """Answer whether a topic is the same here and at the primary, which is asked by name; if not, why."""
-        _refuse_browsers(request)
-        _want_token(request, access)
         if explaining.locked():
             raise _Refusal(429, "another topic is being explained", hint="Ask again in some seconds")
         async with explaining:
@@ -217,74 +215,62 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         "/v1/drain",
         operation_id="drain",
         status_code=202,
-        responses={403: {"model": Fault, "description": "A page in a browser asked."}},
     )
-    async def drain(request: Request) -> Draining:
+    async def drain() -> Draining:
         """Begin to drain: not ready from now on, and after `node.drain_s` the clients leave and the process ends."""
-        _refuse_browsers(request)
         return node.drain()
 
     @app.post(
         "/v1/hold",
         operation_id="hold",
-        responses={**_REFUSES_BROWSERS, **_REFUSES, **_HAS_BODY},
+        responses={**_REFUSES, **_HAS_BODY},
         openapi_extra=_body_of(HoldRequest),
     )
     async def hold(request: Request) -> Held:
         """Hold the node out of its pool until `/v1/undrain` or its end: not ready, and its clients stay."""
-        _refuse_browsers(request)
         order = await _read_request(request, HoldRequest, HoldRequest())
         return node.hold(disconnect=order.disconnect)
 
-    @app.post("/v1/undrain", operation_id="undrain", responses={**_REFUSES_BROWSERS, **_REFUSES})
-    async def undrain(request: Request) -> Held:
+    @app.post("/v1/undrain", operation_id="undrain", responses=_REFUSES)
+    async def undrain() -> Held:
         """End the hold: the node is ready again as soon as its links are."""
-        _refuse_browsers(request)
         return node.undrain()
 
     @app.post(
         "/v1/reload",
         operation_id="reload",
-        responses={**_REFUSES_BROWSERS, **_REFUSES, **_HAS_BODY},
+        responses={**_REFUSES, **_HAS_BODY},
         openapi_extra=_body_of(ReloadRequest),
     )
     async def reload(request: Request) -> ReloadResult:
         """Read the configuration again and apply what has changed; answer the changes and their costs."""
-        _refuse_browsers(request)
         return await node.reload(await _read_request(request, ReloadRequest, ReloadRequest()))
 
-    @app.get(
-        "/v1/clients", operation_id="clients", responses={**_BUSY, **_WANTS_TOKEN, **_REFUSES, 422: _HAS_BODY[422]}
-    )
+    @app.get("/v1/clients", operation_id="clients", responses={**_BUSY, **_REFUSES, 422: _HAS_BODY[422]})
     async def clients(
-        request: Request,
         order: ClientOrder = "id",
         after: Annotated[str, Query(max_length=65_535, description="The `next` of the page before.")] = "",
         limit: Annotated[int, Query(ge=1, le=1000, description="Most clients on the page.")] = 100,
         client_id: Annotated[str | None, Query(max_length=65_535, description="The only client to show.")] = None,
     ) -> ClientsDocument:
         """Answer who is connected, what waits for whom, and who reads slowly."""
-        _want_token(request, access)
         await turns.wait()
         return await node.clients(order=order, after=after, limit=limit, client_id=client_id)
 
     @app.post(
         "/v1/clients/kick",
         operation_id="kick",
-        responses={**_REFUSES_BROWSERS, **_WANTS_TOKEN, **_REFUSES, **_HAS_BODY},
+        responses={**_REFUSES, **_HAS_BODY},
         openapi_extra=_body_of(KickRequest),
     )
     async def kick(request: Request) -> KickResult:
         """End the Network Connection of a client (0x98); its session stays unless `clean` is true."""
-        _refuse_browsers(request)
-        _want_token(request, access)
         return await node.kick(await _read_request(request, KickRequest, None))
 
     @app.post(
         "/v1/links/{link}/audit",
         operation_id="audit",
         responses={
-            **_REFUSES_BROWSERS,
             404: {"model": Fault, "description": "There is no such link."},
             409: {"model": Fault, "description": "No audit can begin now."},
             **_HAS_BODY,
@@ -293,7 +279,6 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     )
     async def audit(link: str, request: Request) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
-        _refuse_browsers(request)
         _check_link(node, link)
         order = await _read_request(request, AuditRequest, AuditRequest())
         return await node.audit(link, confirmed=order.confirmed)
@@ -358,19 +343,6 @@ def _check_link(node: NodeView, link: str) -> None:
 
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"schema": model.model_json_schema()}}}}
-
-
-def _refuse_browsers(request: Request) -> None:
-    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
-    # it says at least that the page is of another site.
-    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
-
-
-def _want_token(request: Request, access: OperatorAccess) -> None:
-    refusal = access.refusal(request.headers.get("authorization"))
-    if refusal is not None:
-        raise _Refusal(refusal.status_code, refusal.error, hint=refusal.hint, headers=refusal.headers)
 
 
 async def _read_request(request: Request, model: type[Asked], default: Asked | None) -> Asked:

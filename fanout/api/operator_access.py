@@ -1,62 +1,85 @@
-"""Access to single clients over HTTP: free on loopback, elsewhere with the token of `http.token_file` only.
+"""Access to the HTTP interface: probes and metrics are open, everything else is for operators.
 
-Client Identifiers, users and addresses are personal, and ending a client's connection is an operator's right. The token
-goes as `Authorization: Bearer TOKEN` (RFC 6750); the HTTP interface has no TLS of its own.
+An operator is who asks from this machine, or has the token of `http.token_file`, which goes as
+`Authorization: Bearer TOKEN` (RFC 6750). Two doors that a browser would open are shut: a page of another site may ask
+for nothing (Fetch Metadata), and on loopback the field Host names this machine, so that no name of a stranger leads
+here (DNS rebinding).
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["LOOPBACK", "OperatorAccess", "TokenRefusal"]
+__all__ = ["LOOPBACK", "OPEN_PATHS", "OperatorAccess", "Refusal"]
 
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""Paths that everybody may ask for: what load balancers, supervisors and Prometheus need, without a client's name."""
 _SCHEME: Final = "bearer"
+_HERE: Final = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRefusal:
+class Refusal:
     """Why a request is refused."""
 
     status_code: int
     """401 or 403."""
     error: str
-    """What is wrong."""
+    """The fault of the request."""
     hint: str
-    """What to do."""
-    headers: dict[str, str]
+    """Advice to its sender."""
+    headers: dict[str, str] = field(default_factory=dict)
     """Header fields of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAccess:
-    """Who may see and end single clients."""
+    """Rule of who is an operator."""
 
     token: str | None = field(default=None, repr=False)
     """The token that every request must carry; None for none."""
     loopback: bool = False
-    """Whether `http.listen` can be reached from this machine only; then no token is needed unless there is one."""
+    """True if only this machine reaches `http.listen`; then no token is needed unless there is one."""
+    hosts: frozenset[str] = frozenset()
+    """Names in lower case (`http.hosts`) by which a request without a token may name this node, beside addresses."""
 
-    def refusal(self, authorization: str | None) -> TokenRefusal | None:
+    def refusal(self, headers: Mapping[str, str]) -> Refusal | None:
         """Return why a request is refused; None when it is allowed.
 
         Args:
-            authorization: Its header field `Authorization`; None without one.
+            headers: Its header fields, names in lower case.
         """
-        if self.token is None:
-            if self.loopback:
-                return None
-            return TokenRefusal(
+        # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
+        # it says at least that the page is of another site.
+        if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return Refusal(403, "a page in a browser may not ask for this", "Use a command, or leave out Origin")
+        if self.token is not None:
+            return self._token_refusal(headers.get("authorization", ""))
+        if not self.loopback:
+            return Refusal(
                 403,
                 "this is shown to this machine only",
                 "Set http.token_file, and give the token with --token-file; or bind http.listen to loopback",
-                {},
             )
-        scheme, _, given = (authorization or "").partition(" ")
+        host = _host_of(headers.get("host", _HERE))
+        if host in self.hosts or host == _HERE or _is_address(host):
+            return None
+        return Refusal(
+            403,
+            "Host names another machine",
+            "Ask for the node by its address or as localhost; or add the name to http.hosts, if it is a name of yours",
+        )
+
+    def _token_refusal(self, authorization: str) -> Refusal | None:
+        scheme, _, given = authorization.partition(" ")
+        assert self.token is not None
         if scheme.lower() == _SCHEME and hmac.compare_digest(given.strip().encode(), self.token.encode()):
             return None
-        return TokenRefusal(
+        return Refusal(
             401,
             "the token is wrong" if given else "a token is needed",
             "Give the text of the node's http.token_file: --token-file, or Authorization: Bearer",
@@ -66,3 +89,18 @@ class OperatorAccess:
 
 LOOPBACK: Final = OperatorAccess(loopback=True)
 """Access on an address that this machine only reaches, without a token."""
+
+
+def _host_of(text: str) -> str:
+    """Return the host in a field Host, in lower case, without its port and brackets."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.rpartition(":")[0].lower() if ":" in text else text.lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlOption
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from fanout.cli.output.exit_codes import ExitCode, exit_code_of
 from fanout.errors import AuditRefused, FanoutError
 
@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
 def audit(
     link: Annotated[str | None, typer.Argument(metavar="LINK", help="Name of a link; all links without it.")] = None,
     url: UrlOption = DEFAULT_URL,
+    *,
+    token_file: TokenOption = None,
     confirm: Annotated[
         int | None,
         typer.Option(
@@ -60,7 +62,7 @@ def audit(
 
     if listing and confirm is not None:
         raise typer.BadParameter("--list and --confirm exclude each other", param_hint="--list")
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         names = _names(client.status(), link)
         if confirm is not None and len(names) > 1:
             raise typer.BadParameter(f"name one of the links: {', '.join(names)}", param_hint="--confirm")

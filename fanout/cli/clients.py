@@ -50,7 +50,7 @@ def clients(
 
     if slowest and after:
         raise typer.BadParameter("there are pages in the order of IDs only", param_hint="--after")
-    with NodeClient.with_token_of(url, token_file) as node:
+    with NodeClient(url, token_file=token_file) as node:
         order = "slowest" if slowest else "id"
         document = node.clients(order=order, limit=limit, after=after, client_id=client)
     if as_json:
@@ -80,7 +80,7 @@ def kick(
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
-    with NodeClient.with_token_of(url, token_file) as node:
+    with NodeClient(url, token_file=token_file) as node:
         result = node.kick(client_id, clean=clean)
     if as_json:
         print_json(result.model_dump(mode="json"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeSilent, NodeUnreachable
 
@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
 
 def drain(
     url: UrlArgument = DEFAULT_URL,
+    *,
+    token_file: TokenOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to end.")] = 0,
     hold: Annotated[
         bool, typer.Option("--hold", help="Leave the pool only, until `fanout undrain` or a restart; nothing ends.")
@@ -57,11 +59,11 @@ def drain(
     if disconnect and not hold:
         raise typer.BadParameter("goes with --hold; without it the clients leave anyway", param_hint="--disconnect")
     if hold:
-        with NodeClient(url) as client:
+        with NodeClient(url, token_file=token_file) as client:
             held = client.hold(disconnect=disconnect)
         print_json(held.model_dump(mode="json")) if as_json else show(*_held_lines(held, disconnect=disconnect))
         return
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         draining = client.drain()
         if as_json:
             print_json(draining.model_dump(mode="json"))
@@ -75,7 +77,7 @@ def drain(
         show(f"{draining.node} has ended")
 
 
-def undrain(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def undrain(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Take a node that is held back into its pool.
 
     It is ready as soon as its links are.
@@ -83,7 +85,7 @@ def undrain(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         held = client.undrain()
     if as_json:
         print_json(held.model_dump(mode="json"))

@@ -88,7 +88,7 @@ def explain(
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_error, print_json
 
-    with NodeClient.with_token_of(url, token_file) as node:
+    with NodeClient(url, token_file=token_file) as node:
         found = node.explain(topic, client_id=client)
     fault: FanoutError | None = None
     if tap is not None and found.facts.link is not None:
@@ -114,7 +114,7 @@ def _with_tap(found: TopicExplanation, url: str, token_file: Path | None) -> Top
     from fanout.cli.asking.client import NodeClient
 
     assert found.facts.link is not None
-    with NodeClient.with_token_of(url, token_file) as client:
+    with NodeClient(url, token_file=token_file) as client:
         there = client.explain(found.facts.link.topic, at_primary=True).facts
     tap = TapFacts(
         node=there.node,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import RequestRefused
 
@@ -30,7 +30,7 @@ app = typer.Typer(cls=_ShowByDefault, help="Show the members of a pool, or ask i
 
 
 @app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")
-def show(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def show(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show the members of a pool, as one of them sees them.
 
     What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
@@ -40,7 +40,7 @@ def show(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
     from fanout.cli.output.terminal import print_json
     from fanout.cli.output.terminal import show as show_lines
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         document = client.pool()
     if as_json:
         print_json(document.model_dump(mode="json"))
@@ -54,6 +54,7 @@ def show(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
 )
 def upgrade_check(
     url: UrlArgument = DEFAULT_URL,
+    token_file: TokenOption = None,
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the others to be ready for it.")
     ] = 0,
@@ -69,7 +70,7 @@ def upgrade_check(
     from fanout.cli.output.terminal import print_json
     from fanout.cli.output.terminal import show as show_lines
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         document = ask_until(client.pool, _may_stop, timeout_s=wait)
     if as_json:
         reasons = document.stay_reasons

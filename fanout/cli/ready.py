@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeUnreachable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -30,6 +32,8 @@ def register(app: typer.Typer) -> None:
 
 def ready(
     url: UrlArgument = DEFAULT_URL,
+    *,
+    token_file: TokenOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to be ready.")] = 0,
     whole_pool: Annotated[
         bool, typer.Option("--pool", help="Ask for the whole pool: every member is reachable and ready.")
@@ -48,9 +52,9 @@ def ready(
     from fanout.cli.output.terminal import error_console, print_json, show
 
     if whole_pool:
-        _ready_pool(url, wait=wait, as_json=as_json)
+        _ready_pool(url, token_file, wait=wait, as_json=as_json)
     console = error_console()
-    with NodeClient(url) as client, SyncProgress(console, url=url, enabled=wait > 0) as progress:
+    with NodeClient(url, token_file=token_file) as client, SyncProgress(console, url=url, enabled=wait > 0) as progress:
         readiness = wait_ready(client, timeout_s=wait, progress=progress)
     if as_json:
         print_json(readiness.model_dump(mode="json"))
@@ -61,12 +65,12 @@ def ready(
     raise typer.Exit(ExitCode.OK if readiness.ready else ExitCode.NO)
 
 
-def _ready_pool(url: str, *, wait: float, as_json: bool) -> NoReturn:
+def _ready_pool(url: str, token_file: Path | None, *, wait: float, as_json: bool) -> NoReturn:
     from fanout.cli.asking.client import NodeClient, ask_until
     from fanout.cli.output.pool_table import pool_lines
     from fanout.cli.output.terminal import print_json, show
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         document = ask_until(client.pool, lambda document: document.ready, timeout_s=wait)
     if as_json:
         print_json(document.model_dump(mode="json"))

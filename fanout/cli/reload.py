@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
 from fanout.cli.output.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def reload(
     url: UrlArgument = DEFAULT_URL,
+    token_file: TokenOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change, and what each change costs.")
     ] = False,
@@ -50,7 +51,7 @@ def reload(
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         result = client.reload(dry_run=dry_run, partial=partial)
     print_json(result.model_dump(mode="json")) if as_json else show(*_lines(result))
     refused = any(change.cost == "restart" for change in result.changes) and not (result.applied or partial)

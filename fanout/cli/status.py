@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,12 +36,12 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Exit codes: 0 shown, 3 unreachable.")(lag)
 
 
-def status(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def status(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show a node in full: links, server, replication log."""
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import facts, print_json, show
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         if as_json:
             print_json(client.document("/v1/status"))
             return
@@ -61,7 +61,7 @@ def status(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
         show("", facts(*_retained_facts(node.retained)))
 
 
-def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def lag(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show how far each link is behind its primary.
 
     What is not known is shown as a dash, never as zero.
@@ -69,7 +69,7 @@ def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show
 
-    with NodeClient(url) as client:
+    with NodeClient(url, token_file=token_file) as client:
         if as_json:
             print_json(client.document("/v1/lag"))
             return

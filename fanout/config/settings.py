@@ -34,6 +34,7 @@ from fanout.config.values import (
     EnvironmentName,
     Exclude,
     Flag,
+    HostName,
     HttpAddress,
     ListenAddresses,
     ListenerAddress,
@@ -281,7 +282,9 @@ class HttpConfig:
     agent_listen: HttpAddress | None = None
     """Address at which HAProxy's agent check is answered; None answers none."""
     token_file: PathText | None = None
-    """File with the token that requests about single clients must carry; None shows them on loopback only."""
+    """File with the token of operators; None for none: everything but probes and metrics is for this machine only."""
+    hosts: tuple[HostName, ...] = ()
+    """Names of this node that the field Host may have without a token, beside addresses and localhost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ __all__ = [
     "Exclude",
     "Flag",
     "HookUrl",
+    "HostName",
     "HttpAddress",
     "ListUrl",
     "ListenAddresses",
@@ -88,6 +89,7 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 _DAY_S = 86_400
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
@@ -146,6 +148,14 @@ def _check_name(text: str) -> None:
         raise fault(
             f'"{text}" cannot be part of file names and Client Identifiers',
             "Use 1 to 64 letters (A to Z), digits, '-', '_' or '.', and begin with a letter or digit.",
+        )
+
+
+def _check_host_name(text: str) -> None:
+    if not _HOST_NAME.fullmatch(text):
+        raise fault(
+            f'"{text}" is not the name of a host',
+            'Write the name alone, without http:// and port, such as "edge-1.example.org".',
         )
 
 
@@ -316,6 +326,7 @@ ListUrl: TypeAlias = Annotated[
     str, parsed(partial(_http_url, example="http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"))
 ]
 Origin: TypeAlias = Annotated[str, _checked(_check_origin)]
+HostName: TypeAlias = Annotated[str, _checked(_check_host_name)]
 HttpAddress: TypeAlias = Annotated[Address, parsed(parse_http_listen)]
 PeerAddress: TypeAlias = Annotated[Address, parsed(parse_peer)]
 PeerAddresses: TypeAlias = tuple[PeerAddress, ...]

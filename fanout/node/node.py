@@ -801,13 +801,14 @@ class Node:
 
 
 def _operator_access(http: HttpConfig) -> OperatorAccess:
-    """Return who may see and end single clients.
+    """Return who is an operator.
 
     Raises:
         ConfigError: The file of the token cannot be used.
     """
     token = None if http.token_file is None else read_token(http.token_file)
-    return OperatorAccess(token=token, loopback=is_local(http.listen))
+    hosts = frozenset(map(str.lower, http.hosts))
+    return OperatorAccess(token=token, loopback=is_local(http.listen), hosts=hosts)
 
 
 def _http_app(documents: NodeDocuments, access: OperatorAccess) -> FastAPI:

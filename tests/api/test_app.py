@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from fanout.api.app import ACTIONS, ENDPOINTS, create_app
-from fanout.api.operator_access import OperatorAccess
+from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from tests.api.stand_in import StandInNode, ready_node, snapshot_link
 
 
@@ -445,13 +445,51 @@ async def test_kick(http: httpx.AsyncClient) -> None:
         assert (answer.status_code, answer.json()["error"]) == (422, error)
 
 
-async def test_single_clients_are_behind_the_token(node: StandInNode) -> None:
-    """Those who have it see them; `/v1/status` and holding need none."""
+OPEN = {"/livez", "/readyz", "/metrics"}
+
+
+def every_request() -> list[tuple[str, str]]:
+    """Return method and path of all requests that a node answers."""
+    return [*(("GET", path) for path in ENDPOINTS), *(("POST", path) for path in ACTIONS), ("GET", "/no/such/path")]
+
+
+@pytest.mark.parametrize(("method", "path"), every_request())
+@pytest.mark.parametrize(
+    ("access", "headers", "code"),
+    [
+        (OperatorAccess(token="a-token-of-24-characters"), {}, 401),
+        (OperatorAccess(), {}, 403),
+        (LOOPBACK, {"Host": "evil.example"}, 403),
+        (LOOPBACK, {"Origin": "https://page.example"}, 403),
+        (LOOPBACK, {"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+async def test_strangers_get_probes_and_metrics_only(
+    node: StandInNode, method: str, path: str, access: OperatorAccess, headers: dict[str, str], code: int
+) -> None:
+    """And nothing happens; a path that is not there is no secret, but is not told either."""
+    transport = httpx.ASGITransport(app=create_app(node, access=access))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        answer = await http.request(method, path, headers=headers)
+    assert answer.status_code == (200 if path in OPEN else code)
+    if path not in OPEN:
+        assert set(answer.json()) == {"error", "hint"}
+    assert not node.draining
+
+
+async def test_operators_have_the_token(node: StandInNode) -> None:
+    """Whatever name they use for the node."""
     app = create_app(node, access=OperatorAccess(token="a-token-of-24-characters"))
+    right = {"Authorization": "Bearer a-token-of-24-characters"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as http:
         refused = await http.get("/v1/clients")
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        assert (await http.post("/v1/clients/kick", json={"client_id": "app-1"})).status_code == 401
-        right = {"Authorization": "Bearer a-token-of-24-characters"}
         assert (await http.get("/v1/clients", headers=right)).status_code == 200
-        assert (await http.get("/v1/status")).status_code == 200
+        assert (await http.get("/v1/status", headers=right)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/livez/", "/v1/status/"])
+async def test_no_answer_leads_to_the_host_that_was_named(http: httpx.AsyncClient, path: str) -> None:
+    """A path with a slash too many is no path; a redirect would repeat the Host of whoever asks."""
+    answer = await http.get(path)
+    assert (answer.status_code, "location" in answer.headers) == (404, False)

@@ -20,8 +20,8 @@ from tests.api.stand_in import StandInNode, live_link, ready_node
 MEGABYTE = b"x" * 2**20
 SENT_BYTES_MAX = 16 * 2**20
 """What may be on its way without being read: buffers of the system on both sides."""
-LIVEZ = b"GET /livez HTTP/1.1\r\nHost: node\r\n\r\n"
-AUDIT = b"POST /v1/links/plant/audit HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\n"
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+AUDIT = b"POST /v1/links/plant/audit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 
 
@@ -167,7 +167,7 @@ async def test_the_largest_body_is_taken() -> None:
     [
         (AUDIT + b"Origin: http://example.org\r\n", 403),
         (AUDIT.replace(b"plant", b"planet"), 404),
-        (b"POST /v1/drain HTTP/1.1\r\nHost: node\r\n", 202),
+        (b"POST /v1/drain HTTP/1.1\r\nHost: localhost\r\n", 202),
     ],
 )
 async def test_what_is_refused_is_refused_before_the_body_comes(head: bytes, status: int) -> None:
@@ -195,7 +195,7 @@ async def half_a_body(client: Client) -> None:
 async def unread_answers(client: Client) -> None:
     """Ask for much and read nothing."""
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport in both directions
-    client.writer.write(b"GET /v1/status HTTP/1.1\r\nHost: node\r\n\r\n" * 20)
+    client.writer.write(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
 
 
 async def done_and_idle(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -134,7 +135,7 @@ def test_defect_exits_70_with_a_traceback(monkeypatch: pytest.MonkeyPatch, capsy
 def test_interrupt_exits_130(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends a command with the code of a shell."""
 
-    def interrupted(url: str) -> None:
+    def interrupted(url: str, token_file: Path | None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fanout.cli.asking.client.NodeClient", interrupted)

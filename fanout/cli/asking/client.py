@@ -92,16 +92,19 @@ def ask_until(
 class NodeClient:
     """One node's HTTP endpoints; a context manager that closes its connection."""
 
-    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, token: str | None = None) -> None:
+    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, token_file: Path | None = None) -> None:
         """Prepare; nothing is asked yet.
 
         Args:
             url: Base URL of the node.
             timeout_s: Time limit of connecting and of each answer.
-            token: Text of the node's `http.token_file`; None for none.
+            token_file: The node's `http.token_file`, or a copy; None for none.
+
+        Raises:
+            ConfigError: The file cannot be used.
         """
         self.url = url
-        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        authorization = {} if token_file is None else {"Authorization": f"Bearer {read_token(token_file)}"}
         # Nodes are asked directly, not through a proxy of the environment.
         self._http = httpx.Client(
             timeout=timeout_s,
@@ -109,15 +112,6 @@ class NodeClient:
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", **authorization},  # decompressed bytes have no bound
         )
-
-    @classmethod
-    def with_token_of(cls, url: str, token_file: Path | None) -> Self:
-        """Prepare for a node that wants the token in a file; None for a node that wants none.
-
-        Raises:
-            ConfigError: The file cannot be used.
-        """
-        return cls(url, token=None if token_file is None else read_token(token_file))
 
     def __enter__(self) -> Self:
         return self
@@ -229,7 +223,7 @@ class NodeClient:
         Raises:
             RequestRefused: The node refuses, with its reason.
         """
-        if answer.status_code in {401, 403, 409, 422, 429}:
+        if answer.status_code in {409, 422, 429}:
             fault = self._parse(Fault, self._json(answer, what))
             raise RequestRefused(fault.error, hint=fault.hint)
         if answer.status_code != 200:
@@ -279,6 +273,19 @@ class NodeClient:
         return self._json(answer, path)
 
     def _ask(self, method: str, path: str, **further: Any) -> httpx.Response:
+        """Return the answer to a request.
+
+        Raises:
+            NodeUnreachable: Nothing answered in time.
+            RequestRefused: The node answers operators only, and this command is none to it.
+        """
+        answer = self._answer(method, path, **further)
+        if answer.status_code in {401, 403}:
+            fault = self._parse(Fault, self._json(answer, path))
+            raise RequestRefused(fault.error, hint=fault.hint)
+        return answer
+
+    def _answer(self, method: str, path: str, **further: Any) -> httpx.Response:
         try:
             with self._http.stream(method, self.url + path, **further) as answer:
                 return httpx.Response(answer.status_code, content=self._read(answer))
