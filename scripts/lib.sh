@@ -23,6 +23,11 @@ find_python() { # prints a Python of at least 3.11
 }
 
 install_locked() { # installs the lock file $1 and the project itself, unless that was done before
+  install_lock "$1"
+  install_project
+}
+
+install_lock() { # installs the packages of the lock file $1, unless that was done before
   local lock=$1 mark
   mark="$VENV/.installed-$(cat "$lock" pyproject.toml | sha256sum | cut -c1-16)"
   if [ ! -e "$mark" ]; then
@@ -33,9 +38,8 @@ install_locked() { # installs the lock file $1 and the project itself, unless th
     "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip >/dev/null
     say "Installing the packages of $lock into $VENV"
     install_packages "$lock"
+    touch "$mark"
   fi
-  install_project
-  touch "$mark"
 }
 
 install_packages() { # installs what the lock file $1 names, and nothing else

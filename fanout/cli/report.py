@@ -50,9 +50,9 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Make a report from replication logs, with Spark.", no_args_is_help=True)
 
-_EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
+_EXIT_CODES: Final = "Exit codes: 0 done, 4 a package for it is not installed, 5 no report can be made."
 _JUDGED_EXIT_CODES: Final = (
-    "Exit codes: 0 done, 1 --fail-under is not met, 4 pyspark is not installed, 5 no report can be made."
+    "Exit codes: 0 done, 1 --fail-under is not met, 4 a package for it is not installed, 5 no report can be made."
 )
 _STANDARD_OUTPUT: Final = Path("-")
 _ALONE: Final = ("json_path", "html_path", "markdown_path")

@@ -137,7 +137,7 @@ def run_report(
         progress: Is told the name of each stage when it begins; None tells nobody.
 
     Raises:
-        ExtraMissing: pyspark is not installed.
+        ExtraMissing: pyspark, or for Spark Connect what its client needs, is not installed.
         ReportError: No Java, no usable logs or no reference, or a file cannot be written.
     """
     asked = options or ReportOptions()

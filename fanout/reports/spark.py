@@ -119,7 +119,7 @@ def spark_session(
         short: Whether little is to be read, on this machine, so that starting and compiling is what takes long.
 
     Raises:
-        ExtraMissing: pyspark is not installed.
+        ExtraMissing: pyspark, or for Spark Connect what its client needs, is not installed.
         ReportError: No Java was found, or the session could not be started.
     """
     require_pyspark()
@@ -162,21 +162,23 @@ def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSessio
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    hint = f"Is that a Spark Connect server? This needs the packages of: {install_command('connect')}"
+    hint = "Is that the address of a Spark Connect server, and does it run?"
     try:
         grpc = importlib.import_module("grpc")
-        with grpc.insecure_channel(url.removeprefix(CONNECT).partition("/")[0]) as channel:
+        importlib.import_module("pyspark.sql.connect.session")  # which looks for all packages that the client needs
+    except ImportError as error:
+        raise ExtraMissing("Spark Connect", install=install_command("connect")) from error
+    with grpc.insecure_channel(url.removeprefix(CONNECT).partition("/")[0]) as channel:
+        try:
             # The client of Spark tries for minutes.
             grpc.channel_ready_future(channel).result(CONNECT_S)
-    except ImportError as error:
-        raise ReportError(f"{url} needs the client of Spark Connect", hint=hint) from error
-    except grpc.FutureTimeoutError as error:
-        raise ReportError(f"{url} does not answer within {CONNECT_S} s", hint=hint) from error
+        except grpc.FutureTimeoutError as error:
+            raise ReportError(f"{url} does not answer within {CONNECT_S} s", hint=hint) from error
     try:
         spark = SparkSession.builder.remote(url).create()
         for key, value in ({"spark.sql.session.timeZone": "UTC"} | dict(settings)).items():
             spark.conf.set(key, value)
-    except (PySparkException, ImportError) as error:
+    except PySparkException as error:
         raise ReportError(f"{url} cannot be used: {_first_line(error)}", hint=hint) from error
     try:
         yield spark

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.reports.spark import SHORT_RUN_SETTINGS, session_settings, spark_session
+from tests.reports.logs import NodeLog, at, selector, write
 from tests.support.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -54,6 +55,22 @@ def compiled(spark: SparkSession) -> Iterator[SparkSession]:
     yield spark
     for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return a log directory of a primary and a secondary that lost one update of ten."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    hub.start(at(0))
+    edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+    edge.ready(at(1), "up", "#")
+    for number in range(10):
+        row = hub.publish(at(2 + number), number + 1, f"t/{number}", "x")
+        if number:
+            edge.apply(row, link="up", selector="#")
+    hub.event("stop", at(60))
+    edge.event("stop", at(60))
+    return write(tmp_path / "log", [hub, edge])
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A report over Spark Connect: with Spark's own server in a process of its own, and no JVM here."""
+"""A report over Spark Connect: Spark's own server is a process, and the command runs without a JVM.
+
+The command runs in an environment that has the packages of the extra `connect` alone; `scripts/setup connect` makes it.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
+ROOT = Path(fanout.__file__).parents[1]
+
 SETTINGS = {
     **INTERPRETED,
     "spark.ui.enabled": "false",
@@ -47,7 +52,6 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One from the jars of the installed pyspark."""
-    pytest.importorskip("grpc", reason="needs the extra connect")
     import pyspark
 
     directory, port = tmp_path_factory.mktemp("connect"), free_port()
@@ -74,14 +78,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(60)
 
 
-def fanout_report(*arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def client() -> str:
+    """Return the Python of the environment for the command; making it takes minutes the first time."""
+    environment = os.environ | {"FANOUT_VENV": sys.prefix}
+    subprocess.run([ROOT / "scripts" / "setup", "connect"], env=environment, check=True, timeout=600)
+    return f"{sys.prefix}-connect/bin/python"
+
+
+def fanout_report(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `fanout report` in a process that has no Java."""
-    environment = os.environ | {"JAVA_HOME": "/nonexistent", "PYTHONPATH": str(Path(fanout.__file__).parents[1])}
-    command = [sys.executable, "-m", "fanout", "report", *arguments]
+    environment = os.environ | {"JAVA_HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", "fanout", "report", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-def test_a_report_over_connect_is_that_of_a_local_session(server: Server, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_over_connect_is_that_of_a_local_session(
+    server: Server, client: str, spark: SparkSession, tmp_path: Path
+) -> None:
     """Documents, tables and the trend go to URIs, written by the server; the JSON is the same."""
     rng = random.Random(3)
     hub = random_hub(rng, updates=40)
@@ -89,7 +103,7 @@ def test_a_report_over_connect_is_that_of_a_local_session(server: Server, spark:
     out = (tmp_path / "out").as_uri()
     outputs = ["--json", f"{out}/r.json", "--trend", f"{out}/trend.jsonl", "--tables", f"{out}/tables"]
     for lines in (1, 2):
-        answer = fanout_report("all", log.as_uri(), "--settle", "2.5", "--master", server.url, *outputs)
+        answer = fanout_report(client, "all", log.as_uri(), "--settle", "2.5", "--master", server.url, *outputs)
         assert (answer.returncode, answer.stderr) == (0, "")
         assert len(spark.read.text(f"{out}/trend.jsonl").take(9)) == lines
     [written] = (tmp_path / "out" / "r.json").glob("part-*")
@@ -101,15 +115,15 @@ def test_a_report_over_connect_is_that_of_a_local_session(server: Server, spark:
     assert spark.read.parquet(f"{out}/tables/completeness").select("run").distinct().count() == 2
 
 
-def test_a_server_that_cannot_be_used_is_told_in_words(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_used_is_told_in_words(server: Server, client: str) -> None:
     """One that is not there, logs that it does not see, and a place without a file system."""
-    answer = fanout_report("lag", "file:///nowhere", "--master", f"sc://127.0.0.1:{free_port()}")
+    answer = fanout_report(client, "lag", "file:///nowhere", "--master", f"sc://127.0.0.1:{free_port()}")
     assert answer.returncode == 5
     assert "does not answer within" in answer.stderr
-    answer = fanout_report("lag", "file:///nowhere", "--master", server.url)
+    answer = fanout_report(client, "lag", "file:///nowhere", "--master", server.url)
     assert answer.returncode == 5
     assert answer.stderr.startswith("error: there is no log file in file:///nowhere\n")
-    answer = fanout_report("lag", "nonsense://x", "--master", server.url)
+    answer = fanout_report(client, "lag", "nonsense://x", "--master", server.url)
     assert answer.returncode == 5
     assert answer.stderr.startswith("error: Spark cannot read nonsense://x/v1/updates: ")
     for said in ("Traceback", "java.", "grpc", "at org."):

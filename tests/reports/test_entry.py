@@ -16,30 +16,14 @@ from fanout.reports.entry import is_short_run
 from fanout.reports.summary.past_reports import past_report
 from fanout.reports.summary.trend_file import read_trend
 from tests.reports.documents import report
-from tests.reports.logs import NodeLog, at, selector, when, write
+from tests.reports.logs import at, when
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    """A log directory of a primary and a secondary that lost one update of ten."""
-    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
-    hub.start(at(0))
-    edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
-    edge.ready(at(1), "up", "#")
-    for number in range(10):
-        row = hub.publish(at(2 + number), number + 1, f"t/{number}", "x")
-        if number:
-            edge.apply(row, link="up", selector="#")
-    hub.event("stop", at(60))
-    edge.event("stop", at(60))
-    return write(tmp_path / "log", [hub, edge])
-
-
 @pytest.mark.spark
-def test_completeness_is_written_and_judged(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_completeness_is_written_and_judged(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     """One run gives the JSON, the page and the exit code; directories are made as needed."""
     stages: list[str] = []
     options = ReportOptions(
@@ -49,14 +33,14 @@ def test_completeness_is_written_and_judged(spark: SparkSession, logs: Path, tmp
         html_path=tmp_path / "report.html",
         trend_path=tmp_path / "new" / "trend.jsonl",
     )
-    result = run_report("completeness", [logs], options, progress=stages.append)
+    result = run_report("completeness", [log], options, progress=stages.append)
     assert (result.passed, result.exit_code) == (False, 1)
     assert result.report.verdict is not None
     assert result.report.verdict.lowest_percent == 90
     assert result.report.parameters.behind_max_s == entry.BEHIND_MAX_S  # of sealed files alone
     text = (tmp_path / "new" / "report.json").read_text()
     assert text == result.report.to_json()
-    assert json.loads(text)["inputs"]["directories"] == [str(logs)]
+    assert json.loads(text)["inputs"]["directories"] == [str(log)]
     assert "Replication report" in (tmp_path / "report.html").read_text()
     assert read_trend(tmp_path / "new" / "trend.jsonl") == (past_report(result.report),)
     assert stages[0] == "starting Spark"
@@ -65,7 +49,7 @@ def test_completeness_is_written_and_judged(spark: SparkSession, logs: Path, tmp
 
 
 @pytest.mark.spark
-def test_lag_alone_passes_without_a_verdict(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_lag_alone_passes_without_a_verdict(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     """The lag report has nothing to fail, and no settle horizon.
 
     It goes to a named pipe, which stays one: nobody who may do so puts a file in the place of `/dev/stdout`.
@@ -74,7 +58,7 @@ def test_lag_alone_passes_without_a_verdict(spark: SparkSession, logs: Path, tmp
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reader:
         text = reader.submit(pipe.read_text)
-        result = run_report("lag", LogFiles.in_directories([logs]), ReportOptions(json_path=pipe))
+        result = run_report("lag", LogFiles.in_directories([log]), ReportOptions(json_path=pipe))
         assert json.loads(text.result(30))["lag"]["propagation"][0]["lag"]["rows"] == 9
     assert pipe.is_fifo()
     assert (result.report.parameters.settle_s, result.report.parameters.behind_max_s) == (0, 0)
@@ -82,7 +66,7 @@ def test_lag_alone_passes_without_a_verdict(spark: SparkSession, logs: Path, tmp
 
 
 def test_what_cannot_be_written_is_told_before_spark_starts(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large report takes long, and would be lost."""
 
@@ -98,10 +82,10 @@ def test_what_cannot_be_written_is_told_before_spark_starts(
     ):
         for options in (ReportOptions(json_path=place), ReportOptions(html_path=place)):
             with pytest.raises(ReportError, match=problem):
-                run_report("summary", [logs], options)
+                run_report("summary", [log], options)
 
 
-def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(logs: Path, tmp_path: Path) -> None:
+def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(log: Path, tmp_path: Path) -> None:
     """A mistake costs no start of a JVM."""
     negative: list[dict[str, Any]] = [{"settle_s": -1}, {"depth": -1}, {"behind_max_s": -1}]
     for wrong in negative:
@@ -116,9 +100,9 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(logs: Path,
         run_report("lag", [tmp_path / "nowhere"])
 
 
-def test_small_local_runs_are_started_for_speed(logs: Path) -> None:
+def test_small_local_runs_are_started_for_speed(log: Path) -> None:
     """Only a local run over little data is compiled simply."""
-    files = LogFiles.in_directories([logs])
+    files = LogFiles.in_directories([log])
     assert is_short_run(files, "local[*]")
     assert not is_short_run(files, "spark://master:7077")
     assert not is_short_run(LogFiles.in_directories(["s3a://bucket"]), "local[2]")
@@ -129,10 +113,10 @@ def test_a_result_without_a_verdict_passes() -> None:
     assert ReportResult(report(), passed=True).exit_code == 0
 
 
-def test_the_file_of_another_program_is_refused_first(logs: Path, tmp_path: Path) -> None:
+def test_the_file_of_another_program_is_refused_first(log: Path, tmp_path: Path) -> None:
     """Before Spark is started, and nothing is written into it; nor is a report compared in two ways."""
     (tmp_path / "notes.txt").write_text("mine\n")
     stages: list[str] = []
     with pytest.raises(ReportError, match="is not a file of the trend"):
-        run_report("summary", [logs], ReportOptions(trend_path=tmp_path / "notes.txt"), progress=stages.append)
+        run_report("summary", [log], ReportOptions(trend_path=tmp_path / "notes.txt"), progress=stages.append)
     assert (stages, (tmp_path / "notes.txt").read_text()) == ([], "mine\n")

@@ -77,6 +77,17 @@ def test_a_start_that_fails_says_what_spark_printed(tmp_path: Path) -> None:
     assert answer.stderr == ""
 
 
+def test_packages_of_spark_connect_that_are_missing_are_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody is asked: gRPC, or one of those that Spark looks for itself."""
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    for missing in ("grpc", "pyspark.sql.connect.session"):
+        monkeypatch.setitem(sys.modules, "grpc", ModuleType("grpc"))
+        monkeypatch.setitem(sys.modules, missing, None)
+        told = pytest.raises(ExtraMissing, match=r"Spark Connect .*-m pip install 'fanout-mqtt\[connect\]'")
+        with told, spark_session(master="sc://nowhere"):
+            raise AssertionError("no session without them")
+
+
 @pytest.mark.spark
 def test_the_session_is_in_utc_and_quiet(spark: SparkSession) -> None:
     """The shared session has the report's settings."""

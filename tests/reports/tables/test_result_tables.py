@@ -13,7 +13,6 @@ import pytest
 import fanout
 from fanout.errors import ReportError
 from fanout.reports import ReportOptions, completeness, lag, missing_topics, read_logs, run_report
-from tests.reports.logs import NodeLog, at, selector, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,22 +27,6 @@ DERBY = {
     "spark.sql.catalog.lake.driver": "org.apache.derby.jdbc.EmbeddedDriver",
 }
 """A catalog of tables that Spark brings: rows are appended to it as to one of Delta or Iceberg."""
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """A primary, and a secondary that lost one update of ten."""
-    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
-    hub.start(at(0))
-    edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
-    edge.ready(at(1), "up", "#")
-    for number in range(10):
-        row = hub.publish(at(2 + number), number + 1, f"t/{number}", "x")
-        if number:
-            edge.apply(row, link="up", selector="#")
-    hub.event("stop", at(60))
-    edge.event("stop", at(60))
-    return write(tmp_path / "log", [hub, edge])
 
 
 def test_columns_and_types_are_those_of_the_page() -> None:
