@@ -16,6 +16,7 @@ from fanout.reports.values.document import (
     LagPoint,
     LagSection,
     LagSeries,
+    LogEnd,
     LogSummary,
     MissingUpdate,
     Parameters,
@@ -126,6 +127,7 @@ def target(
     topic_filter: str = "plant/#",
     exclude: tuple[str, ...] = (),
     judged_until: datetime | None = END - timedelta(seconds=5),
+    log_ends: LogEnd | None = None,
 ) -> TargetReport:
     """Return a selector, complete unless said otherwise."""
     figures = stamped() if figures is None else figures
@@ -141,6 +143,7 @@ def target(
         covered_from=BEGIN if held else None,
         covered_until=END,
         judged_until=judged_until,
+        log_ends=log_ends,
         stamped=None if isinstance(figures, _Counted) else figures,
         unstamped=UpdateFigures(**figures.model_dump()) if isinstance(figures, _Counted) else None,
         final=final() if finals is None else finals,

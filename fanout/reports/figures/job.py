@@ -14,6 +14,7 @@ from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.registry import REPORTS, ReportKind, Section
+from fanout.reports.identify.planning import LOG_END_TOLERANCE_US
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Tables, read_tables, take_survey, with_holes
 from fanout.reports.read.scope import AskedWindow, Scope, Target
@@ -24,6 +25,7 @@ from fanout.reports.summary.judging import judge
 from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     Inputs,
+    LogEnd,
     LogSummary,
     Parameters,
     ReferenceSequences,
@@ -98,7 +100,8 @@ def make_report(
         }
         if kind.judges:
             fields["targets"] = tuple(
-                _target_report(target, scope, parts) for target in material.counted().scope.targets
+                _target_report(target, scope, parts, ends=_log_end(target, scope, survey, files))
+                for target in material.counted().scope.targets
             )
             fields["verdict"] = _judge(fields["targets"], scope=scope, parameters=parameters)
     for part in parts:
@@ -168,7 +171,18 @@ def _look(
     return tables, survey, lambda stage: progress(f"{stage}, {survey.rows:,} rows")
 
 
-def _target_report(target: Target, scope: Scope, parts: Sequence[Part]) -> TargetReport:
+def _log_end(target: Target, scope: Scope, survey: Survey, files: LogFiles) -> LogEnd | None:
+    """Return why a node's log ends before the reference's; None when it does not."""
+    early_us = max(scope.settle_us, LOG_END_TOLERANCE_US)
+    if survey.stopped_us(target.node) is not None:
+        end_us = min(scope.groups[target.group].end_us, scope.window.last_us)
+        return "stopped" if end_us - target.covered_until_us > early_us else None
+    if target.behind_us <= early_us:
+        return None
+    return "not_shipped" if files.sealed_only else "killed"
+
+
+def _target_report(target: Target, scope: Scope, parts: Sequence[Part], *, ends: LogEnd | None) -> TargetReport:
     group = scope.groups[target.group]
     figures: dict[str, Any] = dict.fromkeys(("stamped", "unstamped", "final"))
     for part in parts:
@@ -186,6 +200,7 @@ def _target_report(target: Target, scope: Scope, parts: Sequence[Part]) -> Targe
         covered_from=covered_from(target.covered_from_us),
         covered_until=time_of(target.covered_until_us),
         judged_until=time_of(target.settled_until_us),
+        log_ends=ends,
         **figures,
     )
 

@@ -240,7 +240,11 @@ def _values(row: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of a distribution by name."""
     rows, sum_us = row["rows"], row["sum_us"]
     bounds = {"least_us": row["least_us"], "most_us": row["most_us"]}
-    percentiles = {f"p{one}_us": bucket_value_us(row[f"p{one}"], **bounds) for one in lag.PERCENTILES}
+    # With clocks far apart a bucket is wide, and the cell in it, from the least to the most of it, is not.
+    percentiles = {
+        f"p{percent}_us": bucket_value_us(row[f"p{percent}"], least_us=least_us, most_us=most_us)
+        for percent, (least_us, most_us) in _spans(row).items()
+    }
     return {"rows": rows, **bounds, **percentiles, "mean_us": None if sum_us is None else sum_us // rows}
 
 

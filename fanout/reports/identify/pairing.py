@@ -203,7 +203,7 @@ class Pairing:
         name = self._reference.name
         group_of = {(source.node, source.link): self.groups[source.group] for source in reversed(self.sources)}
         if self._reference.kind == "union":
-            return self._comparable(link, group_of[link.node, link.name], whom="the union")
+            return self._comparable(link, group_of[link.node, link.name], whom="the other secondaries")
         observers = [other for other in self._links if other.node in self._reference.nodes]
         same = [other for other in observers if link.likeness(other)]
         only = len(observers) == 1 and sum(other.node == link.node for other in self._links) == 1

@@ -17,9 +17,9 @@ from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Group, Refer
 from fanout.reports.read.survey import Survey
 from fanout.reports.values.figures import time_of
 
-__all__ = ["basis_statements", "decide_scope", "decide_traffic_scope"]
+__all__ = ["LOG_END_TOLERANCE_US", "basis_statements", "decide_scope", "decide_traffic_scope"]
 
-_LOG_END_TOLERANCE_US: Final = 1_000_000
+LOG_END_TOLERANCE_US: Final = 1_000_000
 """Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
 
 
@@ -71,7 +71,7 @@ def decide_scope(
                     group=group,
                     delays=delays,
                     settle_us=settle_us,
-                    behind_max_us=max(behind_max_us, settle_us, _LOG_END_TOLERANCE_US),
+                    behind_max_us=max(behind_max_us, settle_us, LOG_END_TOLERANCE_US),
                     window=window,
                     clock=clocks.get((link.node, link.name), (0, 0)) if group.basis == "unstamped" else None,
                     first_id=len(targets),
@@ -129,7 +129,7 @@ def decide_traffic_scope(
 
 def basis_statements(scope: Scope) -> tuple[str, ...]:
     """Return what the figures are relative to and how far they can be trusted, one statement for each basis."""
-    name = scope.reference.name
+    name = "all secondaries together" if scope.reference.kind == "union" else scope.reference.name
     used = [scope.groups[index] for index in sorted({target.group for target in scope.targets})]
     stamped = [group for group in used if group.basis == "stamped"]
     statements: list[str] = []
@@ -151,7 +151,7 @@ def basis_statements(scope: Scope) -> tuple[str, ...]:
             f"connection."
         )
     if scope.reference.kind == "union":
-        statements.append("The reference is the union of the secondaries: what none of them got cannot be seen.")
+        statements.append("The secondaries are compared with one another: what none of them got cannot be seen.")
     return tuple(statements)
 
 
@@ -173,7 +173,7 @@ def _targets(
         held = survey.first_live(link.node, link=link.name, since_epoch=link.since_epoch)
         if held is not None:
             notices.append(
-                f"{link.title} has updates but no proof of completeness in its log: it is covered from the "
+                f"{link.title} has updates but no proof of completeness in its log: it is judged from the "
                 f"first of them."
             )
     offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
@@ -297,12 +297,12 @@ def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int, late_us: int
 def _window_notices(survey: Survey, *, reference: Reference, groups: list[Group], window: AskedWindow) -> Iterator[str]:
     begin_us = min(survey.log_span_us(node)[0] for node in reference.nodes)
     end_us = max(group.end_us for group in groups)
-    if window.has_begin and window.since_us < begin_us - _LOG_END_TOLERANCE_US:
+    if window.has_begin and window.since_us < begin_us - LOG_END_TOLERANCE_US:
         yield (
             f"The window that was asked for begins before the reference's log, which begins at "
             f"{time_of(begin_us):%F %T} UTC: what came before is in no figure."
         )
-    if window.has_end and window.until_us > end_us + _LOG_END_TOLERANCE_US:
+    if window.has_end and window.until_us > end_us + LOG_END_TOLERANCE_US:
         yield (
             f"The window that was asked for ends after the reference's log, which ends at "
             f"{time_of(end_us):%F %T} UTC: what came later is in no figure."
@@ -340,7 +340,7 @@ def _file_notices(survey: Survey, reference: Reference, *, window: AskedWindow) 
             )
         elif window.is_whole or begins_us >= window.since_us:
             yield (
-                f"{node}: the beginning of {log} is not there any more; it is covered from {time_of(begins_us):%F %T} "
+                f"{node}: the beginning of {log} is not there any more; it is judged from {time_of(begins_us):%F %T} "
                 f"UTC on, and values that are older are unknown."
             )
         if gaps := sum(gap.node == node for gap in survey.gaps):
@@ -372,8 +372,8 @@ def _end_notices(targets: list[Target], *, settle_us: int) -> Iterator[str]:
         ends = f"{node}: its log ends {target.behind_us / 1e6:.1f} s before the reference's without a stop"
         if target.silent_after_us < NEVER_US:
             yield f"{ends}: whether it got what came later is unknown."
-        elif target.behind_us > max(settle_us, _LOG_END_TOLERANCE_US):
-            yield f"{ends}; what came later is pending."
+        elif target.behind_us > max(settle_us, LOG_END_TOLERANCE_US):
+            yield f"{ends}; what came later is not judged."
 
 
 def _stamp_notices(

@@ -6,7 +6,7 @@ getting worse?
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -20,11 +20,12 @@ from fanout.reports.render.wording import (
     duration,
     percentage,
     printable,
+    reference_name,
     seconds,
     span,
     timestamp,
 )
-from fanout.reports.values.document import DifferingTopic, MissingTopic, ReferenceSummary, Report
+from fanout.reports.values.document import DifferingTopic, LogEnd, MissingTopic, ReferenceSummary, Report
 from fanout.reports.values.findings import StalledTopic
 from fanout.reports.values.summary import (
     Answer,
@@ -90,6 +91,7 @@ _DIRECTIONS: Final[dict[Direction, Cell]] = {
 }
 _CAUSES_SHOWN: Final = 3
 _BRANCHES_SHOWN: Final = 6
+_NODES_SHOWN: Final = 3
 
 _NO_LAG: Final = (
     "A node without figures got no update that another log has a time for. Give the log of a tap or of the primary, or "
@@ -99,6 +101,15 @@ _NO_CLOCKS: Final = (
     "Where no time is shown, nothing tells how far the two clocks are apart: it takes heartbeats of both links "
     "(heartbeat_s, and the right to publish below the control topic), in the logs that were given."
 )
+
+
+_LOG_ENDS: Final[dict[LogEnd | None, str]] = {
+    "stopped": "stopped in good order",
+    "killed": "the log ends without a stop, so the node was killed or hangs",
+    "not_shipped": "the log ends without a stop, so the node was killed, or the rest is not shipped yet",
+    None: "",
+}
+"""Why a log ends before the reference's."""
 
 
 class _Late(NamedTuple):
@@ -122,38 +133,44 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
         case "not_proved":
             sentence = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
         case "nothing_judged":
-            horizon = "" if report.window is None else f" ({report.window.settle_horizon_s:g}{NBSP}s)"
-            sentence = f"no update is older than the settle horizon{horizon}"
+            young = "" if report.window is None else f" of the last {report.window.settle_horizon_s:g}{NBSP}s"
+            sentence = f"there is no update to judge; those{young} are too young"
     if summary.answer != "not_proved" and (limit := blind_spot(report)):
         sentence += f"; {limit}"
     head = _HEADS[summary.answer]
-    if early := _ends_early(report):
-        sentence += f"; {early}"
-        if summary.answer == "complete":
+    for log_ends, early in _early(report).items():
+        sentence += f"; {_ends_early(report, early, log_ends)}"
+        if summary.answer == "complete" and log_ends != "stopped":
             head = Cell("COMPLETE SO FAR", "fair")
     return head, sentence
 
 
-def _ends_early(report: Report) -> str:
-    """Return which nodes are judged until an earlier time than the others, and until when; empty when none is.
-
-    One that died is still told by its log alone, as long as that may be late.
-    """
+def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
+    """Return which nodes are judged until an earlier time than the others, and until when, by why their logs end."""
     window = report.window
+    ends: dict[LogEnd | None, dict[str, datetime]] = {}
     if window is None:
-        return ""
+        return ends
     # The logs of nodes that run end at different moments.
     bound = window.settled_until - timedelta(seconds=max(window.settle_horizon_s, 1))
-    ends: dict[str, datetime] = {}
     for target in report.targets:
-        if target.judged_until is not None and target.judged_until < bound:
-            ends[target.node] = min(target.judged_until, ends.get(target.node, target.judged_until))
-    if not ends:
-        return ""
+        if (until := target.judged_until) is not None and until < bound:
+            of_kind = ends.setdefault(target.log_ends, {})
+            of_kind[target.node] = min(until, of_kind.get(target.node, until))
+    return ends
+
+
+def _ends_early(report: Report, ends: Mapping[str, datetime], log_ends: LogEnd | None) -> str:
+    """Return in words until when these nodes are judged, and why."""
     node = min(ends, key=lambda name: ends[name])
     others = f" and {counted(len(ends) - 1, 'other')}" if len(ends) > 1 else ""
+    why = _LOG_ENDS[log_ends]
+    if log_ends == "stopped":
+        verb = "were" if others else "was"
+        return f"{printable(node)}{others} {verb} {why}, and judged until {_time(report, ends[node])}"
     verb = "are" if others else "is"
-    return f"{printable(node)}{others} {verb} judged until {_time(report, ends[node])} only"
+    said = f"{printable(node)}{others} {verb} judged until {_time(report, ends[node])} only"
+    return f"{said}: {why}" if why else said
 
 
 def relative_to(report: Report) -> str:
@@ -171,7 +188,7 @@ def relative_to(report: Report) -> str:
 
 def _compared_with(report: Report, reference: ReferenceSummary) -> str:
     counted_in_order = any(target.unstamped is not None for target in report.targets)
-    name = "all secondaries together" if reference.kind == "union" else printable(reference.name)
+    name = reference_name(reference)
     if not counted_in_order:
         return f"compared with {name}"
     return f"counted in order, from {name}"
@@ -256,14 +273,38 @@ def next_steps(report: Report, summary: Summary) -> list[str]:
             "Never held: the link never proved that it holds everything. `fanout ready` at the node says what it "
             "waits for."
         )
-    if any(node.unknown for node in summary.nodes):
-        steps.append(
-            "Unknown: the node's own log has a gap there, or ends before. See whether the node runs, its disk, and "
-            "log.queue_rows_max; a node that was killed leaves a gap too."
-        )
+    steps += [f"{why.capitalize()}: {step}." for why, step in _why_unknown(report, summary).items()]
     if not causes and any((node.topics_behind or 0) + (node.topics_different or 0) for node in summary.nodes):
         steps.append("Values differ: run `fanout audit` at the node, which gets them from the primary again.")
     return steps
+
+
+def _why_unknown(report: Report, summary: Summary) -> dict[str, str]:
+    """Return why of updates nobody can tell whether they came, and what to do about each."""
+    unknown = {node.node for node in summary.nodes if node.unknown}
+    logs = {log.node: log for log in report.logs if log.node in unknown}
+    found: dict[str, list[str]] = {"end": [], "gap": [], "equal": []}
+    for node in unknown:
+        ends = {one.log_ends for one in report.targets if one.node == node} & {"killed", "not_shipped"}
+        is_torn = node in logs and (logs[node].gaps or logs[node].absent_rows)
+        found["end" if ends else "gap" if is_torn else "equal"].append(printable(node))
+    steps = {
+        "end": ("the log of {} ends without a stop", "see whether the node runs, and give the rest of its log"),
+        "gap": (
+            "the log of {} has a gap",
+            "a node that was killed leaves one; otherwise see its disk and log.queue_rows_max",
+        ),
+        "equal": (
+            "equal values at {} cannot be told apart",
+            "let updates be stamped (stamp_updates, publisher_stamps), and nothing is unknown",
+        ),
+    }
+    return {why.format(_names(found[kind])): step for kind, (why, step) in steps.items() if found[kind]}
+
+
+def _names(nodes: Sequence[str]) -> str:
+    shown = ", ".join(sorted(nodes)[:_NODES_SHOWN])
+    return f"{shown} and {counted(len(nodes) - _NODES_SHOWN, 'other')}" if len(nodes) > _NODES_SHOWN else shown
 
 
 def _nodes(report: Report, summary: Summary) -> Table:
@@ -280,7 +321,7 @@ def _nodes(report: Report, summary: Summary) -> Table:
             optional=True,
         ),
         Column("why", lambda one: _maybe(_why(one.causes)), numeric=False, optional=True),
-        Column("mostly under", lambda one: _maybe(_worst_prefixes(one)), numeric=False, optional=True),
+        Column("under", lambda one: _maybe(_worst_prefixes(one)), numeric=False, optional=True),
         number("topics behind", lambda one: one.topics_behind or 0, "bad", optional=True),
         number("values differ", lambda one: one.topics_different or 0, "bad", optional=True),
     )
@@ -396,10 +437,7 @@ def _why_not_proved(report: Report, summary: Summary) -> str:
     if limit := blind_spot(report):
         return limit
     if unknown := sum(node.unknown for node in summary.nodes):
-        why = "logs have gaps or end early"
-        if any(target.unstamped is not None for target in report.targets):
-            why += ", or equal values cannot be told apart"
-        return f"of {counted(unknown, 'update')} nobody can tell, since {why}"
+        return f"of {counted(unknown, 'update')} nobody can tell: {'; '.join(_why_unknown(report, summary))}"
     extra = sum(target.unstamped.unreferenced for target in report.targets if target.unstamped is not None)
     if extra and report.reference is not None:
         name = printable(report.reference.name)

@@ -20,7 +20,7 @@ from fanout.reports.render.link_charts import strips, timeline
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Head, Table
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.wording import blind_spot, count, counted, facts, printable, threshold
+from fanout.reports.render.wording import blind_spot, count, counted, facts, printable, reference_name, threshold
 from fanout.reports.values.document import Report
 from fanout.reports.values.summary import Summary
 
@@ -70,7 +70,7 @@ def render_page(report: Report) -> str:
 
 
 def _title(report: Report) -> str:
-    name = "" if report.reference is None else f" relative to {printable(report.reference.name)}"
+    name = "" if report.reference is None else f" compared with {reference_name(report.reference)}"
     return f"fanout {report.report}{name}"
 
 

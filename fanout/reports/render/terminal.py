@@ -94,7 +94,7 @@ def _head(report: Report) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for name, text in facts(report):
-        grid.add_row(name, Text(text, style="yellow" if name == "holes" else ""))
+        grid.add_row(name, Text(text, style="yellow" if name == "lost" else ""))
     first = Text(f"fanout report: {report.report}", style="bold")
     if limit := blind_spot(report):
         first.append(f" ({limit})", style="bold yellow")

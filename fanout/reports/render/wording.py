@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from fanout import escaping
-from fanout.reports.values.document import Outage, Report, Verdict
+from fanout.reports.values.document import Outage, ReferenceSummary, Report, Verdict
 
 __all__ = [
     "NBSP",
@@ -21,6 +21,7 @@ __all__ = [
     "facts",
     "percentage",
     "printable",
+    "reference_name",
     "seconds",
     "span",
     "threshold",
@@ -119,6 +120,11 @@ def blind_spot(report: Report) -> str:
     return f"compared with {name}, itself a secondary: what {name} did not get cannot be seen"
 
 
+def reference_name(reference: ReferenceSummary) -> str:
+    """Return what the secondaries are compared with."""
+    return "all secondaries together" if reference.kind == "union" else printable(reference.name)
+
+
 def threshold(verdict: Verdict) -> str:
     """Return why `--fail-under` was met or not."""
     return (
@@ -128,23 +134,20 @@ def threshold(verdict: Verdict) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """Return what a reader sees first, as (name, text): reference, basis, window, input, holes."""
+    """Return what a reader sees first, as (name, text): compared with what and how, time, input, what is lost of it."""
     found: list[tuple[str, str]] = []
     reference, window, inputs = report.reference, report.window, report.inputs
     if reference is not None:
-        found.append(("reference", f"{printable(reference.name)} ({reference.chosen})"))
-    found.extend(("basis", printable(statement)) for statement in report.basis)
+        found.append(("compared with", f"{reference_name(reference)} ({reference.chosen})"))
+    found.extend(("how", printable(statement)) for statement in report.basis)
     if (asked := _asked(report)) is not None:
         found.append(("asked for", asked))
     if window is not None:
         length_s = (window.end - window.begin).total_seconds()
         text = f"{span(window.begin, window.end)} ({seconds(length_s)})."
         if window.settled_until < window.end:
-            text += (
-                f" Updates of the last {window.settle_horizon_s:g}{NBSP}s (the settle horizon) are pending: too young "
-                f"to be judged."
-            )
-        found.append(("window", text))
+            text += f" Updates of the last {window.settle_horizon_s:g}{NBSP}s are too young to be judged."
+        found.append(("time", text))
     files, directories = inputs.update_files + inputs.event_files, len(inputs.directories)
     found.append(
         (
@@ -156,7 +159,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     )
     found.extend(
         (
-            "holes",
+            "lost",
             f"the reference's log lacks {count(held.absent)} of the sequences {held.first} to {held.last} of "
             f"{printable(held.primary)}, epoch {held.epoch}: nothing is known of them",
         )

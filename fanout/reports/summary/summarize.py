@@ -25,8 +25,7 @@ from fanout.reports.values.summary import (
 __all__ = ["summarize"]
 
 _PREFIXES_MAX = 3
-_PREFIX_SHARE_MIN = 0.95
-"""Of what a node lacks: those that are named say where nearly all of it is, or none is named."""
+"""With more, none is named: those that are named have all that a node lacks."""
 _STAMPERS_MAX = 3
 """Those that stamped, of one node: those whose updates were latest are kept."""
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
@@ -172,13 +171,13 @@ def _shares(targets: Sequence[TargetReport]) -> tuple[float | None, float | None
 
 
 def _prefixes(node: str, report: Report, *, missing: int) -> tuple[PrefixMissing, ...]:
-    """Return where a node lacks most: by prefix, or by topic where no prefixes were asked for."""
+    """Return where all is that a node lacks: by prefix, or by topic where no prefixes were asked for."""
     hidden: Counter[str] = Counter()
     for branch in report.hidden_branches:
         if branch.node == node:
             hidden[branch.branch] += branch.missing
     found: Counter[str] = Counter()
-    if missing and hidden.total() >= missing * _PREFIX_SHARE_MIN:
+    if missing and hidden.total() == missing:
         found = hidden
     elif report.prefixes is not None:
         for prefix in report.prefixes.listed:
@@ -188,8 +187,8 @@ def _prefixes(node: str, report: Report, *, missing: int) -> tuple[PrefixMissing
         for topic in report.missing_topics.listed:
             if topic.node == node:
                 found[topic.topic] += topic.missing
-    worst = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_PREFIXES_MAX]
-    if sum(lost for _, lost in worst) < missing * _PREFIX_SHARE_MIN:
+    worst = sorted(((name, lost) for name, lost in found.items() if lost), key=lambda item: (-item[1], item[0]))
+    if len(worst) > _PREFIXES_MAX or found.total() < missing:
         return ()
     return tuple(PrefixMissing(prefix=name, missing=lost) for name, lost in worst)
 

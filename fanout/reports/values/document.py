@@ -41,6 +41,7 @@ __all__ = [
     "LagPoint",
     "LagSection",
     "LagSeries",
+    "LogEnd",
     "LogSummary",
     "MissingTopic",
     "MissingUpdate",
@@ -66,6 +67,11 @@ __all__ = [
 
 ReportName = Literal["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all"]
 """What can be reported on; each is a command, and `all` is every other in one."""
+
+
+LogEnd = Literal["stopped", "killed", "not_shipped"]
+"""`stopped`: in good order. `killed`: without a stop, so the node was killed or hangs. `not_shipped`: the same, or the
+rest is not shipped yet, since only sealed files were given."""
 
 
 class Parameters(Value):
@@ -174,6 +180,8 @@ class TargetReport(AtSelector):
     judged_until: AwareDatetime | None = None
     """By the reference's clock; what was published later is pending: too young, or the node's log ends before it came.
     Null in reports of earlier versions."""
+    log_ends: LogEnd | None = None
+    """Why the node's log ends before the reference's; null when it does not."""
     stamped: UpdateFigures | None
     unstamped: UpdateFigures | None
     final: FinalFigures | None

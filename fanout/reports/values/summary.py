@@ -72,8 +72,8 @@ class NodeSummary(Value):
     causes: tuple[CauseCount, ...] = ()
     """Of the missing, most first; those that are 0 are left out."""
     prefixes: tuple[PrefixMissing, ...] = ()
-    """The topic prefixes that lack most, at most three, most first, where these lack nearly all of it; topics where
-    prefixes were not asked for. Empty where they do not."""
+    """The topic prefixes that lack anything, most first; branches that are not readable, or topics where prefixes were
+    not asked for. Empty where they are more than three."""
     topics_behind: int | None = None
     """Topics of which the newest update never came; null when the report does not look for them."""
     topics_different: int | None = None

@@ -315,7 +315,8 @@ def test_a_link_without_stamps_is_compared_by_value_in_a_union() -> None:
     one, two = (node(name, link("up", "a"), stamps={"up": "hub"}) for name in ("one", "two"))
     found, notices = pairs(one, two, node("plain", link("up", "a")))
     assert found == {"one/up": 0, "two/up": 0, "plain/up": 1}
-    assert notices == ["plain/up brought no stamps, as over MQTT 3.1.1, so it is compared with the union by value."]
+    whom = "the other secondaries"
+    assert notices == [f"plain/up brought no stamps, as over MQTT 3.1.1, so it is compared with {whom} by value."]
 
 
 def test_stamps_decide_against_address_and_name() -> None:

@@ -265,7 +265,7 @@ def test_what_comes_after_a_late_log_is_pending(offset_s: int) -> None:
     scope = scope_of(hub_log(), edge, behind_max_s=15)
     assert {(t.covered_until_us, t.settled_until_us) for t in scope.targets} == {(at(40), at(30))}
     assert {(t.behind_us, t.silent_after_us, t.gaps_us) for t in scope.targets} == {(10 * SECOND, NEVER_US, ())}
-    ends = "edge: its log ends 10.0 s before the reference's without a stop; what came later is pending."
+    ends = "edge: its log ends 10.0 s before the reference's without a stop; what came later is not judged."
     assert scope.notices == (ends,)
     assert not scope_of(hub_log(), edge, settle_s=15).notices
 
@@ -331,9 +331,9 @@ def test_statements_name_the_basis_and_its_limits() -> None:
     union = basis_statements(scope_of(edge_log(), _renamed("other", stamped=False)))
     assert [statement.partition(":")[0] for statement in union[:2]] == [
         "Stamped",
-        "Counted in order, from union",
+        "Counted in order, from all secondaries together",
     ]
-    assert union[2].startswith("The reference is the union")
+    assert union[2].startswith("The secondaries are compared with one another")
 
 
 def _renamed(name: str, *, stamped: bool) -> NodeLog:

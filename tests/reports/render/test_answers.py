@@ -143,14 +143,14 @@ def test_all_fine_is_said_in_a_line() -> None:
 
 
 def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
-    """A node that died may look like one whose log is late: the first line says until when it is judged."""
+    """The first line says until when a node is judged, and why: one that was stopped is complete as far as it went."""
     made = answered(node(), node("leaf"), answer="complete")
     dead = target("leaf", judged_until=BEGIN + timedelta(seconds=100))
     late = target("late", judged_until=END - timedelta(seconds=11))
     waiting = target("edge", judged_until=END - timedelta(seconds=9))
 
     def first_line(*targets: TargetReport, **changed: object) -> str:
-        return on_terminal(made.model_copy(update={"targets": targets, **changed})).splitlines()[0]
+        return on_terminal(made.model_copy(update={"targets": targets, **changed}), width=300).splitlines()[0]
 
     assert first_line(target(), waiting) == "COMPLETE  2 secondaries got everything"
     assert first_line(target(), target("old", judged_until=None)) == "COMPLETE  2 secondaries got everything"
@@ -159,9 +159,34 @@ def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
     only = "leaf and 1 other are judged until 02:41:40 only"
     assert first_line(late, dead, dead) == f"COMPLETE SO FAR  2 secondaries got everything; {only}"
     assert first_line(dead, window=None) == "COMPLETE  2 secondaries got everything"
+    stopped = target("leaf", judged_until=BEGIN + timedelta(seconds=100), log_ends="stopped")
+    until = "leaf was stopped in good order, and judged until 02:41:40"
+    assert first_line(target(), stopped) == f"COMPLETE  2 secondaries got everything; {until}"
+    killed = target("edge", judged_until=BEGIN + timedelta(seconds=90), log_ends="killed")
+    why = "edge is judged until 02:41:30 only: the log ends without a stop, so the node was killed or hangs"
+    assert first_line(stopped, killed) == f"COMPLETE SO FAR  2 secondaries got everything; {until}; {why}"
+    late = late.model_copy(update={"log_ends": "not_shipped"})
+    assert first_line(late).endswith("so the node was killed, or the rest is not shipped yet")
     lacking = answered(steady_loss(), answer="not_complete").model_copy(update={"targets": (dead,)})
     first = on_terminal(lacking).splitlines()[0]
     assert first == "NOT COMPLETE  the one secondary lacks updates or values; leaf is judged until 02:41:40 only"
+
+
+def test_what_nobody_can_tell_has_its_reason() -> None:
+    """The log of one ends without a stop, that of another has a gap, and values of a third repeat."""
+    names = ("ended", "torn", "repeats")
+    unknown = [node(name, answer="not_proved", unknown=5, complete_percent_at_least=90.0) for name in names]
+    made = answered(*unknown, node("leaf"), answer="not_proved")
+    log = made.logs[0]
+    logs = tuple(log.model_copy(update={"node": name, "gaps": int(name == "torn"), "absent_rows": 0}) for name in names)
+    ended = target("ended", log_ends="killed")
+    text = on_terminal(made.model_copy(update={"logs": logs, "targets": (ended, target("torn"))}), width=400)
+    assert text.splitlines()[0].endswith(
+        "of 15 updates nobody can tell: the log of ended ends without a stop; the log of torn has a gap; equal values "
+        "at repeats cannot be told apart"
+    )
+    assert "The log of ended ends without a stop: see whether the node runs, and give the rest of its log." in text
+    assert "Equal values at repeats cannot be told apart: let updates be stamped" in text
 
 
 def test_lag_is_shown_with_the_clocks_corrected() -> None:

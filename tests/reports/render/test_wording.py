@@ -103,17 +103,17 @@ def test_counts_have_thousands_apart() -> None:
 
 
 def test_facts_say_what_the_figures_are_relative_to() -> None:
-    """Reference, basis, window, input and holes come in this order."""
+    """With what and how it was compared, of which time, input, and what of that is lost, in this order."""
     found = facts(report())
-    assert [name for name, _ in found] == ["reference", "basis", "window", "read", "holes"]
+    assert [name for name, _ in found] == ["compared with", "how", "time", "read", "lost"]
     texts = dict(found)
-    assert texts["reference"] == "hub (the only primary in the logs)"
+    assert texts["compared with"] == "hub (the only primary in the logs)"
     assert "12,345 updates and 67 events of 1 node, in 5 files of 1 directory" in texts["read"]
-    assert "lacks 2 of the sequences 1 to 100" in texts["holes"]
+    assert "lacks 2 of the sequences 1 to 100" in texts["lost"]
     asked = report().parameters.model_copy(update={"since": BEGIN})
     since = dict(facts(report().model_copy(update={"parameters": asked})))
     assert since["asked for"] == "from 2026-02-02\u00a002:40:00 UTC to the end: what lies outside is in no figure."
-    assert "pending" in since["window"]
+    assert "too young to be judged" in since["time"]
     asked = asked.model_copy(update={"since": None, "until": END})
     settled = report().window
     assert settled is not None
@@ -126,7 +126,7 @@ def test_facts_say_what_the_figures_are_relative_to() -> None:
     )
     assert until["asked for"].startswith("from the beginning until 2026-02-02\u00a002:45:00 UTC: what lies outside")
     assert until["asked for"].endswith("Final values are of the end of the logs, not of that time, and left out.")
-    assert "pending" not in until["window"]
+    assert "too young" not in until["time"]
     summary = dict(facts(report().model_copy(update={"parameters": asked, "report": "summary"})))
     assert summary["asked for"] == until["asked for"]
     alone = report().model_copy(update={"reference": None, "window": None, "basis": ()})

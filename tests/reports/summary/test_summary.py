@@ -158,14 +158,19 @@ def prefix(node: str, name: str, missing: int, topic_filter: str = "plant/#") ->
 
 
 def test_where_most_is_missing() -> None:
-    """Three prefixes, added up over selectors; topics where no prefixes were asked for."""
+    """Every prefix, added up over selectors, or none; topics where no prefixes were asked for."""
     listed = (
-        *(prefix("edge", name, missing) for name, missing in (("a", 5), ("b", 9), ("c", 1), ("d", 4), ("e", 0))),
+        *(prefix("edge", name, missing) for name, missing in (("a", 5), ("b", 9), ("d", 4), ("e", 0))),
         prefix("edge", "d", 3, "site/#"),
         prefix("other", "a", 50),
     )
-    node = only(target(figures=stamped(missing=22)), prefixes=Listed[PrefixFigures](total=7, listed=listed))
+    node = only(target(figures=stamped(missing=21)), prefixes=Listed[PrefixFigures](total=7, listed=listed))
     assert [(one.prefix, one.missing) for one in node.prefixes] == [("b", 9), ("d", 7), ("a", 5)]
+    node = only(target(figures=stamped(missing=22)), prefixes=Listed[PrefixFigures](total=7, listed=listed))
+    assert not node.prefixes
+    four = (*listed, prefix("edge", "c", 1))
+    node = only(target(figures=stamped(missing=22)), prefixes=Listed[PrefixFigures](total=8, listed=four))
+    assert not node.prefixes
     topics = tuple(
         MissingTopic(
             node="edge",
@@ -183,7 +188,7 @@ def test_where_most_is_missing() -> None:
         for topic, missing in (("plant/hot", 430), ("plant/b", 12))
     )
     node = only(
-        target(figures=stamped(missing=1)), missing_topics=Listed[MissingTopic](total=2, listed=topics), prefixes=None
+        target(figures=stamped(missing=442)), missing_topics=Listed[MissingTopic](total=2, listed=topics), prefixes=None
     )
     assert [(one.prefix, one.missing) for one in node.prefixes] == [("plant/hot", 430), ("plant/b", 12)]
 
