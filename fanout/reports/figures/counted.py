@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -60,6 +60,19 @@ class Clock:
     """By how much later it logged half of the updates: the difference of the clocks, and of two ordinary ways."""
     least_us: int
     """The least of all, and a margin: nothing came earlier than that after the reference had it."""
+    intervals: Mapping[int, Interval] = field(default_factory=dict)
+    """By window of the link's time."""
+    width_us: int = 1
+    """The width of these windows."""
+
+    def later_between(self, first_us: int, last_us: int) -> Interval | None:
+        """Return by how much later it may have logged what it logged in a span of its time, or could not log in it.
+
+        None where nothing is measured near it.
+        """
+        windows = range(first_us // self.width_us, last_us // self.width_us + 1)
+        found = [self.intervals[window] for window in windows if window in self.intervals]
+        return (min(least for least, _ in found), max(most for _, most in found)) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,26 +181,31 @@ def count_updates(
     is_union = scope.reference.kind == "union"
     sides = counting.both_sides(tables.updates, scope=scope, targets=targets, spans=targets_frame(spark, scope))
     differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
-    clocks: dict[Link, Clock] = {}
-    if not is_union:  # each value may be of another log, hence of another clock
-        clocks = {link: clock for link, found in differences.items() if (clock := measure_clock(found)) is not None}
-    scope = by_clocks(clocks)
-    targets = scope.targets_of("unstamped")
     spans_away = _away(away())
-    intervals: list[tuple[object, ...]] = []
     by_link: dict[Link, dict[int, Interval]] = {}
+    clocks: dict[Link, Clock] = {}
     for target in targets:
         link = (target.node, target.link)
-        if link not in by_link:
-            above = [(one.node, one.link) for one in scope.sources if one.group == target.group]
-            by_link[link] = delay_intervals(
-                differences[link],
-                windows=range(begin_us // width_us, end_us // width_us + 1),
-                horizon_us=max(scope.settle_us, APART_US),
-                waits=_waits(spans_away, link=link, above=above),
-                width_us=width_us,
-            )
-        intervals += ((target.id, window, *interval) for window, interval in by_link[link].items())
+        if link in by_link:
+            continue
+        above = [(one.node, one.link) for one in scope.sources if one.group == target.group]
+        by_link[link] = delay_intervals(
+            differences[link],
+            windows=range(begin_us // width_us, end_us // width_us + 1),
+            horizon_us=max(scope.settle_us, APART_US),
+            waits=_waits(spans_away, link=link, above=above),
+            width_us=width_us,
+        )
+        # Of a union each value may be of another log, hence of another clock.
+        if not is_union and (clock := measure_clock(differences[link])) is not None:
+            clocks[link] = replace(clock, intervals=by_link[link], width_us=width_us)
+    scope = by_clocks(clocks)
+    targets = scope.targets_of("unstamped")
+    intervals: list[tuple[object, ...]] = [
+        (target.id, window, *interval)
+        for target in targets
+        for window, interval in by_link[target.node, target.link].items()
+    ]
     spans = targets_frame(spark, scope)
     places: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in targets]
     rows = counting.identify(

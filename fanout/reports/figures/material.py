@@ -88,7 +88,7 @@ class Material:
             settle_us=self.settle_us,
             behind_max_us=round(self.parameters.behind_max_s * 1_000_000),
             window=self.window,
-            clocks={link: (clock.later_us, clock.least_us) for link, clock in clocks.items()},
+            clocks=clocks,
         )
 
     @cached_property

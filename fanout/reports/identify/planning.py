@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from fanout.errors import ReportError
 from fanout.reports.identify.pairing import ObservedLink, Pairing, choose_reference, names, observed_links
@@ -23,6 +23,21 @@ LOG_END_TOLERANCE_US: Final = 1_000_000
 """Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
 
 
+class MeasuredClock(Protocol):
+    """How a link's clock, and the way of its updates, compare with the reference's."""
+
+    @property
+    def later_us(self) -> int:
+        """By how much later it logs an update, about."""
+
+    @property
+    def least_us(self) -> int:
+        """The same, at least."""
+
+    def later_between(self, first_us: int, last_us: int) -> tuple[int, int] | None:
+        """Return the same, at least and at most, in a span of its time; None where nothing is measured."""
+
+
 def decide_scope(
     survey: Survey,
     *,
@@ -30,7 +45,7 @@ def decide_scope(
     settle_us: int,
     behind_max_us: int = 0,
     window: AskedWindow = WHOLE,
-    clocks: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType({}),
+    clocks: Mapping[tuple[str, str], MeasuredClock] = MappingProxyType({}),
 ) -> Scope:
     """Return what a completeness report compares with what.
 
@@ -42,8 +57,7 @@ def decide_scope(
         behind_max_us: How long before the reference's a log may end, without a stop, and count as late only; never
             less than the settle horizon.
         window: What the report is asked to be about.
-        clocks: Of links without stamps, by node and link, where it is known: by how much later than the reference's
-            clock theirs is, about, and at least.
+        clocks: Of links without stamps, by node and link, where it is known.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
@@ -73,7 +87,7 @@ def decide_scope(
                     settle_us=settle_us,
                     behind_max_us=max(behind_max_us, settle_us, LOG_END_TOLERANCE_US),
                     window=window,
-                    clock=clocks.get((link.node, link.name), (0, 0)) if group.basis == "unstamped" else None,
+                    clock=clocks.get((link.node, link.name)),
                     first_id=len(targets),
                     notices=notices,
                 )
@@ -163,7 +177,7 @@ def _targets(
     settle_us: int,
     behind_max_us: int,
     window: AskedWindow,
-    clock: tuple[int, int] | None,
+    clock: MeasuredClock | None,
     first_id: int,
     notices: list[str],
 ) -> list[Target]:
@@ -179,13 +193,13 @@ def _targets(
     offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
     least_us = offset_us
     if clock is not None:
-        offset_us, least_us = clock
+        offset_us, least_us = clock.later_us, clock.least_us
     stopped_us = survey.stopped_us(link.node)
     until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
     settled_us = until_us - settle_us
     # Without stamps either of two nodes may be the later one to log an update, each by its clock.
     late_us = settle_us if group.basis == "unstamped" else 0
-    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us, late_us=late_us)
+    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us, late_us=late_us, clock=clock)
     ends_us = survey.log_span_us(link.node)[1] - offset_us
     # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
     behind_us = max(0, until_us - ends_us) if stopped_us is None and window.last_us > ends_us - settle_us else 0
@@ -276,22 +290,25 @@ def _clock_offset_us(link: ObservedLink, *, delays: Mapping[str, int], link_epoc
     return 0
 
 
-def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int, late_us: int) -> tuple[tuple[int, int], ...]:
+def _gaps_us(
+    link: ObservedLink, *, offset_us: int, settle_us: int, late_us: int, clock: MeasuredClock | None
+) -> tuple[tuple[int, int], ...]:
     """Return the spans of origin whose updates may have come while the node could not log.
 
-    An update is taken to arrive within the settle horizon. `late_us` is by how much the reference may log it later than
-    the node.
+    An update is taken to arrive within the settle horizon, or as late as those near it, where that is measured.
+    `late_us` is by how much the reference may log it later than the node.
     """
-    gaps = link.survey.gaps_of(link.node, link=link.name)
-    return tuple(
-        sorted(
-            (
-                -NEVER_US if gap.first_us is None else gap.first_us - offset_us - settle_us,
-                gap.last_us - offset_us + late_us,
-            )
-            for gap in gaps
-        )
-    )
+    found: list[tuple[int, int]] = []
+    for gap in link.survey.gaps_of(link.node, link=link.name):
+        after_us, until_us = -NEVER_US, gap.last_us - offset_us + late_us
+        if gap.first_us is not None:
+            after_us = gap.first_us - offset_us - settle_us
+            if clock is not None and (later := clock.later_between(gap.first_us, gap.last_us)) is not None:
+                least_us, most_us = later
+                after_us = max(after_us, gap.first_us - most_us - 1)
+                until_us = min(until_us, gap.last_us - least_us)
+        found.append((after_us, until_us))
+    return tuple(sorted(found))
 
 
 def _window_notices(survey: Survey, *, reference: Reference, groups: list[Group], window: AskedWindow) -> Iterator[str]:

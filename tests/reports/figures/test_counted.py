@@ -100,6 +100,33 @@ def test_doubtful_rows_never_accuse(spark: SparkSession) -> None:
     assert (found.applied, found.unreferenced, found.complete_percent) == (1, 1, None)
 
 
+def test_a_killed_node_lacks_what_came_while_it_was_down(spark: SparkSession) -> None:
+    """Of the moment between its last row and its end nobody knows; of the time until it was back all is missing.
+
+    How late updates are is measured, so the horizon in which others may travel makes no more of them unknown.
+    """
+    tap, edge = observers("edge")
+    for number in range(400):
+        now = at(2 + number / 10)
+        see(tap, now, "count", str(number))
+        see(tap, now, "constant", "x")
+        if now <= at(20) or now > at(30):
+            for topic, payload in (("count", str(number)), ("constant", "x")):
+                see(edge, now + 4_000 + number % 3 * 1_000, topic, payload)
+        if number == 180:
+            crashed = edge.node_epoch
+            edge.restart(at(29.5))
+            edge.start(at(29.5), LINK)
+            edge.gap(at(29.6), reason="crash", first_us=at(20.005), last_us=at(21), node_epoch=crashed)
+            edge.ready(at(30), "up", "#", took_us=SECOND // 4)
+    for log in (tap, edge):
+        log.event("heartbeat", at(60))
+    found = counts_of(spark, [tap, edge])["edge"]
+    # In the gap and 60 ms to either side of it.
+    assert (found.expected, found.missing, found.unknown) == (800, 180, 20)
+    assert (found.causes.restart, found.going_on) == (180, False)
+
+
 def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
     """What two nodes saw is not added up: of each value the log counts that saw it most often."""
     one, two = observers("one", "two", tap=False)
