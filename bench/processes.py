@@ -30,6 +30,7 @@ __all__ = [
     "Usage",
     "find_mosquitto",
     "free_port",
+    "free_ports",
     "link",
     "make_certificate",
     "pool_section",
@@ -59,13 +60,25 @@ _ports = _shuffled_ports()
 def free_port() -> int:
     """Return a TCP port on loopback that nothing uses now, and that was not returned lately to be used later."""
     while True:
-        port = next(_ports)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if _is_free(port := next(_ports)):
             return port
+
+
+def free_ports(count: int) -> range:
+    """Return adjacent TCP ports on loopback that nothing uses now."""
+    while True:
+        ports = range(first := free_port(), first + count)
+        if ports[-1] in _PORTS and all(_is_free(port) for port in ports[1:]):
+            return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, deadline_s: float = 30.0) -> None:
@@ -351,6 +364,7 @@ class Node(Server):
         log: bool | str = True,
         drain_s: float = 0.0,
         http: str = "",
+        members: int = 0,
     ) -> None:
         """Describe a node.
 
@@ -363,13 +377,18 @@ class Node(Server):
             log: Whether it writes a replication log; a text has further lines for `[log]`.
             drain_s: How long it drains before it stops.
             http: Further lines for `[http]`.
+            members: Processes that make a pool on this machine, whose first has the HTTP interface; 0 for one node.
         """
         self.name = name
         """The node's identifier."""
         self.role = role
         """What it does."""
-        self.http_port = free_port()
-        """Port of the HTTP interface on loopback."""
+        ports = free_ports(2 * members or 1)
+        self.http_port = ports[0]
+        """Port of the HTTP interface on loopback; further members have the next ones."""
+        self._pool_port = ports[members]
+        self.members = members
+        """Processes that make a pool on this machine; 0 for one node."""
         self.log_directory = scratch / "replication-log" / name
         """Where it keeps its replication log."""
         self.links = links
@@ -382,6 +401,8 @@ class Node(Server):
         self._data_directory = scratch / name
         self._config = scratch / f"{name}.toml"
         command = [sys.executable, "-m", "fanout", role, "--config", str(self._config)]
+        if members:
+            command += ["--members", str(members)]
         super().__init__(command, log=scratch / f"{name}.log", port=0 if role == "tap" else free_port())
 
     @property
@@ -401,7 +422,10 @@ class Node(Server):
 
     def wait_ready(self, *, deadline_s: float = 60.0) -> None:
         """Return once `/readyz` says that the node is ready."""
-        wait_for(lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s)
+        wait_for(self._is_ready, what=f"{self.name} being ready", deadline_s=deadline_s)
+
+    def _is_ready(self) -> bool:
+        return self.get("/v1/pool" if self.members else "/readyz").json()["ready"] is True
 
     def _prepare(self) -> None:
         sections = [
@@ -413,10 +437,12 @@ class Node(Server):
         if self._log:
             further = self._log if isinstance(self._log, str) else ""
             sections.append(f'[log]\ndirectory = "{self.log_directory}"\n{further}')
+        if self.members:
+            sections.append(f'[pool]\nlisten = "{self.host}:{self._pool_port}"\n')
         self._config.write_text("\n".join([*sections, self.links]))
 
     def _listens(self) -> bool:
-        return super()._listens() and _accepts(self.http_port)
+        return super()._listens() and all(_accepts(self.http_port + number) for number in range(max(1, self.members)))
 
 
 def selector(

@@ -268,6 +268,8 @@ def test_every_command_beside_the_configurations_is_accepted() -> None:
     found.append(tomllib.loads(f"words = {image}")["words"])
     service = PAGES["docs/how-to/run-as-a-service.md"]
     found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", service, re.MULTILINE)]
+    template = (ROOT / "configs" / "fanout@.service").read_text().replace("%i", "1")
+    found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", template, re.MULTILINE)]
     found += [re.split(r", *", line) for line in re.findall(r"\bargs: \[(.+)\]", service)]
     found += [
         [word.strip('"') for word in line.split(", ")] for line in re.findall(r"command: \[fanout, (.+?)\]", service)

@@ -125,8 +125,11 @@ class HttpServer:
         return EmbeddedServer(self._make_app(), closed_total=self._closed_total, tls=self._tls)
 
     async def _bind(self) -> list[socket.socket]:
-        options = [(socket.SOL_SOCKET, size, _SYSTEM_BUFFER_BYTES) for size in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
+        def prepare(listening: socket.socket) -> None:
+            for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                listening.setsockopt(socket.SOL_SOCKET, size, _SYSTEM_BUFFER_BYTES)
+
         try:
-            return await open_listening_sockets(self._host, self._port, backlog=_BACKLOG, options=options)
+            return await open_listening_sockets(self._host, self._port, backlog=_BACKLOG, prepare=prepare)
         except OSError as error:
             raise ListenError.of(error, address=self._authority, key=self._key) from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanout.cli.arguments.node_options import MembersOption
 from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def check(
     syntax: Annotated[
         AclSyntax, typer.Option("--for", help="With --acl: the broker in whose syntax they are written.")
     ] = AclSyntax.MOSQUITTO,
+    *,
+    members: MembersOption = None,
     files: Annotated[
         bool, typer.Option(help="Open the certificates, keys and password files that it names, from this directory.")
     ] = True,
@@ -58,13 +61,18 @@ def check(
     """
     from fanout.cli.arguments.named_files import find_file_faults, find_file_warnings
     from fanout.cli.output.terminal import facts, print_warnings, show
-    from fanout.config import load_config
+    from fanout.config import MemberNumber, load_config
+    from fanout.config.loading import load_file
     from fanout.errors import ConfigError
     from fanout.node.config_warnings import find_config_warnings
 
+    if members is not None and role not in (None, CheckedRole.SECONDARY):
+        raise typer.BadParameter(f"members of a pool are secondaries, and --role is {role}", param_hint="--members")
     node_config = load_config(config, role=role.value if role else None)
+    numbers = [MemberNumber(number, members) for number in range(1, members + 1)] if members is not None else []
+    nodes = [load_file(config, role="secondary", member=one).config for one in numbers] or [node_config]
     if acl:
-        sys.stdout.write(_acl(config, node_config, syntax))
+        sys.stdout.write("\n".join(_acl(config, node, syntax) for node in nodes))
         return
     if files and (faults := find_file_faults(node_config)):
         raise ConfigError(str(config), tuple(faults))

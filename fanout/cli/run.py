@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 
 import typer
 
+from fanout.cli.arguments.node_options import MembersOption
+
 if TYPE_CHECKING:
     import socket
     from asyncio import AbstractEventLoop
@@ -21,6 +23,8 @@ __all__ = ["LogFormat", "LogLevel", "register"]
 
 _NOT_FOR_NODES: Final = ("numpy", "rich")
 """Libraries that others import where they are installed, together a seventh of a node's start."""
+_STOP_S: Final = 65.0
+"""Time for a member to stop after it has drained, at worst; see `docs/how-to/run-as-a-service.md`."""
 
 
 class LogFormat(enum.StrEnum):
@@ -51,6 +55,11 @@ LogLevelOption: TypeAlias = Annotated[
 ]
 
 
+MemberOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="K", help="With --members: run only member K, as a unit of systemd does."),
+]
+
 _ROLES: dict[Role, str] = {
     "secondary": "Run a node that mirrors primaries and serves clients.\n",
     "primary": "Run a node without links, to which clients publish.\n",
@@ -62,7 +71,7 @@ def register(app: typer.Typer) -> None:
     """Add the three commands to `app`, and the hidden one of a node's worker."""
     for role, what in _ROLES.items():
         app.command(role, help=f"{what}\nSIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.")(
-            _runs_node(role)
+            secondary if role == "secondary" else _runs_node(role)
         )
     app.command(hidden=True)(worker)
 
@@ -76,6 +85,58 @@ def _runs_node(role: Role) -> Callable[..., None]:
         _run(config, role=role, log_format=log_format, log_level=log_level)
 
     return run
+
+
+def secondary(
+    config: ConfigOption,
+    members: MembersOption = None,
+    member: MemberOption = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run a secondary, or several from one configuration (`register` has the help text)."""
+    if members is None:
+        if member is not None:
+            raise typer.BadParameter("it needs --members, the number of all members", param_hint="--member")
+        _run(config, role="secondary", log_format=log_format, log_level=log_level)
+    elif member is None:
+        _supervise(config, members, log_format=log_format, log_level=log_level)
+    elif member > members:
+        raise typer.BadParameter(f"{member} is more than --members, {members}", param_hint="--member")
+    else:
+        from fanout.runtime.supervisor import end_with_supervisor
+
+        end_with_supervisor()
+        _run(config, role="secondary", member=(member, members), log_format=log_format, log_level=log_level)
+
+
+def _supervise(path: Path, members: int, *, log_format: LogFormat, log_level: LogLevel) -> None:
+    """Keep all members running as processes of their own."""
+    import asyncio
+    import sys
+
+    import structlog
+
+    from fanout.config import MemberNumber
+    from fanout.config.loading import load_file
+    from fanout.runtime.supervisor import Supervisor
+
+    numbers = range(1, members + 1)
+    # Faults are told once, and not by each member.
+    configs = [load_file(path, role="secondary", member=MemberNumber(one, members)).config for one in numbers]
+    _configure_logging(log_format, log_level)
+    options = ["--config", str(path), "--members", str(members), "--log-format", log_format, "--log-level", log_level]
+    command = [sys.executable, "-m", "fanout", "secondary", *options, "--member"]
+
+    async def run() -> int:
+        supervisor = Supervisor(
+            [[*command, str(number)] for number in numbers],
+            stop_s=configs[0].node.drain_s + _STOP_S,
+            logger=structlog.get_logger("fanout.members"),
+        )
+        return await supervisor.run()
+
+    raise typer.Exit(asyncio.run(run()))
 
 
 def worker(
@@ -135,14 +196,20 @@ def _inherited_socket(descriptor: int) -> socket.socket:
         ) from error
 
 
-def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) -> None:
+def _run(
+    path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel, member: tuple[int, int] | None = None
+) -> None:
     import asyncio
     import os
 
     with _importing():
+        from fanout.config import MemberNumber, make_pool_token
         from fanout.config.loading import load_file
 
-        loaded = load_file(path, role=role)  # before the slow imports: a faulty file is reported at once
+        number = None if member is None else MemberNumber(*member)
+        loaded = load_file(path, role=role, member=number)  # before the slow imports: a faulty file is reported at once
+        if number is not None:
+            make_pool_token(loaded.config)
 
         from fanout.node import run_node
 
@@ -152,7 +219,8 @@ def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) 
     _configure_logging(log_format, log_level)
     os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log in the same way
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-        raise typer.Exit(runner.run(run_node(loaded.config, role=role, path=path, digest=loaded.digest)))
+        node = run_node(loaded.config, role=role, path=path, digest=loaded.digest, member=number)
+        raise typer.Exit(runner.run(node))
 
 
 def _configure_logging(log_format: LogFormat, log_level: LogLevel) -> None:

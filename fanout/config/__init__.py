@@ -7,6 +7,7 @@ Pydantic validates single values (`values`, `settings`, `translation`), `rules` 
 from fanout.config.access import AccessConfig
 from fanout.config.address import Address
 from fanout.config.loading import load_config, parse_config
+from fanout.config.members import MEMBERS_MAX, MemberNumber, make_pool_token
 from fanout.config.passwords import read_audit_password, read_count_key, read_password, read_token
 from fanout.config.pool import PoolConfig
 from fanout.config.rules import Role
@@ -26,6 +27,7 @@ from fanout.config.settings import (
 )
 
 __all__ = [
+    "MEMBERS_MAX",
     "AccessConfig",
     "Address",
     "HttpConfig",
@@ -33,6 +35,7 @@ __all__ = [
     "LinkConfig",
     "ListenerConfig",
     "LogConfig",
+    "MemberNumber",
     "NodeConfig",
     "PoolConfig",
     "QueueOverflow",
@@ -43,6 +46,7 @@ __all__ = [
     "SessionsConfig",
     "ShipConfig",
     "load_config",
+    "make_pool_token",
     "parse_config",
     "read_audit_password",
     "read_count_key",

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from fanout.config.members import MemberNumber, member_config
 from fanout.config.rules import Role, find_faults
 from fanout.config.settings import NodeConfig
 from fanout.config.translation import translate
@@ -52,12 +53,13 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
     return load_file(path, role=role).config
 
 
-def load_file(path: str | Path, *, role: Role | None = None) -> LoadedConfig:
+def load_file(path: str | Path, *, role: Role | None = None, member: MemberNumber | None = None) -> LoadedConfig:
     """Read and validate a configuration file.
 
     Args:
         path: The file.
         role: Role of the node; None checks only what holds for every role.
+        member: The member whose configuration is wanted, where several share the file; None for a node alone.
 
     Raises:
         ConfigError: When the file cannot be read, is not TOML, or has faults; it carries all of them.
@@ -80,6 +82,8 @@ def load_file(path: str | Path, *, role: Role | None = None) -> LoadedConfig:
         fault = ConfigFault("", f"line {line}, column {column}: this is not UTF-8", "Save the file as UTF-8.")
         raise ConfigError(str(path), (fault,)) from error
     config = parse_config(text, path=str(path), role=role)
+    if member is not None:
+        config = member_config(config, member, path=str(path))
     return LoadedConfig(config, Path(path), hashlib.sha256(data).hexdigest())
 
 

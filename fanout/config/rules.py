@@ -250,12 +250,33 @@ def _listener_key_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 "nothing says which certificates are valid: client_ca_file is missing",
                 "Add client_ca_file, or remove the line.",
             )
+        if listener.share_port:
+            yield from _shared_port_faults(config, f"{key}.share_port", listener.address)
         if listener.proxy_protocol_from and scheme == "unix":
             yield ConfigFault(
                 f"{key}.proxy_protocol_from",
                 "whoever connects to a Unix socket has no address that could be trusted",
                 "Use mqtt://127.0.0.1 with a port, or remove the line.",
             )
+
+
+def _shared_port_faults(config: NodeConfig, key: str, address: Address) -> Iterator[ConfigFault]:
+    if address.scheme == "unix" or address.port == 0:
+        yield ConfigFault(
+            key,
+            f"{address} is no port that several processes can share",
+            "Write a TCP port that is not 0 in address, or remove the line.",
+        )
+    if config.pool is None or not config.pool.peers:
+        yield ConfigFault(
+            key,
+            "only members of one pool share a port, and pool.peers names no members",
+            "Add [pool] with peers, or start the members with fanout secondary --members.",
+        )
+    if sys.platform != "linux":
+        yield ConfigFault(
+            key, f"processes can share a port on Linux only, and this is {sys.platform}", "Remove the line."
+        )
 
 
 def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:

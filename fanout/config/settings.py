@@ -194,6 +194,8 @@ class ListenerConfig:
     """Whether a client without a valid certificate is refused."""
     proxy_protocol_from: tuple[NetworkAddress, ...] = ()
     """Addresses and networks of load balancers; if any, only they may connect, with a PROXY header."""
+    share_port: Flag = False
+    """Whether other members of the pool on this machine listen at the same port (SO_REUSEPORT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ __all__ = [
     "GIB",
     "KIB",
     "MIB",
+    "NAME_CHARACTERS_MAX",
     "ByteCount",
     "ByteCountOrZero",
     "CertificateDigests",
@@ -90,7 +91,8 @@ GIB = 1024 * MIB
 
 _DAY_S = 86_400
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME_CHARACTERS_MAX: Final = 64
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 """A server in a Server Reference (MQTT 5, section 4.11)."""

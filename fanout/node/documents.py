@@ -415,6 +415,11 @@ class NodeDocuments:
     def _clients(self) -> ClientsView:
         return ClientsView(self._node.server, node=self._node.config.node.id, clock=self._node.clock)
 
+    def may_serve_new_clients(self) -> bool:
+        """Return True while the node is ready, or offers its values as stale."""
+        verdict = self._judge()
+        return verdict.state == "ready" or verdict.stale_s is not None
+
     def _judge(self) -> NodeReadiness:
         pool = self._node.pool
         unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()

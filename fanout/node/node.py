@@ -26,7 +26,7 @@ from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
 from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
-from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, ServerConfig, read_token
+from fanout.config import HttpConfig, LinkConfig, MemberNumber, NodeConfig, Role, ServerConfig, read_token
 from fanout.installation import build
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
@@ -44,6 +44,7 @@ from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
 from fanout.node.reload import Reloads
 from fanout.node.replication_log import describe, log_loaded, make_log
+from fanout.node.shared_ports import keep_shared_ports
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.history import Origin
@@ -110,6 +111,7 @@ class Node:
         logger: FilteringBoundLogger,
         path: Path | None = None,
         digest: str = "",
+        member: MemberNumber | None = None,
     ) -> None:
         """Create every part. Nothing is opened before `start`, but the password file is read.
 
@@ -119,6 +121,7 @@ class Node:
             logger: Takes log lines.
             path: The file of the configuration, which a reload reads again; None for none.
             digest: Digest of that file when it was read; empty for unknown.
+            member: The number of the node where several members share the file; None for a node alone.
 
         Raises:
             ConfigError: The password file, or the file of the token, cannot be used.
@@ -129,7 +132,7 @@ class Node:
         self.epoch = self.clock.now_ns() // 1000
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
-        self.reloads = Reloads(self, path=path, digest=digest, clock=self.clock, logger=self._logger)
+        self.reloads = Reloads(self, path=path, digest=digest, member=member, clock=self.clock, logger=self._logger)
         """Reads the configuration again."""
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
         self.log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
@@ -292,6 +295,10 @@ class Node:
             for link in self.links:
                 keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
                 self.spawn(f"pool equality {link.config.name}", keep)
+        if isinstance(self.server, Server) and self.server.shared_ports:
+            may_serve = self.documents.may_serve_new_clients
+            keep = functools.partial(keep_shared_ports, self.server, may_serve=may_serve, logger=self._logger)
+            self.spawn("shared ports", keep)
         if self.storage is not None:
             self.spawn("retained values", self.storage.wait_failed)
         if self.pool is not None:
@@ -630,6 +637,7 @@ class Node:
             subscribed=self._note_subscribed if self._announcers else None,
             retain_available=self.config.retained.available,
             stamps=self.stamps if self.role == "primary" else None,
+            pool=self.config.pool,
         )
 
     def _make_pool(self) -> WorkerPool:

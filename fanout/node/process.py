@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from fanout.config import NodeConfig, Role
+from fanout.config import MemberNumber, NodeConfig, Role
 from fanout.errors import ConfigError, RequestRefused, StoreError
 from fanout.node.node import Node
 from fanout.node.reload import Reloads
@@ -25,7 +25,14 @@ _STORE_FAILED: Final = 5
 """Exit code when the disk with the retained values failed: `FAILED` of `fanout.cli`."""
 
 
-async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None, digest: str = "") -> int:
+async def run_node(
+    config: NodeConfig,
+    *,
+    role: Role,
+    path: Path | None = None,
+    digest: str = "",
+    member: MemberNumber | None = None,
+) -> int:
     """Run a node until it is told to stop: SIGTERM and HTTP drain it first, SIGINT does not.
 
     A second signal ends the process at once. SIGHUP reloads.
@@ -35,6 +42,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None, 
         role: What the node does.
         path: The file of the configuration, which a reload reads again; None leaves SIGHUP alone.
         digest: Digest of that file when it was read; empty for unknown.
+        member: The number of the node where several members share the file; None for a node alone.
 
     Returns:
         The exit code: 0 after an orderly stop, 5 when the disk failed that alone has the retained values
@@ -47,7 +55,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None, 
         StoreError: The file of retained values cannot be used.
     """
     logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
-    node = Node(config, role=role, logger=logger, path=path, digest=digest)
+    node = Node(config, role=role, logger=logger, path=path, digest=digest, member=member)
     loop = asyncio.get_running_loop()
     signals: list[signal.Signals] = []
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.config import NodeConfig, Role
+from fanout.config import MemberNumber, NodeConfig, Role
 from fanout.config.changes import Change, Cost, find_changes, merge
 from fanout.config.loading import LoadedConfig, load_file
 from fanout.config.rules import find_faults
@@ -72,7 +72,14 @@ class Reloads:
     """
 
     def __init__(
-        self, node: ReloadedNode, *, path: Path | None, digest: str, clock: Clock, logger: FilteringBoundLogger
+        self,
+        node: ReloadedNode,
+        *,
+        path: Path | None,
+        digest: str,
+        member: MemberNumber | None = None,
+        clock: Clock,
+        logger: FilteringBoundLogger,
     ) -> None:
         """Note what is in force.
 
@@ -80,6 +87,7 @@ class Reloads:
             node: The node.
             path: Its configuration file; None without one.
             digest: Digest of the file when it was read; empty without one.
+            member: The number of the node where several members share the file; None for a node alone.
             clock: Clock of the node.
             logger: Takes log lines.
         """
@@ -89,6 +97,7 @@ class Reloads:
         self.pending: tuple[str, ...] = ()
         self._node = node
         self._path = path
+        self._member = member
         self._clock = clock
         self._logger = logger
         self._turn = asyncio.Lock()
@@ -114,7 +123,7 @@ class Reloads:
         if not dry_run:
             node.read_files_again()
         try:
-            loaded = await asyncio.to_thread(load_file, path, role=node.role)
+            loaded = await asyncio.to_thread(load_file, path, role=node.role, member=self._member)
             changes = find_changes(node.config, loaded.config)
             config = merge(node.config, loaded.config)
             pending = tuple(change for change in changes if change.rule.cost is Cost.RESTART)

@@ -38,7 +38,7 @@ class StandInRun:
         self.exit_code = 0
         self.error: Exception | None = None
 
-    async def __call__(self, config: NodeConfig, *, role: str, path: Path | None = None, digest: str = "") -> int:
+    async def __call__(self, config: NodeConfig, *, role: str, **_: object) -> int:
         self.calls.append((config.node.id, role))
         self.loop = type(asyncio.get_running_loop()).__module__
         structlog.get_logger("fanout.node").info("node started", node=config.node.id)

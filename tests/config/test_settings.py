@@ -92,6 +92,8 @@ def as_in_file(default: object) -> object:
         ("secondary.toml", "secondary"),
         ("tap.toml", "tap"),
         ("full.toml", "secondary"),
+        ("hub.toml", "secondary"),
+        ("members.toml", "secondary"),
     ],
 )
 def test_the_files_that_come_with_fanout_load(name: str, role: Role) -> None:
@@ -102,7 +104,16 @@ def test_the_files_that_come_with_fanout_load(name: str, role: Role) -> None:
 def test_no_file_is_without_a_test() -> None:
     """A new file in `configs/` gets its line above."""
     names = sorted(path.name for path in CONFIGS.iterdir())
-    assert names == ["full.toml", "haproxy.cfg", "primary.toml", "secondary.toml", "tap.toml"]
+    assert names == [
+        "fanout@.service",
+        "full.toml",
+        "haproxy.cfg",
+        "hub.toml",
+        "members.toml",
+        "primary.toml",
+        "secondary.toml",
+        "tap.toml",
+    ]
 
 
 def test_the_files_work_side_by_side() -> None:

@@ -136,9 +136,12 @@ class Nodes:
         log: bool | str = True,
         drain_s: float = 0.0,
         http: str = "",
+        members: int = 0,
     ) -> LiveNode:
-        """Describe a secondary; the test starts it."""
-        return self._add("secondary", links, name=name, settings=settings, log=log, drain_s=drain_s, http=http)
+        """Describe a secondary, or several members of a pool on this machine; the test starts it."""
+        return self._add(
+            "secondary", links, name=name, settings=settings, log=log, drain_s=drain_s, http=http, members=members
+        )
 
     def primary(self, *, name: str = "hub", settings: str = "", log: bool | str = True) -> LiveNode:
         """Describe a `fanout primary`."""
@@ -164,6 +167,7 @@ class Nodes:
         log: bool | str,
         drain_s: float = 0.0,
         http: str = "",
+        members: int = 0,
     ) -> LiveNode:
         node = LiveNode(
             self.directory,
@@ -174,6 +178,7 @@ class Nodes:
             log=log,
             drain_s=drain_s,
             http=http,
+            members=members,
         )
         self._nodes.append(node)
         return node

@@ -1,4 +1,4 @@
-"""Arguments of the commands that ask a running node."""
+"""Arguments of the commands that ask a running node, or run several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-__all__ = ["DEFAULT_URL", "JsonOption", "TokenOption", "UrlArgument", "UrlOption", "checked_url", "node_url"]
+__all__ = [
+    "DEFAULT_URL",
+    "JsonOption",
+    "MembersOption",
+    "TokenOption",
+    "UrlArgument",
+    "UrlOption",
+    "checked_url",
+    "node_url",
+]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 _PORT_MAX: Final = 65_535
@@ -70,4 +79,8 @@ TokenOption: TypeAlias = Annotated[
 ]
 JsonOption: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the node's document as JSON and nothing else.")
+]
+MembersOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, max=16, metavar="N", help="N members of a pool on this machine, of one configuration."),
 ]

@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fanout.config import Address, ListenerConfig
+from fanout.config import Address, ListenerConfig, PoolConfig
 from fanout.errors import ListenError
 from fanout.runtime.listening import open_listening_sockets
 from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext
+from fanout.server.accept.shared_port import SharedPort
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.accept.tls_acceptor import TlsAcceptor
 
@@ -48,7 +49,13 @@ class _Bound:
 class Listeners:
     """Listening sockets, all open or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: PoolConfig | None = None) -> None:
+        """Prepare; nothing is open yet.
+
+        Args:
+            pool: The pool whose members may share a port; None where no listener shares one.
+        """
+        self._shared_port = None if pool is None else SharedPort(pool)
         self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
@@ -108,10 +115,25 @@ class Listeners:
             self.close()
             raise
 
+    async def check(self, listeners: Iterable[ListenerConfig]) -> None:
+        """Bind the addresses of `listeners` and free them again, as a test that `open` can use them.
+
+        Raises:
+            ListenError: An address cannot be bound.
+        """
+        try:
+            for config in listeners:
+                for bound in await self._bind(config, backlog=None):
+                    bound.close()
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Stop listening; connections stay open, except those in the accept pipeline."""
         for _, server in self._servers:
             server.close()
+        if self._shared_port is not None:
+            self._shared_port.release()
         self._servers.clear()
         self._tls.clear()
         for path, inode in self._paths.items():
@@ -149,18 +171,32 @@ class Listeners:
                     found.append(str(Address(address.scheme, host, port)))
         return found
 
-    async def _bind(self, config: ListenerConfig) -> list[socket.socket]:
+    async def _bind(self, config: ListenerConfig, *, backlog: int | None = _BACKLOG) -> list[socket.socket]:
         address = config.address
+        shared = self._shared_port if config.share_port else None
+
+        def prepare(listening: socket.socket) -> None:
+            if _NOTSENT_LOWAT is not None:
+                listening.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
+            if shared is not None:
+                shared.claim(listening)
+
         try:
             if address.scheme == "unix":
                 return [self._bind_unix(Path(address.host))]
-            # Connections inherit the limit of unsent bytes.
-            unsent = [(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)] if _NOTSENT_LOWAT is not None else ()
-            return await open_listening_sockets(address.host, address.port, backlog=_BACKLOG, options=unsent)
+            bound = await open_listening_sockets(address.host, address.port, backlog=backlog, prepare=prepare)
         except OSError as error:
             what = "path" if address.scheme == "unix" else "port"
             key = "server.listen or [[server.listener]]"
             raise ListenError.of(error, address=str(address), key=key, what=what) from error
+        if shared is not None and shared.has_stranger(bound):
+            for one in bound:
+                one.close()
+            raise ListenError(
+                f"cannot listen on {address}: a process that is no member of this pool shares the port",
+                hint="Stop it, choose another port in server.listen or [[server.listener]], or add it to pool.peers",
+            )
+        return bound
 
     async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], server: AcceptingServer) -> None:
         address = config.address

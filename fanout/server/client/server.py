@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.access.gate import Gate
 from fanout.chain.stamp import StampCount
-from fanout.config import ServerConfig
+from fanout.config import PoolConfig, ServerConfig
 from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -81,6 +81,7 @@ class Server:
         subscribed: Callable[[Sequence[bytes]], None] | None = None,
         retain_available: bool = True,
         stamps: StampCount | None = None,
+        pool: PoolConfig | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -98,6 +99,7 @@ class Server:
             subscribed: Called with the granted Topic Filters of each SUBSCRIBE, shared subscriptions left out.
             retain_available: True when clients may publish retained messages.
             stamps: Count of all updates that are served here, for the links of other nodes; None when there is none.
+            pool: The pool whose members on this machine share ports; None without one.
         """
         self.pauses = Pauses(clock)
         """Tells of times in which the process did not run."""
@@ -133,6 +135,10 @@ class Server:
         self._slots = ConnectionSlots(config, counters=counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
         self._listeners = Listeners()
+        self._shared_listeners = Listeners(pool)
+        self._own_ports = tuple(one for one in config.listeners if not one.share_port)
+        self.shared_ports = tuple(one for one in config.listeners if one.share_port)
+        """Listeners at ports that members of a pool share; see `share_ports`."""
         self._all_gone = asyncio.Event()
         self._slow_clients = SlowClients(context)
         self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
@@ -154,7 +160,7 @@ class Server:
         """Handles the packets of accepted clients; bound here because each read calls it."""
 
     async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
-        """Open the listeners.
+        """Open the listeners; those at shared ports wait for `share_ports`.
 
         Args:
             sockets: For each listener the listening sockets that another process has opened; None opens them.
@@ -163,10 +169,25 @@ class Server:
             ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
         if sockets is None:
-            await self._listeners.open(self.config.listeners, self)
+            await self._shared_listeners.check(self.shared_ports)
+            await self._listeners.open(self._own_ports, self)
         else:
             await self._listeners.serve(self.config.listeners, sockets, self)
         self._look_for_slow_clients()
+
+    async def share_ports(self) -> None:
+        """Listen at the shared ports too, beside the other members of the pool.
+
+        Raises:
+            ListenError: A port cannot be bound, or a stranger has it; none is open then.
+        """
+        await self._shared_listeners.open(self.shared_ports, self)
+        if self.lifecycles.stopping:  # while the addresses were looked up
+            self.leave_shared_ports()
+
+    def leave_shared_ports(self) -> None:
+        """Stop listening at the shared ports; connections stay open."""
+        self._shared_listeners.close()
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection: each when its session is idle, or at the deadline.
@@ -176,6 +197,7 @@ class Server:
         """
         self.lifecycles.stopping = True
         self._listeners.close()
+        self._shared_listeners.close()
         reason_code, properties = self.lifecycles.farewell(ReasonCode.SERVER_SHUTTING_DOWN)
         until_s = asyncio.get_running_loop().time() + deadline_s
         while waiting := [one for one in self._connections if one.session is not None]:
@@ -201,12 +223,12 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses on which the server listens, with the real ports."""
-        return self._listeners.addresses
+        """Addresses on which the server listens, with the real ports, and those that it shares."""
+        return [*self._listeners.addresses, *(str(one.address) for one in self.shared_ports)]
 
     def reload_certificates(self) -> None:
         """Read the files for TLS again, for new connections; open ones stay as they are."""
-        errors = self._listeners.reload()
+        errors = [*self._listeners.reload(), *self._shared_listeners.reload()]
         for error in errors:
             self.logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
         if not errors:

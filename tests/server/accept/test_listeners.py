@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fanout.config import Address, ListenerConfig
+from bench.processes import free_port
+from fanout.config import Address, ListenerConfig, PoolConfig
 from fanout.errors import ListenError
 from fanout.server.accept.listeners import Listeners
 from fanout.server.client.server import Server
@@ -111,6 +112,60 @@ async def test_a_socket_of_another_process_is_not_removed(tmp_path: Path) -> Non
     listeners.close()
     await asyncio.sleep(0)
     assert path.read_text() == "another's"
+
+
+def pool_of(port: int, *peers: int) -> PoolConfig:
+    """Return the pool of a process that answers members at one port, and knows those at others."""
+    return PoolConfig(
+        listen=Address("http", "127.0.0.1", port), peers=tuple(Address("http", "127.0.0.1", peer) for peer in peers)
+    )
+
+
+async def test_only_members_of_one_pool_share_a_port() -> None:
+    """Others fail, whether they share their ports or not; who has left no longer counts."""
+    port = free_port()
+    shared = [ListenerConfig(address=Address("mqtt", "127.0.0.1", port), share_port=True)]
+    first, second, stranger = Listeners(pool_of(1, 2)), Listeners(pool_of(2, 1)), Listeners(pool_of(3, 4))
+    server = NodeInMemory().server
+    await first.open(shared, server)
+    await second.check(shared)
+    await second.open(shared, server)
+    assert first.addresses == second.addresses
+    for attempt in (stranger.open(shared, server), stranger.check(shared)):
+        with pytest.raises(ListenError, match="a process that is no member of this pool shares the port") as caught:
+            await attempt
+        assert "pool.peers" in caught.value.hint
+    alone = [ListenerConfig(address=Address("mqtt", "127.0.0.1", port))]
+    with pytest.raises(ListenError, match="in use"):
+        await Listeners().open(alone, server)
+    first.close()
+    with pytest.raises(ListenError):
+        await stranger.check(shared)
+    second.close()
+    await stranger.open(shared, server)
+    with pytest.raises(ListenError):
+        await first.open(shared, server)
+    stranger.close()
+
+
+async def test_a_program_that_shares_its_port_with_anybody_is_a_stranger() -> None:
+    """It claims nothing. At another address of the machine it is in nobody's way."""
+    port = free_port()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        for host, is_taken in (("127.0.0.1", True), ("0.0.0.0", True), ("127.0.0.2", False)):
+            listeners = Listeners(pool_of(1, 2))
+            opened = listeners.open(
+                [ListenerConfig(address=Address("mqtt", host, port), share_port=True)], NodeInMemory().server
+            )
+            if is_taken:
+                with pytest.raises(ListenError, match="no member of this pool"):
+                    await opened
+            else:
+                await opened
+                listeners.close()
 
 
 async def test_what_one_binds_several_serve(tmp_path: Path) -> None:
