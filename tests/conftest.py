@@ -17,7 +17,9 @@ from tests.support.mosquitto import Mosquitto, find_mosquitto
 
 KINDS = {
     **dict.fromkeys(("acceptance", "bench", "cli", "probe"), "acceptance"),
-    **dict.fromkeys(("api", "conformance", "fuzz", "link", "node", "oracle", "server", "spec", "workers"), "machine"),
+    **dict.fromkeys(
+        ("api", "conformance", "durable", "fuzz", "link", "node", "oracle", "server", "spec", "workers"), "machine"
+    ),
 }
 """The marker of a directory of tests; `unit` where none is named. What needs more has `broker` or `spark` instead."""
 

@@ -44,11 +44,22 @@ LAYERS: dict[str, set[str]] = {
         "runtime",
     },
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
+    "durable": {
+        "errors",
+        "mqtt",
+        "peer_text",
+        "replica",
+        "access",
+        "server",
+        "pool.call_batches",
+        "pool.membership",
+        "runtime",
+    },
     "pool": {"errors", "chain", "peer_text", "config", "certificates", "runtime"},
     "access": {"errors", "mqtt", "selection", "peer_text", "config.access", "runtime"},
     "api": {"errors", "escaping", "runtime"},
     # It joins parts in other processes, as `node` does in the first one.
-    "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "runtime"},
+    "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "durable", "runtime"},
     "reports": {
         "errors",
         "escaping",

@@ -69,11 +69,11 @@ from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
 
 if TYPE_CHECKING:
+    from fanout.durable.keeping.session_copies import SessionCopies
+    from fanout.durable.moving.session_pool import SessionPool
     from fanout.link.link import Link
-    from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replica.recent import RecentUpdates
     from fanout.replog.write.writer import LogWriter
-    from fanout.server.keeping.session_copies import SessionCopies
     from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:

@@ -66,13 +66,13 @@ from fanout.storage.write_behind import WriteBehindStore
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from fanout.durable.keeping.session_copies import SessionCopies
+    from fanout.durable.moving.session_pool import SessionPool
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
     from fanout.node.disk.journaled_sessions import JournaledSessions
     from fanout.node.disk.stored_sessions import StoredSessions
-    from fanout.pool.sessions.session_pool import SessionPool
     from fanout.replog.files.columns import LogSource
-    from fanout.server.keeping.session_copies import SessionCopies
     from fanout.workers.pool import WorkerPool
 
 __all__ = ["Node"]
@@ -539,17 +539,18 @@ class Node:
             )
             await self._journaled_sessions.recover()
             if self.sessions is not None:
-                from fanout.pool.sessions.epochs import decode_epoch
+                from fanout.durable.ownership.epochs import decode_epoch
 
                 epochs = self._journaled_sessions.epochs
                 self.sessions.returned({client_id: decode_epoch(epoch) for client_id, epoch in epochs.items()})
         else:
+            from fanout.durable.hosting.session_moves import SessionMoves
             from fanout.node.disk.journaled_sessions import sessions_on_disk
 
             one = self._make_server(dataclasses.replace(self.config.server, workers=1), gate=self._make_gate())
             await sessions_on_disk(one, self.storage, clock=self.clock, logger=self._logger)
             if one.session_count:
-                await self._stored_sessions.write(one.moves.export_all())
+                await self._stored_sessions.write(SessionMoves(one).export_all())
             one.context.timer.close()
             await asyncio.to_thread(self.storage.forget_clients)
 

@@ -96,7 +96,7 @@ class MemberAnswer:
     copies_are_right: bool = False
     """Whether no copy of its sessions is outdated that the member that asks has."""
     epoch_counter: int = 0
-    """What its clock of epochs shows (`fanout.pool.sessions.epochs`); 0 where it has none."""
+    """What its clock of epochs shows (`fanout.durable.ownership.epochs`); 0 where it has none."""
 
 
 def encode_answer(answer: MemberAnswer) -> bytes:

@@ -187,7 +187,7 @@ class SessionRecords:
     """Both: sessions that one process leaves to the next, in pieces: to a worker that starts, from one that ends."""
 
     records: tuple[bytes, ...]
-    """As `fanout.server.session.session_format.encode_sessions` gives them."""
+    """As `fanout.durable.form.session_format.encode_sessions` gives them."""
     left_ns: int | None = None
     """With the last piece the Unix time in nanoseconds at which they were left; None with the others."""
 

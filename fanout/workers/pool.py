@@ -23,6 +23,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
 from fanout.config import NodeConfig, ServerConfig
+from fanout.durable.hosting.session_restart import TakeOver
 from fanout.errors import ListenError
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -31,7 +32,6 @@ from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
 from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, join
-from fanout.server.client.session_restart import TakeOver
 from fanout.server.session.exported_session import ExportedSession
 from fanout.workers.channel import encode
 from fanout.workers.client_router import new_handover_sockets, redirect_handovers

@@ -19,6 +19,8 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import Gate
 from fanout.access.passwords import load_passwords
 from fanout.config import AccessConfig
+from fanout.durable.form.session_format import decode_sessions, encode_sessions
+from fanout.durable.hosting.session_restart import SessionRestart
 from fanout.errors import ConfigError
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
@@ -27,8 +29,6 @@ from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import Clock
 from fanout.server.client.connack import random_client_id
 from fanout.server.client.server import Server
-from fanout.server.client.session_restart import SessionRestart
-from fanout.server.session.session_format import decode_sessions, encode_sessions
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.client_router import ClientRouter
 from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn

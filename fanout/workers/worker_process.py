@@ -23,6 +23,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats
 from fanout.affected_clients import Concerned
+from fanout.durable.form.session_format import decode_sessions, encode_sessions
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
@@ -30,7 +31,6 @@ from fanout.runtime.backoff import Backoff
 from fanout.server.base.counters import ServerStats
 from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked
 from fanout.server.session.exported_session import ExportedSession
-from fanout.server.session.session_format import decode_sessions, encode_sessions
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (

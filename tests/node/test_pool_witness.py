@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from fanout.durable.ownership.ports import OtherMemberState
 from fanout.node.pool.session_host import PoolWitness
 from fanout.pool.convergence import Verdict
 from fanout.pool.membership import Peer
 from fanout.pool.pool_members import OtherMember, PoolMembers
-from fanout.pool.sessions.ports import OtherMemberState
 from tests.pool.test_member_facts import FACTS
 
 

@@ -9,6 +9,7 @@ import structlog
 
 from fanout.access.gate import Gate
 from fanout.config import Address, ServerConfig
+from fanout.durable.hosting.session_moves import SessionMoves
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.history import Origin
@@ -77,6 +78,7 @@ class NodeInMemory:
             gate=gate,
             connection_router=connection_router,
         )
+        self.moves = SessionMoves(self.server)
 
     @property
     def port(self) -> int:

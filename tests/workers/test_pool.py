@@ -20,6 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.affected_clients import Concerned
 from fanout.config import Address, IdentityConfig, NodeConfig, ServerConfig, SessionsConfig
 from fanout.config.settings import SessionStorage
+from fanout.durable.hosting.session_restart import TakeOver
 from fanout.errors import ListenError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
@@ -27,7 +28,6 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
 from fanout.server.base.ports import PublishVerdict
 from fanout.server.client.client_list import ClientQuery
-from fanout.server.client.session_restart import TakeOver
 from fanout.workers.pool import WorkerPool
 from fanout.workers.worker_process import WorkerState
 from tests.support.waiting import wait_until

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.durable.form.session_record import last_batch
+from fanout.durable.hosting.session_moves import SessionMoves
+from fanout.durable.hosting.session_recovery import Recovered, recover_sessions
+from fanout.durable.hosting.session_restart import SessionRestart
+from fanout.durable.keeping.session_journal import SessionJournal
 from fanout.node.disk.stored_sessions import StoredSessions
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.server import Server
-from fanout.server.client.session_recovery import Recovered, recover_sessions
-from fanout.server.client.session_restart import SessionRestart
-from fanout.server.keeping.session_journal import SessionJournal
 from fanout.server.session.exported_session import ExportedSession
-from fanout.server.session.session_record import last_batch
 from fanout.storage.store import DiskStore
 
 __all__ = ["JournaledSessions", "sessions_on_disk"]
@@ -99,7 +100,11 @@ class JournaledSessions:
             StoreError: A file of sessions cannot be read, or not be removed.
         """
         assert self._restart is not None
-        self._journal = self._server.keep_journal(self._storage)
+        server = self._server
+        self._journal = SessionJournal(
+            server.context, self._storage, registry=server.registry, moves=SessionMoves(server)
+        )
+        server.lifecycles.keepers.join(self._journal, is_disk=True)
         for client_id, found in self._found.items():
             session = self._server.registry.get(client_id)
             if found is not None and session is not None and not session.shared:

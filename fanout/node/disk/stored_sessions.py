@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.durable.form.session_format import decode_sessions, encode_sessions
+from fanout.durable.hosting.session_restart import TakeOver
 from fanout.errors import SessionFormInvalid, StoreError
 from fanout.runtime.system_clock import Clock
-from fanout.server.client.session_restart import TakeOver
 from fanout.server.session.exported_session import ExportedSession
-from fanout.server.session.session_format import decode_sessions, encode_sessions
 from fanout.storage.file import FileDamagedError
 from fanout.storage.sessions_file import read_records, remove_file, set_aside, write_records, written_ns
 

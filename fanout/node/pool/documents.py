@@ -20,16 +20,16 @@ from fanout.api.models import (
     utc_from_ns,
 )
 from fanout.config import LinkConfig
+from fanout.durable.ownership.ports import CopyFigures
 from fanout.pool.convergence import Verdict
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure
 from fanout.pool.pool_members import OtherMember, PoolFigures
-from fanout.pool.sessions.ports import CopyFigures
 from fanout.selection import Selector
 
 if TYPE_CHECKING:
-    from fanout.pool.sessions.ledger import SessionFigures
-    from fanout.pool.sessions.session_pool import SessionPool
+    from fanout.durable.moving.session_pool import SessionPool
+    from fanout.durable.ownership.ledger import SessionFigures
 
 __all__ = ["PoolCopyFigures", "config_digest", "member_facts", "pool_document", "pool_status"]
 

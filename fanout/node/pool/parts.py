@@ -18,9 +18,9 @@ from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
 
 if TYPE_CHECKING:
+    from fanout.durable.keeping.session_copies import SessionCopies
+    from fanout.durable.moving.session_pool import SessionPool
     from fanout.link.link import Link
-    from fanout.pool.sessions.session_pool import SessionPool
-    from fanout.server.keeping.session_copies import SessionCopies
 
 __all__ = ["make_pool_members", "make_session_pool"]
 
@@ -92,9 +92,9 @@ def make_session_pool(
         logger: Takes log lines.
     """
     # Nodes that are in no pool do without these, and nodes without links without the links.
+    from fanout.durable.moving.session_pool import SessionPool
+    from fanout.durable.ownership import move_messages
     from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, ServerSessions
-    from fanout.pool.sessions import move_messages
-    from fanout.pool.sessions.session_pool import SessionPool
 
     node = members.membership.node
     sessions = SessionPool(
@@ -144,10 +144,11 @@ def keep_copies(
     Returns:
         The recent updates, to be told of what the links bring; and what makes the copies.
     """
-    from fanout.node.pool.session_heirs import SessionHeirs
-    from fanout.pool.copies import copy_messages
-    from fanout.pool.copies.pool_copies import PoolCopies
-    from fanout.server.keeping.session_copies import SessionCopies
+    from fanout.durable.copying.pool_copies import PoolCopies
+    from fanout.durable.hosting.session_heirs import SessionHeirs
+    from fanout.durable.hosting.session_moves import SessionMoves
+    from fanout.durable.keeping.session_copies import SessionCopies
+    from fanout.durable.ownership import copy_messages
 
     config = members.config
     recent = RecentUpdates([link.config.name for link in links], bytes_max=config.history_bytes)
@@ -163,7 +164,7 @@ def keep_copies(
         clock=clock,
         logger=logger,
     )
-    made = SessionCopies(server.context, kept.sent, recent=recent, registry=server.registry, moves=server.moves)
+    made = SessionCopies(server.context, kept.sent, recent=recent, registry=server.registry, moves=SessionMoves(server))
     kept.sent.copy_again = made.copy_again
     members.copies_are_right_at = kept.sent.are_right_at
     server.lifecycles.keepers.join(made)

@@ -1,4 +1,4 @@
-"""Sessions of this node for the pool: joins `fanout.pool.sessions`, the server of clients and the links.
+"""Sessions of this node for the pool: joins `fanout.durable`, the server of clients and the links.
 
 Owns the places of markers in the queues of sessions that go and come. A topic belongs to one link, so a message is in
 front of a cut when it came before the marker of its own link.
@@ -14,7 +14,15 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
-from fanout.access.identity import Identity
+from fanout.durable.form.session_copy import COPIED_MESSAGES_MAX, SessionCopy, encode_copy, has_qos_2
+from fanout.durable.form.session_export import SessionExport
+from fanout.durable.form.session_format import decode_in_steps
+from fanout.durable.hosting.session_moves import SessionMoves, owner_of
+from fanout.durable.moving.session_pool import SessionPool
+from fanout.durable.ownership.epochs import encode_epoch
+from fanout.durable.ownership.move_messages import Fetched, Piece, Subscription, TakeQuestion
+from fanout.durable.ownership.ownership import Choice, Owner, Reply
+from fanout.durable.ownership.ports import OtherMemberState
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.link.link import Link
 from fanout.mqtt.properties import Properties
@@ -22,25 +30,18 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
-from fanout.pool.sessions.epochs import encode_epoch
-from fanout.pool.sessions.move_messages import Fetched, Piece, Subscription, TakeQuestion
-from fanout.pool.sessions.ownership import Choice, Owner, Reply
-from fanout.pool.sessions.ports import OtherMemberState
-from fanout.pool.sessions.session_pool import SessionPool
 from fanout.replica.recent import Place
 from fanout.runtime.slices import Slices
 from fanout.runtime.system_clock import Clock
 from fanout.server.base.ports import SessionFound
 from fanout.server.client.authorization_flow import Claim, claim_of
 from fanout.server.client.server import Server
-from fanout.server.keeping.session_copy import COPIED_MESSAGES_MAX, SessionCopy, encode_copy, has_qos_2
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.exported_session import ExportedSession, ExportedSubscription, MoveRefusal
 from fanout.server.session.session import Session
-from fanout.server.session.session_export import SessionExport, WaitingMessages, message_of, queued
-from fanout.server.session.session_format import decode_in_steps
+from fanout.server.session.session_export import WaitingMessages, message_of, queued
 
-__all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions", "owner_of"]
+__all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "ServerSessions"]
 
 _NEVER: Final = float("-inf")
 _STEP: Final = 250
@@ -96,7 +97,7 @@ class _Coming:
 
 
 class ServerSessions:
-    """The sessions of a server, as `fanout.pool.sessions.ports.SessionHost`."""
+    """The sessions of a server, as `fanout.durable.ownership.ports.SessionHost`."""
 
     def __init__(self, server: Server, *, links: Sequence[Link]) -> None:
         """Prepare.
@@ -106,7 +107,7 @@ class ServerSessions:
             links: Every link of the node.
         """
         self._server = server
-        self._moves = server.moves
+        self._moves = SessionMoves(server)
         self._slices = Slices()
         self._selectors = [(link.config.name, selector) for link in links for selector in link.config.selectors]
         self._only_link = links[0].config.name if len(links) == 1 else None
@@ -381,7 +382,7 @@ class ServerSessions:
 
 
 class LinkMarkers:
-    """Markers of all links of a node, as `fanout.pool.sessions.ports.Markers`."""
+    """Markers of all links of a node, as `fanout.durable.ownership.ports.Markers`."""
 
     def __init__(self, links: Iterable[Link]) -> None:
         """Prepare.
@@ -404,7 +405,7 @@ class LinkMarkers:
 
 
 class PoolWitness:
-    """The other members, as `fanout.pool.sessions.ports.Others`: who lives, by what they say and their heartbeats."""
+    """The other members, as `fanout.durable.ownership.ports.Others`: who lives, by their answers and heartbeats."""
 
     def __init__(self, members: PoolMembers, *, links: Iterable[Link], clock: Clock) -> None:
         """Prepare.
@@ -567,13 +568,6 @@ class PoolSessionFinder:
         chosen.add_done_callback(told)
         found.add_done_callback(ended)
         return found
-
-
-def owner_of(identity: Identity | None, *, since: int) -> Owner:
-    """Return whose a session is, given the identity of its client; None without access control."""
-    if identity is None:
-        return Owner("", superuser=False, anyone=True, since=since)
-    return Owner(identity.user, identity.superuser, anyone=False, since=since)
 
 
 def _read(client_id: str, value: bytes, waiting: WaitingMessages) -> Generator[None, None, ExportedSession | None]:

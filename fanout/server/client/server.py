@@ -41,9 +41,7 @@ from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
 from fanout.server.client.session_lifecycle import SessionLifecycles
-from fanout.server.client.session_moves import SessionMoves
 from fanout.server.client.slow_clients import LOOK_S, SlowClients
-from fanout.server.keeping.session_journal import SessionJournal, SessionStore
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
@@ -146,8 +144,8 @@ class Server:
             context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
         )
         """Begins and ends sessions."""
-        self.moves = SessionMoves(context, registry=self.registry, lifecycles=self.lifecycles, gate=gate)
-        """Takes sessions out of this node, and puts them into it."""
+        self.gate = gate
+        """Decides whether a client may connect; None without access control."""
         self._packet_handlers = PacketHandlers(
             context,
             registry=self.registry,
@@ -277,12 +275,6 @@ class Server:
         self.lifecycles.keepers.note_dispatched(batch.updates)
         session = None if batch.origin is None else self.registry.get(batch.origin.client_id)
         self._dispatcher.dispatch(batch.updates, now_ns=batch.dispatched_ns, origin=session, position=batch.position)
-
-    def keep_journal(self, store: SessionStore) -> SessionJournal:
-        """Write durable sessions to disk from now on, and return what does it."""
-        journal = SessionJournal(self.context, store, registry=self.registry, moves=self.moves)
-        self.lifecycles.keepers.join(journal, is_disk=True)
-        return journal
 
     def correct(self, values: Sequence[Update]) -> None:
         """Send the corrected expiry of delivered values to the fanout nodes below; other clients get nothing.

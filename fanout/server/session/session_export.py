@@ -12,8 +12,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
 from fanout.access.identity import Identity
 from fanout.mqtt.delivery import SendState
 from fanout.server.messages.encoding import Message, SharedMessage, WireVariant
@@ -26,17 +24,17 @@ from fanout.server.session.exported_session import (
     ExportedSubscription,
 )
 from fanout.server.session.session import Session
-from fanout.server.session.session_format import EncodedQueue, encode_session
 
 __all__ = [
+    "BATCH_MESSAGES",
     "RELEASED",
     "RETAINED_TOPICS_MAX",
     "ExportedMessages",
     "MessageMaker",
-    "SessionExport",
     "WaitingMessages",
     "batches_of",
     "export_state",
+    "exported_message",
     "message_of",
     "queued",
     "subscriptions_of",
@@ -47,11 +45,7 @@ RETAINED_TOPICS_MAX: Final = 10_000
 RELEASED: Final[Message] = ((b"", b"", 2, False, b"", 0, 0, 0, None), 2, False, ())
 """Stands for a message that waits for PUBCOMP, of which only the Packet Identifier matters."""
 
-_SHORT_MESSAGES: Final = 500
-"""Queued messages up to which a session is encoded in a few milliseconds."""
-_SHORT_BYTES: Final = 256 * 1024
-"""Their bytes up to which it goes into an answer with others."""
-_BATCH_MESSAGES: Final = 256
+BATCH_MESSAGES: Final = 256
 """Messages of a restored batch, and of a step: a few milliseconds."""
 
 
@@ -75,7 +69,7 @@ class ExportedMessages:
         if known is None:
             known = self._earlier.get(id(message))
             if known is None or message[0][6]:  # what remains until it expires is another now
-                known = message, _exported(message, now_ns=self.now_ns)
+                known = message, exported_message(message, now_ns=self.now_ns)
             self._values[id(message)] = known
         return known[1]
 
@@ -108,73 +102,6 @@ class MessageMaker:
         if known is None:
             known = self._messages[id(exported)] = (exported, message_of(exported, now_ns=self._now_ns))
         return known[1]
-
-
-class SessionExport:
-    """A session that is exported: its value but for the queue, and the queue as it is now, which is encoded in steps.
-
-    What the session collects meanwhile, or drops as too old, changes nothing of it.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        value: ExportedSession,
-        *,
-        messages: ExportedMessages,
-        keep: Callable[[int, bytes], bool] | None,
-    ) -> None:
-        """Begin.
-
-        Args:
-            session: The session.
-            value: Its value without the queue.
-            messages: Values of messages, with the time.
-            keep: Returns whether a queued message is part of it, given its position and its topic; None for all.
-        """
-        self.value = value
-        """Its value, without the queue."""
-        self.queue = EncodedQueue()
-        """Its queue, as far as it is encoded."""
-        self.expired = 0
-        """Queued messages that were left out because they have expired."""
-        self.data: bytes | None = None
-        """Its bytes; None before the last step."""
-        self.digest = 0
-        """Their digest, once they are there."""
-        queue = session.sender.queue
-        self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes > _SHORT_BYTES
-        """Whether its bytes take long to make, and to send."""
-        self._position = queue.appended_total - queue.messages
-        self._entries = list(queue.entries())
-        self._replaces_retained = session.sender.replaces_retained
-        self._messages = messages
-        self._keep = keep
-
-    def steps(self) -> Generator[None, None, None]:
-        """Encode it."""
-        position, keep, now_ns = self._position, self._keep, self._messages.now_ns
-        for batch, start in self._entries:
-            waiting = batch.messages
-            for first in range(start, len(waiting), _BATCH_MESSAGES):
-                part: list[ExportedMessage] = []
-                for message in waiting[first : first + _BATCH_MESSAGES]:
-                    position += 1
-                    if keep is not None and not keep(position - 1, message[0][0]):
-                        continue
-                    if 0 < message[0][6] <= now_ns:  # [MQTT-3.3.2-5]
-                        self.expired += 1
-                        continue
-                    exported = _exported(message, now_ns=now_ns)
-                    exported.replaces_retained = self._replaces_retained(message)
-                    part.append(exported)
-                self.queue.add(part)
-                yield
-        self._entries = []
-        data = encode_session(self.value, queue=self.queue)
-        yield
-        self.digest = xxh3_64_intdigest(data)
-        self.data = data
 
 
 class WaitingMessages:
@@ -220,8 +147,8 @@ class WaitingMessages:
     def of(cls, exported: ExportedSession, messages: MessageMaker) -> WaitingMessages:
         """Return those of a session, at once."""
         waiting = cls(messages.of)
-        for first in range(0, len(exported.queue), _BATCH_MESSAGES):
-            waiting.add(exported.queue[first : first + _BATCH_MESSAGES])
+        for first in range(0, len(exported.queue), BATCH_MESSAGES):
+            waiting.add(exported.queue[first : first + BATCH_MESSAGES])
         for _ in waiting.make_batches(exported.wire):
             pass
         return waiting
@@ -329,11 +256,12 @@ def message_of(exported: ExportedMessage, *, now_ns: int) -> Message:
 def batches_of(messages: list[Message], *, session: Session) -> Iterator[MessageBatch]:
     """Yield messages as batches for the queue of a session, each of a size that can be encoded at once."""
     left = iter(messages)
-    while part := list(islice(left, _BATCH_MESSAGES)):
+    while part := list(islice(left, BATCH_MESSAGES)):
         yield MessageBatch(part, wire=session.wire, expiring=any(message[0][6] for message in part))
 
 
-def _exported(message: Message, *, now_ns: int) -> ExportedMessage:
+def exported_message(message: Message, *, now_ns: int) -> ExportedMessage:
+    """Return the value of a message at a time."""
     (topic, payload, update_qos, retained, properties, _, expires_ns, digest, _), qos, retain, identifiers = message
     return ExportedMessage(
         topic=topic,

@@ -14,6 +14,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from fanout.durable.hosting.session_restart import RETURN_S
+from fanout.durable.keeping import session_journal as journal_module
 from fanout.mqtt.packets import (
     Ack,
     Connack,
@@ -30,8 +32,6 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import Properties
 from fanout.node.disk.journaled_sessions import JournaledSessions
 from fanout.node.disk.stored_sessions import StoredSessions
-from fanout.server.client.session_restart import RETURN_S
-from fanout.server.keeping import session_journal as journal_module
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import CACHE_BYTES, RetainedFile
 from fanout.storage.store import DiskStore, StoreOptions
@@ -592,7 +592,7 @@ async def test_sessions_that_several_processes_left_are_taken_over(begin: Begin)
     await subscribed(source)
     await source.node.server.stop(deadline_s=0.1)
     left = StoredSessions(source.path.with_name("left"), clock=source.node.clock, logger=structlog.get_logger())
-    await left.write(source.node.server.moves.export_all())
+    await left.write(source.node.moves.export_all())
     node = await begin()
     assert not source.path.with_name("left").exists()
     node.node.take(numbered(1, 1))

@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 
 from fanout.access.gate import Gate
 from fanout.config.access import AccessConfig
+from fanout.durable.hosting.session_restart import RETURN_S, SessionRestart
 from fanout.errors import StoreError
 from fanout.mqtt.packets import Ack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.disk.stored_sessions import StoredSessions
-from fanout.server.client.session_restart import RETURN_S, SessionRestart
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until

@@ -134,9 +134,9 @@ async def test_deadlines_stand_still(node: NodeInMemory) -> None:
     await here.expect_end(ReasonCode.SERVER_BUSY)
     pass_time(node, 10_000)
     assert (node.server.session_count, wills(node)) == (2, 0)
-    exported = node.server.moves.export("away").value
+    exported = node.moves.export("away").value
     assert (exported.expiry_left_ms, exported.will_left_ms) == (540_000, 40_000)
-    node.server.moves.take_back(exported)
+    node.moves.take_back(exported)
     pass_time(node, 10_000)
     node.server.lifecycles.lower_fence()
     for seconds, expected in ((39, (2, 0)), (2, (2, 1)), (60, (2, 2)), (438, (2, 2)), (2, (1, 2)), (60, (0, 2))):
@@ -152,7 +152,7 @@ async def test_a_session_that_goes_on_elsewhere_ends_without_its_will_message(no
     await wait_until(lambda: not node.server.connections)
     lifecycles = node.server.lifecycles
     lifecycles.raise_fence()
-    node.server.moves.end("elsewhere")
+    node.moves.end("elsewhere")
     lifecycles.kick("kicked", clean=True, reason_code=ReasonCode.ADMINISTRATIVE_ACTION)
     assert (node.server.session_count, wills(node)) == (0, 0)
     lifecycles.lower_fence()

@@ -1,0 +1,1 @@
+"""The bytes of a session: its value, its record on disk and its copy at another member."""

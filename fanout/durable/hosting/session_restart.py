@@ -1,0 +1,137 @@
+"""Sessions of a server over a restart of its process: what it takes over, and what it leaves to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final, Protocol
+
+from fanout.durable.hosting.session_moves import SessionMoves
+from fanout.errors import SessionMoveRefused
+from fanout.server.base.ports import Clock, Logger
+from fanout.server.client.server import Server
+from fanout.server.session.exported_session import ExportedSession
+from fanout.server.session.session_export import MessageMaker
+
+__all__ = ["RETURN_S", "SessionRestart", "TakeOver"]
+
+RETURN_S: Final = 30.0
+"""Time after a start in which no Will Message is published for a session of the earlier process: clients come back,
+and links connect."""
+_RESTORED_AT_ONCE: Final = 64
+"""Sessions that are restored in one turn of the event loop."""
+_MS_PER_S: Final = 1000
+_NS_PER_MS: Final = 1_000_000
+
+
+class TakeOver(Protocol):
+    """Gives sessions of an earlier process to what serves clients, in this process or in others."""
+
+    async def __call__(self, sessions: Sequence[ExportedSession], *, left_ns: int) -> None:
+        """Return when they are there; `left_ns` is the Unix time in nanoseconds at which they were left."""
+
+
+class SessionRestart:
+    """Takes over the sessions of an earlier process, and leaves those of this one."""
+
+    def __init__(self, server: Server, *, clock: Clock, logger: Logger) -> None:
+        """Prepare.
+
+        Args:
+            server: Serves the clients.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self._server = server
+        self._moves = SessionMoves(server)
+        self._clock = clock
+        self._logger = logger
+        self._ended: dict[str, ExportedSession] = {}
+        """Sessions that expired while no process ran and whose Will Message is not published yet, by Client
+        Identifier."""
+        self._makers: dict[int, MessageMaker] = {}
+        self._restored = self._expired = self._refused = 0
+        self._away_ms = 0
+
+    async def take_over(self, sessions: Iterable[ExportedSession], *, left_ns: int) -> None:
+        """Give the server the sessions of an earlier process, before it serves.
+
+        Args:
+            sessions: The sessions.
+            left_ns: Unix time in nanoseconds at which that process left them.
+        """
+        for number, session in enumerate(sessions, 1):
+            self.restore(session, left_ns=left_ns)
+            if number % _RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.tell()
+
+    def has_will_of(self, client_id: str) -> bool:
+        """Return whether the Will Message of a session that has expired is to be published."""
+        return client_id in self._ended
+
+    def restore(self, session: ExportedSession, *, left_ns: int, was_connected: bool = False) -> bool:
+        """Give the server a session, or let it end if it has expired since; return whether anything is left of it.
+
+        Args:
+            session: The session.
+            left_ns: Unix time in nanoseconds at which it was left.
+            was_connected: Whether its client was connected then, so that its expiry begins now.
+        """
+        away_ms = 0 if was_connected else max(0, self._clock.now_ns() - left_ns) // _NS_PER_MS
+        self._away_ms = max(self._away_ms, away_ms)
+        if session.expiry_left_ms <= away_ms:
+            self._expired += 1
+            self._end_later(session)
+            return session.will is not None
+        make = self._makers.get(left_ns)
+        if make is None:  # what expires does so as if nothing had happened; sessions left together share messages
+            make = self._makers[left_ns] = MessageMaker(now_ns=left_ns)
+        try:
+            self._moves.import_session(_aged(session, away_ms), messages=make)
+        except SessionMoveRefused as refusal:
+            self._refused += 1
+            self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)
+            return False
+        self._restored += 1
+        return True
+
+    def tell(self) -> None:
+        """Log what was restored."""
+        self._makers.clear()
+        self._logger.info(
+            "sessions restored",
+            sessions=self._restored,
+            expired=self._expired,
+            refused=self._refused,
+            away_s=round(self._away_ms / _MS_PER_S, 1),
+        )
+
+    def leave(self) -> Iterator[ExportedSession]:
+        """Yield what the server, which has stopped, leaves to the next process."""
+        ended = [session for name, session in self._ended.items() if self._server.registry.get(name) is None]
+        return chain(self._moves.export_all(), ended)
+
+    def _end_later(self, session: ExportedSession) -> None:
+        """End a session that has expired since: all that is left of it is its Will Message, if it has one."""
+
+        def end() -> None:
+            del self._ended[session.client_id]
+            self._moves.publish_will(session)
+            self._server.lifecycles.keepers.mark(session.client_id)
+
+        if session.will is not None:
+            self._ended[session.client_id] = replace(
+                session, expiry_left_ms=1, subscriptions=(), in_flight=(), queue=(), retained=(), unreleased=frozenset()
+            )
+            self._server.after(RETURN_S, end)
+
+
+def _aged(session: ExportedSession, away_ms: int) -> ExportedSession:
+    """Return a session after so many milliseconds without a process."""
+    will_left_ms = session.will_left_ms
+    if will_left_ms is not None:
+        will_left_ms = max(will_left_ms - away_ms, int(RETURN_S * _MS_PER_S))
+    return replace(session, expiry_left_ms=session.expiry_left_ms - away_ms, will_left_ms=will_left_ms)

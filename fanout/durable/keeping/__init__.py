@@ -1,0 +1,1 @@
+"""What keeps durable sessions outside of this process: the journal on disk, and copies at other members."""

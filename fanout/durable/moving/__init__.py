@@ -1,0 +1,1 @@
+"""The way of a session from one member to another."""

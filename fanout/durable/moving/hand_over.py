@@ -1,0 +1,116 @@
+"""Hand-over of all sessions to the other members, by a member that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.durable.moving.member_calls import AllMemberCalls
+from fanout.durable.ownership.ledger import SessionLedger
+from fanout.durable.ownership.move_messages import TakeQuestion
+from fanout.durable.ownership.ports import OtherMemberState, Others, SessionHost
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["HandOver"]
+
+_ROUND_S: Final = 0.1
+"""Pause between two rounds."""
+_OFFERED_S: Final = 2.0
+"""Time in which a session that was offered is fetched; then it is offered again."""
+_OFFERS_MAX: Final = 3_000
+"""Sessions that are offered at a time: as many as a member lets come."""
+_GOODBYE_S: Final = 1.0
+"""Time that a member which leaves is still there, so that all have heard that it does."""
+_STUCK_S: Final = 8.0
+"""Time without any progress after which a hand-over is given up."""
+
+
+class HandOver:
+    """Gives the sessions of this member away."""
+
+    def __init__(
+        self,
+        ledger: SessionLedger,
+        *,
+        host: SessionHost,
+        others: Others,
+        calls: AllMemberCalls,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            ledger: What is known of the sessions.
+            host: The sessions of this node.
+            others: The other members.
+            calls: Calls to them.
+            clock: Gives the time.
+            logger: Takes log lines.
+        """
+        self.is_under_way = False
+        """Whether this member gives its sessions away, and takes no client any more."""
+        self._ledger = ledger
+        self._host = host
+        self._others = others
+        self._calls = calls
+        self._clock = clock
+        self._logger = logger
+        self._offered: dict[str, float] = {}
+        """Client Identifier of a session that was offered, to when it is offered again."""
+
+    async def run(self, *, clients_per_s: float) -> None:
+        """Give all sessions away; ends when nothing moves any more.
+
+        Args:
+            clients_per_s: Clients that are sent away in a second.
+        """
+        self.is_under_way = True
+        figures = self._ledger.figures
+        begun = figures.moved_out_total
+        left, moved_at_s = 1, self._clock.monotonic()
+        while takers := [other for other in self._others.states() if _may_take(other)]:
+            before = (figures.moved_out_total, left)
+            self._offer_absent()
+            count = max(1, round(clients_per_s * _ROUND_S)) if any(other.is_ready for other in takers) else 0
+            left = self._host.send_away(count, to=self._addresses())
+            await asyncio.sleep(_ROUND_S)
+            now_s = self._clock.monotonic()
+            if (figures.moved_out_total, left) != before:
+                moved_at_s = now_s
+            is_done = not left and not self._host.absent() and not self._ledger.moves
+            if now_s - moved_at_s >= (_GOODBYE_S if is_done else _STUCK_S):
+                break
+        self._logger.info("sessions handed over", moved=figures.moved_out_total - begun, left=len(self._host.absent()))
+
+    def _addresses(self) -> list[str]:
+        """Return where clients reach the ready members themselves."""
+        return [other.client_address for other in self._others.states() if other.is_ready and other.client_address]
+
+    def _offer_absent(self) -> None:
+        """Offer the sessions without a connection to the ready members in turn, each again until it has gone."""
+        ready = [other.name for other in self._others.states() if other.is_ready]
+        now_s = self._clock.monotonic()
+        for turn, (client_id, user, superuser) in enumerate(self._host.absent()):
+            if self._ledger.is_promised(client_id) or not ready or self._offered.get(client_id, 0.0) > now_s:
+                continue
+            if len(self._offered) >= _OFFERS_MAX:
+                self._offered = {each: until_s for each, until_s in self._offered.items() if until_s > now_s}
+                if len(self._offered) >= _OFFERS_MAX:
+                    break
+            self._offered[client_id] = now_s + _OFFERED_S
+            question = TakeQuestion(client_id, self._ledger.next_epoch(), user, superuser, anyone=False)
+            self._calls.to(ready[turn % len(ready)]).offer.ask(question).add_done_callback(_ignore)
+
+
+def _may_take(other: OtherMemberState) -> bool:
+    """Return whether a member takes sessions, or may in a moment: a busy one is silent now and then."""
+    return other.is_ready or (other.is_silent and not other.is_dead and not other.is_empty)
+
+
+def _ignore(answer: asyncio.Future[bool]) -> None:
+    """Take the answer to OFFER: whether the session goes is seen when it does."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,0 +1,402 @@
+"""Sessions of this node and of the others, as one pool: what the server, the links and the other members ask of it.
+
+`docs/reference/pool.md` says what moves, and when. The ownership of each session is in `ledger`, sessions that come
+here in `arrivals`, and those of a member that leaves in `hand_over`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.durable.moving.arrivals import Arrivals
+from fanout.durable.moving.fence import Fence
+from fanout.durable.moving.hand_over import HandOver
+from fanout.durable.moving.member_calls import AllMemberCalls
+from fanout.durable.moving.own_markers import MARKER_S, OwnMarkers
+from fanout.durable.moving.passed_markers import PassedMarkers
+from fanout.durable.moving.returned import ReturnedSessions
+from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.ledger import SessionFigures, SessionLedger
+from fanout.durable.ownership.move_messages import (
+    PIECES_BYTES_MAX,
+    ClaimAnswer,
+    ClaimQuestion,
+    Fetched,
+    Holding,
+    Piece,
+    decode_claim_request,
+    decode_fetch_request,
+    decode_piece_request,
+    decode_request,
+    decode_take_request,
+    encode_claim_answers,
+    encode_commit_answers,
+    encode_fetch_answers,
+    encode_piece_answers,
+    encode_take_answers,
+)
+from fanout.durable.ownership.ownership import Answer, Choice, Reply
+from fanout.durable.ownership.ports import Copies, CopyFigures, Markers, Others, SessionHost
+from fanout.pool.membership import AskFailed
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["ANSWER_S", "SessionPool"]
+
+ANSWER_S: Final = 0.3
+"""Longest time for which a client waits, unless its session may be at a silent member."""
+_VERDICT_S: Final = 0.5
+"""Time in which a client is served after `dead_after_s`, in which a silent member answers or is dead."""
+_SWEEP_S: Final = 1.0
+_VALUES_BYTES_MAX: Final = 2 << 20
+"""Bytes of sessions in one answer to FETCH; further ones are asked for again."""
+_SUBSCRIPTIONS_MAX: Final = 5_000
+"""Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
+_TURN_S: Final = 0.008
+"""Time that the sessions of one request take in one turn of the event loop."""
+
+
+_Question = TypeVar("_Question")
+
+
+class SessionPool:
+    """The sessions of a pool, as one member has and finds them."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        host: SessionHost,
+        markers: Markers,
+        others: Others,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+        dead_after_s: float,
+        begins_when_unknown: bool = False,
+    ) -> None:
+        """Prepare; `run` is to run as long as sessions move.
+
+        Args:
+            node: This node's `node.id`.
+            host: The sessions of this node.
+            markers: Divides the streams of all members at one place.
+            others: The other members.
+            clock: Gives the time.
+            logger: Takes log lines.
+            dead_after_s: Silence after which a member is dead.
+            begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
+        """
+        self._node = node
+        self._host = host
+        self.others = others
+        """The other members."""
+        self.copies: Copies | None = None
+        """Copies of sessions; None where none are kept."""
+        self._silent_s = dead_after_s + _VERDICT_S
+        self._passed = PassedMarkers()
+        self._own_markers = OwnMarkers(markers, clock=clock)
+        self._calls = AllMemberCalls(others=others, mark=self._own_markers.send)
+        self.ledger = SessionLedger(node=node, host=host, clock=clock)
+        """What this member knows of every session."""
+        self.ledger.go_on = self._go_on
+        self._arrivals = Arrivals(
+            self.ledger,
+            node=node,
+            host=host,
+            others=others,
+            calls=self._calls,
+            passed=self._passed,
+            claim=self._claim_copied,
+            clock=clock,
+            logger=logger,
+            begins_when_unknown=begins_when_unknown,
+        )
+        self._returned = ReturnedSessions(self.ledger, others=others, calls=self._calls, logger=logger)
+        self._fence = Fence(self.ledger, host=host, others=others, returned=self._returned, clock=clock, logger=logger)
+        self._hand_over = HandOver(self.ledger, host=host, others=others, calls=self._calls, clock=clock, logger=logger)
+
+    @property
+    def figures(self) -> SessionFigures:
+        """Counters."""
+        return self.ledger.figures
+
+    @property
+    def calls_total(self) -> dict[str, int]:
+        """Calls to other members, by kind."""
+        return self._calls.totals
+
+    def copy_figures(self) -> CopyFigures:
+        """Return the figures of copies of this moment."""
+        return CopyFigures() if self.copies is None else self.copies.figures()
+
+    # For the server.
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether this node may go on with its own sessions: False while others may have taken it for dead."""
+        return self._returned.are_settled and not self._fence.look()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
+        return self._fence.look()
+
+    def began(self, client_id: str, *, is_copied: bool = False) -> None:
+        """Note that the session of a client began here, or goes on here: what is older elsewhere ends.
+
+        Args:
+            client_id: Its Client Identifier.
+            is_copied: Whether it is copied now, where copies are kept.
+        """
+        epoch, known = self.ledger.next_epoch(), self.ledger.known(client_id)
+        since = epoch.counter if known is None or not known.owner_since else known.owner_since
+        self._host.own(client_id, since=since)
+        self.ledger.begin(client_id, epoch)
+        if self.copies is not None:
+            self.copies.claimed(client_id, epoch)
+        if is_copied:
+            self._claim_copied(client_id, epoch)
+        else:
+            self.claim({client_id: epoch})
+
+    def epoch_of(self, client_id: str) -> Epoch:
+        """Return since when the session of a client is this node's."""
+        return self.ledger.epoch_of(client_id)
+
+    def find(
+        self, client_id: str, *, user: str, superuser: bool, anyone: bool, clean: bool = False
+    ) -> asyncio.Future[Choice]:
+        """Bring the session of a client here that has none here.
+
+        Args:
+            client_id: Its Client Identifier.
+            user: Its verified user; empty for a client without one.
+            superuser: Whether it may read and write every topic.
+            anyone: Whether this node has no access control.
+            clean: Whether it wants a new session: a former one stays where it is, and is asked for its owner.
+
+        Returns:
+            FETCH: it is here now; BEGIN: there is none; REFUSE: it is another user's; LATER: not known in time.
+        """
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Choice] = loop.create_future()
+        move = self._arrivals.start(
+            client_id, user=user, superuser=superuser, anyone=anyone, clean=clean, patience_s=self._silent_s
+        )
+        if move is None:
+            self._give_later(found)
+            return found
+
+        def in_time() -> None:
+            if not self._arrivals.has_waited(move):
+                self._give_later(found)
+
+        timers = loop.call_later(ANSWER_S, in_time), loop.call_later(self._silent_s, self._give_later, found)
+
+        def ended(task: asyncio.Task[Choice]) -> None:
+            if found.done():
+                return
+            choice = Choice.LATER if task.cancelled() or task.exception() is not None else task.result()
+            if choice is Choice.LATER:
+                self._give_later(found)
+            else:
+                found.set_result(choice)
+
+        def answered(_: asyncio.Future[Choice]) -> None:
+            for timer in timers:
+                timer.cancel()
+            self._arrivals.stop_waiting(move)  # the client has left, or comes again; what has been found comes here
+
+        move.add_done_callback(ended)
+        found.add_done_callback(answered)
+        return found
+
+    # For the links.
+
+    def marker_passed(self, link: str, node: str, marker: str) -> None:
+        """Note the place of a member's marker: what came before it was dispatched, what comes behind it not yet."""
+        if node == self._node:
+            self._host.note_collected(self._own_markers.came_back(link, marker), link)
+        else:
+            self._host.note_place(self.ledger.promised_to(node), link, marker)
+        self._passed.note(link, marker)
+
+    # For the node.
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node gives its sessions away, and takes no client any more."""
+        return self._hand_over.is_under_way
+
+    async def hand_over(self, *, clients_per_s: float) -> None:
+        """Give all sessions to other members, and take no client any more; ends when nothing moves any more.
+
+        Sessions without a connection go at once. Clients are sent away at a pace, and bring their sessions to the
+        members at which they connect; those of clients that do not come are offered too.
+
+        Args:
+            clients_per_s: Clients that are sent away in a second.
+        """
+        await self._hand_over.run(clients_per_s=clients_per_s)
+
+    def returned(self, epochs: Mapping[str, Epoch]) -> None:
+        """Note sessions that are here again after a restart, with the epochs since which they are this node's."""
+        self._returned.add(epochs)
+
+    def keep_copies(self, copies: Copies) -> None:
+        """Let sessions of dead members go on from their copies; before `run`."""
+        self.copies = copies
+        self.ledger.copies = copies
+
+    async def run(self) -> None:
+        """Settle whose the sessions of the former process are; then forget what is too old, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._fence.run(), name="pool-fence")
+                group.create_task(self._arrivals.watch_silent(), name="pool-silent")
+                group.create_task(self._keep_house(), name="session-sweeps")
+                if self.copies is not None:
+                    group.create_task(self.copies.run(), name="session-copies")
+        finally:
+            self._calls.close()
+            await self._arrivals.cancel()
+
+    async def _keep_house(self) -> None:
+        await self._returned.settle()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.ledger.sweep()
+
+    # For the other members: the handlers of their requests.
+
+    async def answer_take(self, asker: str, body: bytes) -> bytes:
+        """Answer TAKE: promise the sessions that are here."""
+        answers: list[Holding] = []
+        subscriptions = 0
+        async for question in _in_turns(decode_take_request(body)):
+            holding = Holding(Answer(Reply.BUSY), ())
+            if subscriptions < _SUBSCRIPTIONS_MAX or not self.ledger.is_here(question.client_id):
+                holding = self.ledger.promise(question, asker)
+            subscriptions += len(holding.subscriptions)
+            answers.append(holding)
+        return encode_take_answers(answers)
+
+    async def answer_fetch(self, asker: str, body: bytes) -> bytes:
+        """Answer FETCH: wait for the markers, and give the values of promised sessions."""
+        questions, markers = decode_fetch_request(body)
+        passed = await self._passed.wait(markers, timeout_s=MARKER_S)
+        answers: list[Fetched] = []
+        size = 0
+        async for question in _in_turns(questions):
+            fetched = Fetched("later")
+            if size < _VALUES_BYTES_MAX:
+                fetched = self.ledger.freeze(question, markers if passed else {})
+            size += len(fetched.value)
+            answers.append(fetched)
+        return encode_fetch_answers(answers)
+
+    async def answer_piece(self, asker: str, body: bytes) -> bytes:
+        """Answer PIECE: give pieces of the values of long sessions that were fetched."""
+        answers: list[Piece] = []
+        left = PIECES_BYTES_MAX
+        for question in decode_piece_request(body):
+            answers.append(self.ledger.piece(question, bytes_max=left))
+            left -= len(answers[-1].data)
+        return encode_piece_answers(answers)
+
+    async def answer_commit(self, asker: str, body: bytes) -> bytes:
+        """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
+        committed = [self.ledger.commit(question) async for question in _in_turns(decode_request(body))]
+        await self._host.on_disk()  # or a restart here would bring back what the other member has
+        return encode_commit_answers(committed)
+
+    async def answer_offer(self, asker: str, body: bytes) -> bytes:
+        """Answer OFFER: begin to take the sessions, as far as there is room."""
+        answers = []
+        for client_id, _, user, superuser, anyone, _ in decode_take_request(body):
+            is_free = not self.is_leaving and client_id not in self.ledger.moves
+            taken = is_free and self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
+            answers.append(bool(taken))
+        return encode_commit_answers(answers)
+
+    async def answer_claim(self, asker: str, body: bytes) -> bytes:
+        """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
+        return encode_claim_answers([self._claimed(question) for question in decode_claim_request(body)])
+
+    def _claimed(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        refused = self.ledger.refuse_claim(question)
+        if refused is None and self.copies is not None:
+            refused = self.copies.refuse_claim(question)
+        if refused is not None:
+            return refused
+        if self.copies is not None:
+            self.copies.claimed(question.client_id, question.epoch)
+        return self.ledger.claimed(question)
+
+    # Its own: what begins here is told to the others.
+
+    def claim(self, epochs: Mapping[str, Epoch]) -> None:
+        """Tell the others that sessions are here, each since an epoch."""
+        for other in self.others.states():
+            if not other.is_dead:
+                self.claim_at(other.name, epochs)
+
+    def _claim_copied(self, client_id: str, epoch: Epoch) -> None:
+        """Tell the others that a session is here since an epoch, once it is copied: the claim ends former copies."""
+        if self.copies is None:
+            self.claim({client_id: epoch})
+        else:
+            self.copies.claim_when_kept(client_id, epoch)
+
+    def claim_at(self, member: str, epochs: Mapping[str, Epoch]) -> None:
+        """Tell one member since when sessions are here: older ones of it end."""
+        for client_id, epoch in epochs.items():
+            self._claim_at(member, self.ledger.claim_of(client_id, epoch))
+
+    def _claim_at(self, member: str, question: ClaimQuestion) -> None:
+        def answered(answer: asyncio.Future[ClaimAnswer | None]) -> None:
+            if answer.cancelled():
+                return
+            error = answer.exception()
+            if error is None:
+                self.ledger.claim_answered(question, answer.result())
+                return
+            if not isinstance(error, AskFailed):
+                raise error
+            own = self.ledger.known(question.client_id)
+            if own is not None and own.epoch == question.epoch and self._is_living(member):
+                asyncio.get_running_loop().call_later(_SWEEP_S, self._claim_at, member, question)
+
+        self._calls.to(member).claim.ask(question).add_done_callback(answered)
+
+    def _go_on(self, client_id: str) -> Epoch:
+        """Go on with a session that is here as one that is later than all that are known."""
+        epoch = self.ledger.next_epoch()
+        self.ledger.begin(client_id, epoch)
+        if self._host.copy_again(client_id):
+            self._claim_copied(client_id, epoch)
+        else:
+            self.claim({client_id: epoch})
+        return epoch
+
+    def _is_living(self, member: str) -> bool:
+        return any(other.name == member and not other.is_dead for other in self.others.states())
+
+    def _give_later(self, found: asyncio.Future[Choice]) -> None:
+        if not found.done():
+            self.figures.later_total += 1
+            found.set_result(Choice.LATER)
+
+
+async def _in_turns(questions: Sequence[_Question]) -> AsyncIterator[_Question]:
+    """Yield questions, some of them in each turn of the event loop."""
+    until_s = time.perf_counter() + _TURN_S
+    for question in questions:
+        if time.perf_counter() >= until_s:
+            await asyncio.sleep(0)
+            until_s = time.perf_counter() + _TURN_S
+        yield question

@@ -1,0 +1,274 @@
+"""What the moving of sessions needs of the node: its sessions, its links and the other members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.move_messages import (
+    ClaimAnswer,
+    ClaimQuestion,
+    Fetched,
+    Piece,
+    Subscription,
+    TakeQuestion,
+)
+from fanout.durable.ownership.ownership import Answer, Owner, Reply
+
+__all__ = ["Copies", "CopyFigures", "Markers", "OtherMemberState", "Others", "SessionHost"]
+
+
+class SessionHost(Protocol):
+    """The sessions of this node; a value is the bytes of one."""
+
+    @property
+    def count(self) -> int:
+        """Number of sessions."""
+
+    def has(self, client_id: str) -> bool:
+        """Return whether a client has a session here."""
+
+    def owner_of(self, client_id: str) -> Owner | None:
+        """Return whose the session of a client is that is here; None without one."""
+
+    def own(self, client_id: str, *, since: int) -> None:
+        """Note since when the owner of a session has it that has just begun here, unless that is known."""
+
+    def may_end(self, client: Owner, owner: Owner) -> bool:
+        """Return whether a client may end the session of an owner with its Client Identifier."""
+
+    def copy_again(self, client_id: str) -> bool:
+        """Have a session copied once more; return False for one that is not copied."""
+
+    # Sessions that go.
+
+    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+        """End the connection of a session and keep it ready, once more if it was exported already.
+
+        Returns:
+            Its subscriptions, or why the client gets another session.
+        """
+
+    def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
+        """Note the place in the queues of promised sessions that a marker has in the stream of a link."""
+
+    def export(self, client_id: str, markers: Mapping[str, str]) -> Fetched:
+        """Return the value of a promised session, with the messages before the markers, which are by link.
+
+        That of a session with a long queue is empty, and is made from now on: `piece` gives it.
+        """
+
+    def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
+        """Return a piece of the value of an exported session from an offset on."""
+
+    def take_back(self, client_id: str) -> None:
+        """Let a session that was promised or exported go on here."""
+
+    def copy_of_given(self, client_id: str, *, to: str) -> bytes:
+        """Return the copy of an exported session that another member has from now on; empty when it was inexact."""
+
+    def release(self, client_id: str) -> None:
+        """Remove an exported session, which another member has now."""
+
+    async def on_disk(self) -> None:
+        """Wait until it is on disk which sessions are here, where they are kept there."""
+
+    def end(self, client_id: str) -> None:
+        """End a session that is older than one elsewhere, and its connection."""
+
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection that may go: Client Identifier, user, and whether a superuser's."""
+
+    def send_away(self, count: int, *, to: Sequence[str]) -> int:
+        """Disconnect so many clients, which are to use another server; return how many are left.
+
+        Args:
+            count: How many.
+            to: Addresses of other members, which are named in turn; without any, what the configuration names.
+        """
+
+    def serve_until(self, until_s: float) -> None:
+        """Ask for the next look (`SessionPool.is_fenced`) before anything that is done later than that.
+
+        Args:
+            until_s: Monotonic seconds.
+        """
+
+    def raise_fence(self) -> int:
+        """Serve no durable session until `lower_fence`, and return how many connections ended.
+
+        Meanwhile they are there, but none expires, and no Will Message is published.
+        """
+
+    def lower_fence(self) -> None:
+        """Serve durable sessions again; their deadlines go on with what remained."""
+
+    # Sessions that come.
+
+    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+        """Collect the messages for a session that comes."""
+
+    def note_collected(self, client_ids: Sequence[str], link: str) -> None:
+        """Note the place of an own marker in what is collected."""
+
+    async def read(self, client_id: str, value: bytes) -> None:
+        """Read the value of a session that comes, for `may_adopt` and `adopt`."""
+
+    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
+        """Return whether `adopt` would succeed now."""
+
+    def adopt(self, client_id: str, *, exact: bool) -> bool:
+        """Make the session of a value, with what was collected behind the markers; without any, with all of it."""
+
+    def stop_collecting(self, client_id: str) -> None:
+        """Forget what was collected."""
+
+
+class Markers(Protocol):
+    """Messages through the primaries that are at one place in the streams of all members."""
+
+    @property
+    def come_back(self) -> bool:
+        """Whether markers of all links come back, though none may be sent at the moment."""
+
+    def send(self) -> Mapping[str, str]:
+        """Publish one on each link, and return them by link; empty when one of the links cannot now."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMemberState:
+    """Another member, as far as sessions are concerned."""
+
+    name: str
+    """Its `node.id`; its address before it said one."""
+    is_silent: bool
+    """Whether nobody waits for it."""
+    is_dead: bool
+    """Whether it has been silent everywhere for so long that its sessions are taken for lost."""
+    is_ready: bool = True
+    """Whether it serves clients, and will go on to do so."""
+    is_empty: bool = False
+    """Whether it has said that it stops and has given all its sessions away, so that it need not be asked."""
+    client_address: str | None = None
+    """Where MQTT clients reach it itself; None when it does not say."""
+    instance: str = ""
+    """Its process, as it said last; empty before it said one."""
+    keeps_copies: bool = False
+    """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
+
+
+@dataclass(slots=True)
+class CopyFigures:
+    """Figures of copies, of one moment."""
+
+    held: int = 0
+    """Copies of other members' sessions that are kept here."""
+    held_bytes: int = 0
+    """Bytes that they take."""
+    copied: int = 0
+    """Sessions of this member of which another one keeps a copy."""
+    oldest_unconfirmed_s: float = 0.0
+    """For how long the oldest copy of a session of this member is on its way, in seconds; 0 when none is."""
+    sent_total: int = 0
+    """Copies, and news of places, that were sent."""
+    sent_bytes_total: int = 0
+    """Bytes of them."""
+    failed_total: int = 0
+    """Calls with copies that brought nothing."""
+    alone_total: int = 0
+    """Times that a session went on without a copy, because no other member could keep one."""
+    refused_total: int = 0
+    """Copies that were too large, or for which the other member had no room."""
+    inherited_total: int = 0
+    """Sessions of dead members that went on here."""
+    lost_total: int = 0
+    """Sessions of dead members that could not go on."""
+
+
+class Copies(Protocol):
+    """Copies of sessions, from which those of dead members go on."""
+
+    def figures(self) -> CopyFigures:
+        """Return the figures of this moment."""
+
+    def answer_take(self, client_id: str) -> Answer | None:
+        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
+
+    def was_lost(self, client_id: str) -> bool:
+        """Return whether the newest session of a client could not go on here."""
+
+    def keep_given(self, client_id: str, member: str, *, epoch: Epoch, value: bytes) -> None:
+        """Keep a session that was given to another member, until that has a copy of its own.
+
+        Args:
+            client_id: Its Client Identifier.
+            member: The member.
+            epoch: Since when it is that member's.
+            value: The copy; empty when it has none.
+        """
+
+    def came_from(self, client_id: str, member: str) -> None:
+        """Note that a session came from a member, which keeps it as it gave it away."""
+
+    def has_agreed(self, client_id: str, member: str) -> bool:
+        """Return whether another member may go on with a session of this one, which gives it to nobody until then."""
+
+    def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
+        """Tell the other members that a session is here since an epoch, once its copy is kept."""
+
+    def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        """Return the answer to a claim that is against the copy of a stranger's session; None when nothing is."""
+
+    def claimed(self, client_id: str, epoch: Epoch) -> None:
+        """Note that a member has a session since an epoch: an older copy is of no use."""
+
+    async def run(self) -> None:
+        """Place copies, and let sessions go on, until cancelled."""
+
+
+class Others(Protocol):
+    """The other members."""
+
+    @property
+    def instance(self) -> str:
+        """The process of this member, as the others hear it."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether `states` has all of them, however they are; False while the node starts."""
+
+    def states(self) -> Sequence[OtherMemberState]:
+        """Return every other member as it is now."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """True while this node hears neither another member nor itself at a primary: others may take it for dead."""
+
+    @property
+    def isolated_after_s(self) -> float:
+        """Time after which this node is isolated when it hears nobody."""
+
+    def is_current(self, since_s: float) -> bool:
+        """Return whether all has come here that the primaries had at a time, in seconds of the node's clock."""
+
+    @property
+    def has_witness(self) -> bool:
+        """Whether what this member publishes for the others may come back from a primary."""
+
+    def tell_alone(self) -> bool:
+        """Tell the others, at the primaries, that sessions go on without copies here; return whether one takes it."""
+
+    def said_alone_s(self, instance: str) -> float:
+        """Return when a process, this one too, was heard last to say so, monotonic seconds; long ago for never."""
+
+    def went_alone(self, instance: str) -> bool:
+        """Return whether a process has said so, and not since that all its copies here are right."""
+
+    async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
+        """Send a request to a member.
+
+        Raises:
+            AskFailed: It brought nothing.
+        """

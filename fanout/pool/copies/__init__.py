@@ -1,1 +1,0 @@
-"""Copies of sessions at other members of a pool, and what becomes of them when a member is gone."""

@@ -1,0 +1,803 @@
+"""Sessions that move between members in one process: calls, time and memory do not depend on single clients."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+from xxhash import xxh3_64_intdigest
+
+from fanout.durable.moving import arrivals, own_markers, session_pool
+from fanout.durable.moving.session_pool import ANSWER_S, SessionPool
+from fanout.durable.ownership import ledger
+from fanout.durable.ownership.move_messages import (
+    CLAIM_PATH,
+    COMMIT_PATH,
+    FETCH_PATH,
+    OFFER_PATH,
+    PIECE_PATH,
+    TAKE_PATH,
+    Fetched,
+    Piece,
+    Subscription,
+    TakeQuestion,
+)
+from fanout.durable.ownership.ownership import Choice, Owner, Reply
+from fanout.durable.ownership.ports import OtherMemberState
+from fanout.pool.call_batches import ITEMS_MAX
+from fanout.pool.membership import AskFailed, AskFailure
+from fanout.runtime.system_clock import SystemClock
+from tests.durable.alone import WithoutNotices
+from tests.support.waiting import wait_until
+
+DEAD_AFTER_S = 0.5
+NOBODY = Owner("", superuser=False, anyone=True, since=0)
+
+
+class Member(WithoutNotices):
+    """A member whose sessions are texts, and whose links are a list of markers."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        self.name = name
+        self.sessions: dict[str, bytes] = {}
+        self.owners: dict[str, Owner] = {}
+        """Of the sessions whose owner matters."""
+        self.read_values: dict[str, bytes] = {}
+        self.asked_early = 0
+        self.subscriptions = 1
+        self.undecided: set[str] = set()
+        self.connected: set[str] = set()
+        self.rounds = 0
+        self.collecting: set[str] = set()
+        self.refuses: set[str] = set()
+        self.is_isolated = False
+        self.is_fenced = False
+        self.network = network
+        self.markers = 0
+        self.busy_with_markers: int | None = 0
+        """How often no marker can be sent; None for never."""
+        self.pool = SessionPool(
+            node=name,
+            host=self,
+            markers=self,
+            others=self,
+            clock=SystemClock(),
+            logger=structlog.get_logger(),
+            dead_after_s=DEAD_AFTER_S,
+        )
+
+    # SessionHost.
+
+    def owner_of(self, client_id: str) -> Owner | None:
+        """Return the owner of a session, nobody for most."""
+        return self.owners.get(client_id, NOBODY) if client_id in self.sessions else None
+
+    def own(self, client_id: str, *, since: int) -> None:
+        """Note since when an owner has a session."""
+        owner = self.owners.get(client_id)
+        if owner is not None and not owner.since:
+            self.owners[client_id] = owner._replace(since=since)
+
+    def may_end(self, client: Owner, owner: Owner) -> bool:
+        """Let a user end its own sessions, and those of nobody."""
+        return owner.user in ("", client.user)
+
+    def copy_again(self, client_id: str) -> bool:
+        """There are no copies."""
+        return False
+
+    @property
+    def count(self) -> int:
+        """Number of sessions."""
+        return len(self.sessions)
+
+    def has(self, client_id: str) -> bool:
+        """Return whether a session is here."""
+        return client_id in self.sessions
+
+    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+        """Promise every session but to user `other`."""
+        if question.user == "other":
+            return Reply.REFUSED
+        return tuple(Subscription(f"t/{number}/#", 1, False, False, 0) for number in range(self.subscriptions))
+
+    def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
+        """Do without places."""
+
+    def export(self, client_id: str, markers: Mapping[str, str]) -> Fetched:
+        """Return the text."""
+        if client_id in self.undecided:
+            return Fetched("later")
+        value = self.sessions[client_id]
+        # Markers that have passed here.
+        return Fetched("exact" if markers else "inexact", b"" if len(value) > 10_000 else value)
+
+    def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
+        """Return a piece of a long text; the first ones are not there yet."""
+        self.asked_early += 1
+        if self.asked_early < 3:
+            return Piece(is_there=True)
+        value = self.sessions[client_id]
+        return Piece(True, len(value), xxh3_64_intdigest(value), value[offset : offset + min(bytes_max, 100_000)])
+
+    def take_back(self, client_id: str) -> None:
+        """Do nothing: sessions are never away."""
+
+    def copy_of_given(self, client_id: str, *, to: str) -> bytes:
+        """There are no copies."""
+        return b""
+
+    def release(self, client_id: str) -> None:
+        """Remove a session."""
+        del self.sessions[client_id]
+
+    async def on_disk(self) -> None:
+        """Do nothing: there is no disk."""
+
+    def end(self, client_id: str) -> None:
+        """Remove a session."""
+        del self.sessions[client_id]
+
+    def absent(self) -> Sequence[tuple[str, str, bool]]:
+        """Return the sessions without a connection."""
+        return [(client_id, "", False) for client_id in self.sessions if client_id not in self.connected]
+
+    def send_away(self, count: int, *, to: Sequence[str]) -> int:
+        """Disconnect some clients."""
+        self.rounds += 1
+        for client_id in list(self.connected)[:count]:
+            self.connected.discard(client_id)
+        return len(self.connected)
+
+    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+        """Note that messages are collected."""
+        assert subscriptions
+        self.collecting.add(client_id)
+
+    def note_collected(self, client_ids: Sequence[str], link: str) -> None:
+        """Do without places."""
+
+    async def read(self, client_id: str, value: bytes) -> None:
+        """Note the text."""
+        assert client_id in self.collecting
+        self.read_values[client_id] = value
+
+    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
+        """Take every session but some."""
+        return client_id not in self.refuses
+
+    def adopt(self, client_id: str, *, exact: bool) -> bool:
+        """Take a session."""
+        self.sessions[client_id] = self.read_values[client_id]
+        return True
+
+    def stop_collecting(self, client_id: str) -> None:
+        """Note that nothing more is collected."""
+        self.collecting.discard(client_id)
+
+    def serve_until(self, until_s: float) -> None:
+        """Do nothing: nobody is served here."""
+
+    def raise_fence(self) -> int:
+        """End all connections."""
+        self.is_fenced = True
+        ended, self.connected = len(self.connected), set()
+        return ended
+
+    def lower_fence(self) -> None:
+        """Note that sessions are served."""
+        self.is_fenced = False
+
+    # Markers.
+
+    @property
+    def come_back(self) -> bool:
+        """Say so where they do."""
+        return self.busy_with_markers is not None
+
+    def send(self) -> Mapping[str, str]:
+        """Send a marker, which passes at all members at once."""
+        if self.busy_with_markers is None:
+            return {}
+        if self.busy_with_markers:
+            self.busy_with_markers -= 1
+            return {}
+        self.markers += 1
+        marker = f"{self.name} {self.markers}"
+        for member in self.network.members.values():
+            if self.network.dropped[member.name]:
+                self.network.dropped[member.name] -= 1
+                continue
+            asyncio.get_running_loop().call_soon(member.pool.marker_passed, "plant", self.name, marker)
+        return {"plant": marker}
+
+    # Others.
+
+    isolated_after_s = 60.0
+    instance = "process"
+
+    @property
+    def are_known(self) -> bool:
+        """Say so always."""
+        return True
+
+    def states(self) -> Sequence[OtherMemberState]:
+        """Return the others."""
+        return [
+            OtherMemberState(
+                name,
+                is_silent=name in self.network.silent,
+                is_dead=name in self.network.dead,
+                is_ready=name not in self.network.silent | self.network.dead,
+                is_empty=name in self.network.empty,
+            )
+            for name in self.network.members
+            if name != self.name
+        ]
+
+    async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
+        """Call another member of the process."""
+        return await self.network.call(self.name, name, path, body)
+
+    def find(self, client_id: str, user: str = "", *, clean: bool = False) -> asyncio.Future[Choice]:
+        """Find the session of a client."""
+        return self.pool.find(client_id, user=user, superuser=False, anyone=False, clean=clean)
+
+
+class Network:
+    """Members that call each other, and what is wrong with the calls."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.silent: set[str] = set()
+        self.dead: set[str] = set()
+        self.empty: set[str] = set()
+        self.calls: list[tuple[str, int]] = []
+        self.answers: list[tuple[str, int]] = []
+        self.broken: Callable[[str, str], bool] = lambda name, path: False
+        """Whether a call to a member brings nothing."""
+        self.lost: Callable[[str, str], bool] = lambda name, path: False
+        """Whether the answer of a member is lost."""
+        self.hangs: set[str] = set()
+        self.dropped: Counter[str] = Counter()
+        """Member to how many of the next markers do not come to it."""
+
+    async def call(self, source: str, target: str, path: str, body: bytes) -> bytes:
+        """Carry a call."""
+        self.calls.append((path, len(body)))
+        if target in self.hangs:
+            await asyncio.sleep(60)
+        await asyncio.sleep(0)
+        if self.broken(target, path):
+            raise AskFailed(AskFailure.UNREACHABLE)
+        pool = self.members[target].pool
+        handler = {
+            TAKE_PATH: pool.answer_take,
+            FETCH_PATH: pool.answer_fetch,
+            PIECE_PATH: pool.answer_piece,
+            COMMIT_PATH: pool.answer_commit,
+            CLAIM_PATH: pool.answer_claim,
+            OFFER_PATH: pool.answer_offer,
+        }[path]
+        answer = await handler(source, body)
+        self.answers.append((path, len(answer)))
+        if self.lost(target, path):
+            raise AskFailed(AskFailure.TIMEOUT)
+        return answer
+
+
+@asynccontextmanager
+async def members(*names: str) -> AsyncIterator[tuple[Network, list[Member]]]:
+    """Give members that know each other."""
+    network = Network()
+    network.members = {name: Member(name, network) for name in names}
+    running = [asyncio.create_task(member.pool.run()) for member in network.members.values()]
+    try:
+        yield network, list(network.members.values())
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class _Agreed:
+    """Copies of a member that has agreed to heirs of all others."""
+
+    def answer_take(self, client_id: str) -> None:
+        """Keep none."""
+
+    def was_lost(self, client_id: str) -> bool:
+        """Know of none that was lost."""
+        return False
+
+    def has_agreed(self, client_id: str, member: str) -> bool:
+        """Say so of each member."""
+        return True
+
+
+async def come_until_served(member: Member, client_id: str) -> None:
+    """Let a client connect, some seconds after each refusal, until it gets its session."""
+    while client_id not in member.sessions and await member.find(client_id) is not Choice.FETCH:
+        await asyncio.sleep(3)
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
+async def test_many_sessions_move_in_few_calls(count: int) -> None:
+    """All at once: calls depend on their sizes, nobody waits long, and each session is at one place."""
+    async with members("a", "b", "c") as (_, (a, b, c)):
+        a.sessions = {f"client-{number}": b"value" for number in range(count)}
+        async with asyncio.timeout(200):
+            await asyncio.gather(*[come_until_served(b, client_id) for client_id in list(a.sessions)])
+        assert (len(a.sessions), len(b.sessions), len(c.sessions)) == (0, count, 0)
+        assert b.pool.figures.moved_in_total == count
+        assert (b.pool.figures.inexact_total, b.pool.figures.lost_total) == (0, 0)
+        kinds = b.pool.calls_total
+        assert kinds["take"] <= 6 * (count // ITEMS_MAX + 10)
+        assert kinds["fetch"] <= 4 * (count // ITEMS_MAX + 10)
+        assert kinds["commit"] <= 4 * (count // ITEMS_MAX + 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropped", "inexact"), [("a", 2, 0), ("a", 1000, 1), ("b", 1000, 1)], ids=["some", "all", "here"]
+)
+async def test_a_marker_that_is_late_is_waited_for(
+    name: str, dropped: int, inexact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are sent meanwhile: a busy holder, or one whose primary dropped some, still gives the session exactly.
+
+    When none comes to the holder or to the member that takes the session, it moves all the same.
+    """
+    for module in (own_markers, session_pool):
+        monkeypatch.setattr(module, "MARKER_S", 0.1)
+    monkeypatch.setattr(arrivals, "_EXACT_S", 0.6)
+    async with members("a", "b") as (network, (a, b)):
+        a.sessions["c"] = b"1"
+        network.dropped[name] = dropped
+        b.find("c")
+        await wait_until(lambda: "c" in b.sessions, 10)
+        assert "c" not in a.sessions
+        assert b.pool.figures.inexact_total == inexact
+
+
+@pytest.mark.parametrize(("busy", "inexact"), [(3, 0), (None, 1)])
+async def test_a_marker_is_sent_as_soon_as_that_is_possible(busy: int | None, inexact: int) -> None:
+    """As when many are under way, or a link compares its replica; nobody waits where none can ever be sent."""
+    async with members("a", "b") as (_, (a, b)):
+        a.sessions["c"] = b"1"
+        b.busy_with_markers = busy
+        assert await b.find("c") is Choice.FETCH
+        assert b.pool.figures.inexact_total == inexact
+
+
+async def test_a_client_that_nobody_knows_begins() -> None:
+    """At once, when all members that live have answered."""
+    async with members("a", "b", "c") as (network, (a, _, _)):
+        assert await a.find("new") is Choice.BEGIN
+        network.silent.add("b")
+        assert await a.find("new2") is Choice.LATER
+        network.dead.add("b")
+        assert await a.find("new3") is Choice.BEGIN
+
+
+async def test_nobody_waits_for_a_member_that_has_given_its_sessions_away() -> None:
+    """It says so before it stops; one that is only silent, or broken, may have some still."""
+    async with members("a", "b") as (network, (a, b)):
+        b.sessions["x"] = b"1"
+        network.silent.add("b")
+        assert await a.find("x") is Choice.LATER
+        network.silent.clear()
+        network.broken = lambda name, _: name == "b"
+        assert await a.find("x") is Choice.LATER
+        network.empty.add("b")
+        assert await a.find("y") is Choice.BEGIN
+        network.silent.add("b")
+        assert await a.find("z") is Choice.BEGIN
+
+
+async def test_a_session_is_taken_though_another_member_is_silent() -> None:
+    """Who has it says so."""
+    async with members("a", "b", "c") as (network, (a, b, _)):
+        b.sessions["x"] = b"1"
+        network.silent.add("c")
+        assert await a.find("x") is Choice.FETCH
+        assert (a.sessions, b.sessions) == ({"x": b"1"}, {})
+        assert a.collecting == set()
+
+
+async def test_a_client_waits_for_a_silent_member() -> None:
+    """Until it answers or is dead, and then gets what follows; others are not kept waiting."""
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        b.sessions |= {"x": b"1"}
+        c.sessions["z"] = b"1"
+        network.silent.add("b")
+        waiting = a.find("x"), a.find("new")
+        assert await a.find("z") is Choice.FETCH
+        await asyncio.sleep(ANSWER_S + 0.1)
+        assert not any(one.done() for one in waiting)
+        network.silent.clear()
+        assert [await one for one in waiting] == [Choice.FETCH, Choice.BEGIN]
+        network.silent.add("b")
+        waiting = a.find("y"), a.find("newer")
+        await asyncio.sleep(ANSWER_S + 0.1)
+        network.dead.add("b")
+        assert [await one for one in waiting] == [Choice.BEGIN, Choice.BEGIN]
+        assert a.pool.figures.later_total == 0
+
+
+async def test_a_member_that_is_heard_again_while_the_others_answer_is_asked_too() -> None:
+    """It was dead when they were asked, and may have the session."""
+    async with members("a", "b", "c") as (network, (a, b, _)):
+        b.sessions["x"] = b"1"
+        network.dead.add("b")
+        finding = a.find("x")
+        await asyncio.sleep(0)
+        network.dead.clear()
+        assert await finding is Choice.FETCH
+        assert a.sessions == {"x": b"1"}
+
+
+async def test_nothing_is_fetched_from_a_member_whose_sessions_may_go_on_elsewhere() -> None:
+    """The client comes again, and gets its session from the heir, or from the holder once there is none."""
+    async with members("a", "b") as (_, (a, b)):
+        b.sessions["x"] = b"1"
+        a.pool.keep_copies(_Agreed())  # type: ignore[arg-type]  # what is used
+        assert await a.find("x") is Choice.LATER
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
+
+
+async def test_a_client_waits_for_a_silent_member_no_longer_than_a_verdict_takes() -> None:
+    """A member that is never heard, nor found dead, may have its session still."""
+    async with members("a", "b") as (network, (a, _)):
+        network.silent.add("b")
+        begun_s = time.monotonic()
+        assert await a.find("x") is Choice.LATER
+        assert DEAD_AFTER_S + 0.4 < time.monotonic() - begun_s < DEAD_AFTER_S + 2.0
+        assert a.pool.figures.later_total == 1
+
+
+async def test_a_client_waits_for_a_member_at_which_nothing_listens() -> None:
+    """It was killed just now, and is not silent yet; a client that comes once more waits instead of the former one."""
+    async with members("a", "b") as (network, (a, _)):
+        network.broken = lambda name, _: name == "b"
+        former = a.find("x")
+        await asyncio.sleep(ANSWER_S + 0.1)
+        assert not former.done()
+        waiting = a.find("x")
+        assert await former is Choice.LATER
+        network.silent.add("b")
+        await asyncio.sleep(ANSWER_S + 0.1)
+        network.dead.add("b")
+        assert await waiting is Choice.BEGIN
+
+
+async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+    """So is one that connects elsewhere meanwhile: its newer session stays there."""
+    async with members("a", "b", "c") as (network, (a, _, c)):
+        network.silent.add("b")
+        left, elsewhere = a.find("x"), a.find("y")
+        await asyncio.sleep(0.2)
+        left.cancel()
+        c.sessions["y"] = b"new"
+        c.pool.began("y")
+        assert await elsewhere is Choice.LATER
+        network.silent.clear()
+        assert (a.sessions, c.sessions) == ({}, {"y": b"new"})
+        assert await a.find("x") is Choice.BEGIN
+
+
+async def test_clients_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are; when the member is dead they go on a few at a time."""
+    monkeypatch.setattr(arrivals, "_MOVES_MAX", 10)
+    async with members("a", "b", "c") as (network, (a, _, c)):
+        c.sessions["z"] = b"1"
+        network.silent.add("b")
+        waiting: list[asyncio.Future[Choice]] = []
+        for number in range(50):
+            waiting.append(a.find(f"client-{number}"))
+            await asyncio.sleep(0.01)
+        assert await a.find("z") is Choice.FETCH
+        network.dead.add("b")
+        choices = Counter([await one for one in waiting])
+        assert choices[Choice.BEGIN] >= 40
+        assert choices.keys() <= {Choice.BEGIN, Choice.LATER}
+
+
+async def test_another_users_session_stays() -> None:
+    """And the client is told so."""
+    async with members("a", "b") as (_, (a, b)):
+        b.sessions["x"] = b"1"
+        assert await a.find("x", user="other") is Choice.REFUSE
+        assert b.sessions == {"x": b"1"}
+        assert await a.find("x") is Choice.FETCH
+
+
+async def test_nobody_waits_longer_than_that() -> None:
+    """Whatever a member does that is not known to be silent: a client waits 300 ms."""
+    async with members("a", "b") as (network, (a, _)):
+        network.hangs.add("b")
+        begun_s = time.monotonic()
+        assert await a.find("x") is Choice.LATER
+        assert ANSWER_S - 0.05 < time.monotonic() - begun_s < ANSWER_S + 1.0
+        assert a.pool.figures.later_total == 1
+
+
+async def test_a_session_with_messages_under_way_comes_later() -> None:
+    """The client is refused in time, and finds its session when the primary has answered them."""
+    async with members("a", "b") as (_, (a, b)):
+        b.sessions["x"] = b"1"
+        b.undecided.add("x")
+        assert await a.find("x") is Choice.LATER
+        b.undecided.clear()
+        await wait_until(lambda: a.sessions == {"x": b"1"}, 10)
+        assert b.sessions == {}
+
+
+async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
+    """The session is nowhere else by then."""
+    async with members("a", "b") as (network, (a, b)):
+        b.sessions["x"] = b"1"
+        lost = 2
+
+        def is_lost(_: str, path: str) -> bool:
+            nonlocal lost
+            lost -= path == COMMIT_PATH
+            return path == COMMIT_PATH and lost >= 0
+
+        network.lost = is_lost
+        a.find("x")
+        await wait_until(lambda: a.sessions == {"x": b"1"}, 10)
+        assert b.sessions == {}
+        assert a.pool.figures.lost_total == 0
+
+
+async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that fetched and fell silent does not keep it; the holder's own client need not even wait for that."""
+    for module in (arrivals, ledger):
+        monkeypatch.setattr(module, "PROMISE_S", 0.5)
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        b.sessions["x"] = b"1"
+        network.broken = lambda _, path: path == COMMIT_PATH
+        assert await a.find("x") is Choice.LATER
+        b.pool.began("x")  # its client is back
+        network.broken = lambda _, path: False
+        await wait_until(lambda: not a.collecting, 10)
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
+        assert await c.find("x") is Choice.FETCH
+        assert (b.sessions, c.sessions) == ({}, {"x": b"1"})
+
+
+async def test_a_session_that_may_not_come_stays() -> None:
+    """As one over the limits of the member; the holder takes it back, or gives it to another one."""
+    async with members("a", "b", "c") as (_, (a, b, c)):
+        b.sessions["x"] = b"1"
+        a.refuses.add("x")
+        assert await a.find("x") is Choice.LATER
+        assert b.sessions == {"x": b"1"}
+        assert await c.find("x") is Choice.FETCH
+
+
+async def test_a_claim_ends_older_sessions() -> None:
+    """Once the member is heard that was away; a session that is newer ends the claimant's instead."""
+    async with members("a", "b") as (network, (a, b)):
+        b.sessions["x"] = b"old"
+        network.broken = lambda name, _: name == "b"
+        a.sessions["x"] = b"new"
+        a.pool.began("x")
+        await asyncio.sleep(0.1)
+        assert b.sessions == {"x": b"old"}
+        network.broken = lambda name, _: False
+        await wait_until(lambda: b.sessions == {}, 10)
+        assert b.pool.figures.ended_total == 1
+        assert a.sessions == {"x": b"new"}
+
+
+async def test_a_member_that_leaves_gives_its_sessions_away() -> None:
+    """To the ready ones in turn, at the pace at which its clients go; it takes nobody any more."""
+    async with members("a", "b", "c", "d") as (network, (a, b, c, d)):
+        network.silent.add("d")
+        a.sessions = {f"client-{number}": b"value" for number in range(300)}
+        a.connected = {f"client-{number}" for number in range(100)}
+        leaving = asyncio.create_task(a.pool.hand_over(clients_per_s=50))
+        await wait_until(lambda: len(a.sessions) <= 100, 10)
+        assert a.pool.is_leaving
+        assert len(a.connected) > 20
+        await leaving
+        assert (a.sessions, a.connected, d.sessions) == ({}, set(), {})
+        assert len(b.sessions) + len(c.sessions) == 300
+        assert min(len(b.sessions), len(c.sessions)) > 100
+
+
+async def test_a_member_that_leaves_alone_does_not_wait() -> None:
+    """There is nobody who could take anything."""
+    async with members("a", "b") as (network, (a, _)):
+        network.dead.add("b")
+        a.sessions["x"] = b"1"
+        async with asyncio.timeout(1):
+            await a.pool.hand_over(clients_per_s=100)
+        assert a.sessions == {"x": b"1"}
+
+
+async def test_a_member_that_leaves_waits_for_one_that_is_silent_for_a_moment() -> None:
+    """A busy one is, now and then: the sessions would be lost."""
+    async with members("a", "b") as (network, (a, b)):
+        network.silent.add("b")
+        a.sessions["x"] = b"1"
+        a.connected.add("y")
+        leaving = asyncio.create_task(a.pool.hand_over(clients_per_s=100))
+        rounds = a.rounds
+        await wait_until(lambda: leaving.done() or a.rounds > rounds + 3, 10)
+        assert not leaving.done()
+        assert a.connected == {"y"}  # there is nobody yet to whom it could be sent
+        network.silent.clear()
+        async with asyncio.timeout(10):
+            await leaving
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
+
+
+async def test_an_isolated_member_serves_no_durable_session() -> None:
+    """The others may take it for dead; it yields what they began meanwhile, and serves the rest when they answer."""
+    async with members("a", "b") as (network, (a, b)):
+        for client_id in ("x", "y"):
+            a.sessions[client_id] = b"old"
+            a.pool.began(client_id)
+        a.connected = {"x"}
+        assert (a.pool.may_resume, a.pool.is_fenced) == (True, False)
+        network.silent.add("b")
+        a.is_isolated = True
+        assert (a.pool.may_resume, a.pool.is_fenced, a.is_fenced, a.connected) == (False, True, True, set())
+        network.broken = lambda name, _: name == "a"
+        b.sessions["x"] = b"new"
+        b.pool.began("x")
+        a.is_isolated = False
+        await asyncio.sleep(0.3)
+        assert (a.is_fenced, a.pool.may_resume) == (True, False)
+        network.silent.clear()
+        await wait_until(lambda: not a.is_fenced, 10)
+        assert (a.sessions, b.sessions) == ({"y": b"old"}, {"x": b"new"})
+        await wait_until(lambda: a.pool.may_resume, 10)
+        assert a.pool.figures.fences_total == 1
+
+
+async def test_a_long_session_comes_in_pieces() -> None:
+    """A client that comes again waits for the same; pieces whose call brings nothing are asked for again."""
+    async with members("a", "b") as (network, (a, b)):
+        value = a.sessions["x"] = bytes(range(256)) * 8_000
+        failed = Counter[str]()
+
+        def is_lost(name: str, path: str) -> bool:
+            failed[path] += 1
+            return path == PIECE_PATH and failed[path] % 3 == 1
+
+        network.lost = is_lost
+        first = b.find("x")
+        assert await first is Choice.LATER
+        assert [*await asyncio.gather(b.find("x"), b.find("x"))] == [Choice.LATER] * 2
+        await wait_until(lambda: "x" in b.sessions, 10)
+        assert (a.sessions, b.sessions) == ({}, {"x": value})
+        kinds = Counter(path for path, _ in network.calls)
+        assert kinds[FETCH_PATH] == kinds[COMMIT_PATH] == 1
+        assert kinds[PIECE_PATH] > 20
+        assert b.pool.figures.moved_in_total == 1
+
+
+@pytest.mark.parametrize("becomes", [b"", b"another text" * 9_000])
+async def test_a_long_session_that_changes_while_it_comes_is_not_taken(becomes: bytes) -> None:
+    """Its client is at its holder again; the pieces are of no use."""
+    async with members("a", "b") as (network, (a, b)):
+        a.sessions["x"] = bytes(range(256)) * 8_000
+        b.find("x")
+        await wait_until(lambda: Counter(path for path, _ in network.calls)[PIECE_PATH] > 5, 10)
+        if becomes:
+            a.sessions["x"] = becomes
+        else:
+            a.pool.began("x")
+        await wait_until(lambda: not b.pool.ledger.moves, 10)
+        assert "x" in a.sessions
+        assert b.sessions == {}
+
+
+async def test_sessions_with_many_subscriptions_come_in_several_calls() -> None:
+    """One answer has some thousand at most; nobody is refused for that."""
+    async with members("a", "b") as (network, (a, b)):
+        a.subscriptions = 1_000
+        a.sessions = {f"client-{number}": b"value" for number in range(50)}
+
+        async def come(client_id: str) -> None:
+            while client_id not in b.sessions and await b.find(client_id) is not Choice.FETCH:
+                await asyncio.sleep(0.1)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(*[come(client_id) for client_id in a.sessions])
+        assert max(size for path, size in network.answers if path == TAKE_PATH) < 400_000
+
+
+def of_user(user: str, *, since: int = 0) -> Owner:
+    """Return a user that owns a session, or wants to."""
+    return Owner(user, superuser=False, anyone=False, since=since)
+
+
+def begin_at(member: Member, client_id: str, user: str, value: bytes = b"1") -> None:
+    """Begin a session of a user."""
+    member.owners[client_id] = of_user(user)
+    member.sessions[client_id] = value
+    member.pool.began(client_id)
+
+
+async def test_a_stranger_does_not_end_a_session_elsewhere() -> None:
+    """Neither with a new one nor by asking for it; its owner does, when it begins one, and not by asking."""
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        begin_at(a, "x", "victim")
+        await wait_until(lambda: all(one.pool.ledger.newest_of("x") == a.pool.epoch_of("x") for one in (b, c)))
+        for member in (b, c):
+            assert await member.find("x", "stranger", clean=True) is Choice.REFUSE
+        assert await b.find("x", "victim", clean=True) is Choice.BEGIN
+        assert a.sessions == {"x": b"1"}
+        begin_at(b, "x", "victim", b"2")
+        await wait_until(lambda: not a.sessions)
+        await wait_until(lambda: Counter(path for path, _ in network.calls)[CLAIM_PATH] >= 4)
+        assert await c.find("x", "stranger", clean=True) is Choice.REFUSE
+        assert b.sessions == {"x": b"2"}
+        assert b.owners["x"].since == a.owners["x"].since  # it has the Client Identifier for as long
+
+
+async def test_a_stranger_waits_while_a_member_is_silent() -> None:
+    """It may have a session with that Client Identifier; once it is heard it says so, and nothing has happened."""
+    async with members("a", "b") as (network, (a, b)):
+        begin_at(a, "x", "victim")
+        await wait_until(lambda: b.pool.ledger.newest_of("x") == a.pool.epoch_of("x"))
+        network.silent.add("a")
+        began_s = time.monotonic()
+        assert await b.find("x", "stranger", clean=True) is Choice.LATER
+        assert DEAD_AFTER_S <= time.monotonic() - began_s < DEAD_AFTER_S + 3
+        coming = b.find("x", "stranger", clean=True)
+        await asyncio.sleep(0.2)
+        assert not coming.done()
+        network.silent.clear()
+        assert await coming is Choice.REFUSE
+        assert a.sessions == {"x": b"1"}
+
+
+@pytest.mark.parametrize("who_claims", ["a", "b"])
+@pytest.mark.parametrize("is_again", [False, True])
+async def test_a_stranger_never_wins_when_members_hear_each_other_again(who_claims: str, is_again: bool) -> None:
+    """Though its session is the newer one: the owner has had the Client Identifier for longer, wherever it comes next.
+
+    Every member knows of no later session than the owner's then.
+    """
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        begin_at(a, "x", "victim")
+        await wait_until(lambda: len(network.calls) == 2)
+        network.broken = lambda name, _: name == "a"
+        begin_at(b, "x", "stranger", b"2")
+        if is_again:
+            network.broken = lambda _, __: True
+            a.pool.began("x")
+        claimant = {"a": a, "b": b}[who_claims]
+        network.broken = lambda name, _: name == ("b" if claimant is b else "a")
+        claimant.pool.claim({"x": claimant.pool.epoch_of("x")})
+        await wait_until(lambda: not b.sessions, 10)
+        network.broken = lambda _, __: False
+        assert a.sessions == {"x": b"1"}
+        await wait_until(lambda: c.pool.ledger.newest_of("x") == a.pool.epoch_of("x"), 10)
+        await wait_until(lambda: b.pool.ledger.newest_of("x") == a.pool.epoch_of("x"), 10)
+        assert await c.find("x", "victim") is Choice.FETCH
+        assert c.sessions == {"x": b"1"}
+
+
+@pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, PIECE_PATH, COMMIT_PATH, CLAIM_PATH])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[1]", b'[["x"]]', b'[["",1,"a"]]', b'[["x",-1,"a"]]', b'[["x",1,"a b"]]', b'[["\\ud800",1,"a"]]'],
+)
+async def test_garbage_is_refused(path: str, body: bytes) -> None:
+    """Before anything is done."""
+    async with members("a", "b") as (network, (a, _)):
+        a.sessions["x"] = b"1"
+        with pytest.raises(ValueError):  # noqa: PT011  # whatever it says goes nowhere
+            await network.call("b", "a", path, body)
+        assert a.sessions == {"x": b"1"}

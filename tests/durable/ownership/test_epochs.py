@@ -1,0 +1,47 @@
+"""Epochs: their order, and their bytes in the record of a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, EpochClock, decode_epoch, encode_epoch
+from tests.server.node_in_memory import ManualClock
+
+
+@pytest.mark.parametrize("epoch", [NO_EPOCH, Epoch(1, "edge-1"), Epoch(2**63, "é")])
+def test_an_epoch_is_read_as_it_was_written(epoch: Epoch) -> None:
+    """The record of a session of a node that was in no pool has none."""
+    assert decode_epoch(encode_epoch(epoch)) == epoch
+    assert decode_epoch(b"") == NO_EPOCH
+
+
+def test_epochs_are_later_than_all_that_were_seen() -> None:
+    """Also when the clock is behind that of another member."""
+    clock = clock_of("b")
+    first = clock.next()
+    clock.see(Epoch(first.counter + 90, "a"))
+    assert clock.next() == Epoch(first.counter + 91, "b")
+
+
+@pytest.mark.parametrize("wrong_s", [3600.0, -3600.0, 0.0])
+@pytest.mark.parametrize("step_s", [0.0, 3600.0, -3600.0])
+def test_members_that_have_heard_each_other_count_alike_when_they_are_parted(wrong_s: float, step_s: float) -> None:
+    """Whatever the time of day is at one of them: the session is the newer one that began later."""
+    time_s = ManualClock()
+    wrong = ManualClock()
+    wrong.advance(wrong_s)
+    a, b = EpochClock("a", clock=wrong), EpochClock("b", clock=time_s)
+    a.hear(b.reading)
+    b.hear(a.reading)
+    wrong.step(step_s)  # they are parted, and somebody sets the clock
+    for _ in range(3):
+        for earlier, later in ((a, b), (b, a)):
+            before = earlier.next()
+            for each in (time_s, wrong):
+                each.advance(0.5)
+            assert later.next() > before
+
+
+def clock_of(node: str) -> EpochClock:
+    """Return a clock of epochs."""
+    return EpochClock(node, clock=ManualClock())
