@@ -33,6 +33,7 @@ __all__ = [
     "PASSWORD_BYTES_MAX",
     "PasswordFile",
     "check_user_name",
+    "exposure_of",
     "hash_password",
     "load_password_file",
     "load_passwords",
@@ -164,7 +165,7 @@ def load_password_file(path: Path) -> PasswordFile:
         line = data.count(b"\n", 0, error.start) + 1
         fault = ConfigFault(f"line {line}", "this is not UTF-8", "Save the file as UTF-8.")
         raise ConfigError(str(path), (fault,)) from error
-    return parse_password_file(text, path=str(path), exposure=_exposure(mode))
+    return parse_password_file(text, path=str(path), exposure=exposure_of(mode))
 
 
 def update_password_file(path: Path, change: Callable[[PasswordFile], PasswordFile]) -> PasswordFile:
@@ -174,7 +175,7 @@ def update_password_file(path: Path, change: Callable[[PasswordFile], PasswordFi
     wait for their turn, so no change is lost. Mode and owner stay.
 
     Args:
-        path: The file; symbolic links are followed.
+        path: The file; no symbolic link, so that nobody who may write in its directory chooses another file.
         change: Gets the content of the file, empty if it does not exist, and returns the new content.
 
     Returns:
@@ -182,8 +183,12 @@ def update_password_file(path: Path, change: Callable[[PasswordFile], PasswordFi
 
     Raises:
         ConfigError: The file exists and is not legal.
-        PasswordFileError: It cannot be written; it is unchanged.
+        PasswordFileError: It cannot be written, or is a symbolic link; it is unchanged.
     """
+    if path.is_symlink():
+        raise PasswordFileError(
+            f"{path} is a symbolic link", hint=f"Give the file that it leads to, if that is right: {path.resolve()}"
+        )
     target = path.resolve()
     try:
         with _locked(target.parent):
@@ -193,7 +198,7 @@ def update_password_file(path: Path, change: Callable[[PasswordFile], PasswordFi
                 status = None
             file = change(PasswordFile() if status is None else load_password_file(target))
             _replace(target, file, status)
-            return PasswordFile(file.lines, file.users, _exposure(target.stat().st_mode))
+            return PasswordFile(file.lines, file.users, exposure_of(target.stat().st_mode))
     except OSError as error:
         hint = "Check that the directory exists, and that this user may write there and owns the file."
         raise PasswordFileError(f"cannot write the password file {path}: {system_reason(error)}", hint=hint) from error
@@ -278,7 +283,8 @@ def _length(text: str) -> int:
         return 0
 
 
-def _exposure(mode: int) -> str:
+def exposure_of(mode: int) -> str:
+    """Return who beside owner and group reaches a file with this mode; empty for nobody."""
     if mode & stat.S_IWOTH:
         return "everybody on this machine can write it"
     return "everybody on this machine can read it" if mode & stat.S_IROTH else ""

@@ -19,6 +19,8 @@ from fanout.node.reload import Reloads
 
 __all__ = ["run_node"]
 
+_OTHERS: Final = 0o027
+"""Rights that files and directories of a node never give: write to its group, and any to others."""
 _FAILED: Final = 70
 """Exit code when a part of the node failed: `BUG` of `fanout.cli`."""
 _STORE_FAILED: Final = 5
@@ -35,7 +37,7 @@ async def run_node(
 ) -> int:
     """Run a node until it is told to stop: SIGTERM and HTTP drain it first, SIGINT does not.
 
-    A second signal ends the process at once. SIGHUP reloads.
+    A second signal ends the process at once. SIGHUP reloads. Files that the process makes are for its user and group.
 
     Args:
         config: A validated configuration for this role.
@@ -54,6 +56,7 @@ async def run_node(
         LogError: The replication log cannot be opened.
         StoreError: The file of retained values cannot be used.
     """
+    os.umask(os.umask(_OTHERS) | _OTHERS)
     logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
     node = Node(config, role=role, logger=logger, path=path, digest=digest, member=member)
     loop = asyncio.get_running_loop()

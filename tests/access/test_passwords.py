@@ -136,16 +136,25 @@ def test_writing_makes_a_file_for_its_owner_only(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["users"]
 
 
-def test_writing_keeps_the_mode_and_follows_a_link(tmp_path: Path) -> None:
-    """The file that a link names is replaced, not the link, and whoever could read it still can."""
+def test_writing_keeps_the_mode(tmp_path: Path) -> None:
+    """Whoever could read the file still can."""
+    path = tmp_path / "users"
+    path.write_text("# users\n")
+    path.chmod(0o640)
+    update_password_file(path, lambda former: former.with_user("alice", HASH))
+    assert path.read_text() == f"# users\nalice:{HASH}\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_writing_follows_no_link(tmp_path: Path) -> None:
+    """Whoever may write in the directory could lead root to another user's file; the error names the file."""
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("# users\n")
-    real.chmod(0o640)
     link.symlink_to(real)
-    update_password_file(link, lambda former: former.with_user("alice", HASH))
-    assert link.is_symlink()
-    assert real.read_text() == f"# users\nalice:{HASH}\n"
-    assert real.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(PasswordFileError, match="is a symbolic link") as caught:
+        update_password_file(link, lambda former: former.with_user("alice", HASH))
+    assert str(real) in caught.value.hint
+    assert real.read_text() == "# users\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -220,9 +221,10 @@ def with_files(config: Path) -> Path:
     directory = config.parent
     Authority(directory).issue("server")
     (directory / "users").write_text(f"alice:{cheap_hash(b'wonder')}\n")
-    (directory / "users").chmod(0o600)
     (directory / "plant").write_text("secret\n")
     (directory / "emqx").write_text("key:secret\n")
+    for name in ("users", "plant", "emqx"):
+        (directory / name).chmod(0o600)
     config.write_text(FILES.format(directory))
     return config
 
@@ -329,6 +331,30 @@ def test_files_that_do_no_good_are_a_warning(runner: CliRunner, with_files: Path
     assert answer.stderr.startswith(f"warning: {with_files}: 2 warnings\n")
     assert f"  access.password_file: {users}: it has no users\n" in answer.stderr
     assert f"  access.password_file: {users}: everybody on this machine can read it\n" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "section"),
+    [
+        ("http.token_file", "[http]\ntoken_file = {}\n"),
+        (
+            "link[0].password_file",
+            '[[link]]\nname = "a"\nprimary = "mqtt://127.0.0.1"\nusername = "u"\npassword_file = {}\n',
+        ),
+    ],
+)
+def test_a_secret_that_others_can_read_is_a_warning(runner: CliRunner, tmp_path: Path, key: str, section: str) -> None:
+    """Whichever it is; the file is used all the same."""
+    secret, file = tmp_path / "secret", tmp_path / "edge.toml"
+    secret.write_text("a-secret-of-24-characters")
+    link = "" if "link" in key else '[[link]]\nname = "a"\nprimary = "mqtt://127.0.0.1"\n'
+    selector = '[[link.selector]]\nfilter = "plant/#"\n'
+    file.write_text(f'[node]\nid = "edge"\n[log]\n{section.format(json.dumps(str(secret)))}{link}{selector}')
+    for mode, warned in ((0o640, False), (0o644, True)):
+        secret.chmod(mode)
+        answer = runner.invoke(app, ["check", str(file)])
+        assert answer.exit_code == 0, answer.stderr
+        assert (f"  {key}: {secret}: everybody on this machine can read it\n" in answer.stderr) is warned
 
 
 def test_listener_that_admits_nobody_is_a_warning(runner: CliRunner, config: Path) -> None:

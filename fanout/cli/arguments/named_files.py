@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Final
 
-from fanout.access.passwords import load_password_file
+from fanout.access.passwords import exposure_of, load_password_file
 from fanout.certificates import EXPIRING_S, file_expiry_s
 from fanout.config import NodeConfig, read_audit_password, read_count_key, read_password, read_token
 from fanout.errors import ConfigError, ConfigFault
@@ -22,6 +23,9 @@ from fanout.runtime.regular_files import irregularity
 from fanout.server.accept.tls import find_tls_faults
 
 __all__ = ["find_file_faults", "find_file_warnings"]
+
+_SECRETS: Final = ("password_file", "key_file", "token_file")
+"""Ends of the keys that name a file with a secret."""
 
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
@@ -44,32 +48,42 @@ def find_file_warnings(config: NodeConfig, *, now_s: float) -> list[ConfigFault]
         config: The configuration.
         now_s: Unix time, in seconds.
     """
-    return [*_password_file_warnings(config), *_certificate_warnings(config, now_s=now_s)]
+    return [*_exposed_files(config), *_password_file_warnings(config), *_certificate_warnings(config, now_s=now_s)]
 
 
-def _irregular_files(value: object, key: str = "") -> Iterator[ConfigFault]:
-    """Yield a fault for each key below `key` that names something which is there and is no regular file."""
+def _named_files(value: object, key: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield each key below `key` that names a file, and the file."""
     if isinstance(value, Path) and key.endswith("_file"):
-        with contextlib.suppress(OSError):  # it is not there, or not for this user: said by the check of this file
-            if reason := irregularity(value):
-                yield ConfigFault(key, f"{value}: {reason}", "Correct the path.")
+        yield key, value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             name = {"links": "link", "listener_tables": "listener"}.get(field.name, field.name)
-            yield from _irregular_files(getattr(value, field.name), f"{key}.{name}".removeprefix("."))
+            yield from _named_files(getattr(value, field.name), f"{key}.{name}".removeprefix("."))
     elif isinstance(value, tuple):
         for index, each in enumerate(value):
-            yield from _irregular_files(each, f"{key}[{index}]")
+            yield from _named_files(each, f"{key}[{index}]")
+
+
+def _irregular_files(config: NodeConfig) -> Iterator[ConfigFault]:
+    """Yield a fault for each name of something that is there and is no regular file."""
+    for key, path in _named_files(config):
+        with contextlib.suppress(OSError):  # it is not there, or not for this user: said by the check of this file
+            if reason := irregularity(path):
+                yield ConfigFault(key, f"{path}: {reason}", "Correct the path.")
+
+
+def _exposed_files(config: NodeConfig) -> Iterator[ConfigFault]:
+    """Yield a warning for each file with a secret that others on the machine reach."""
+    for key, path in _named_files(config):
+        if key.endswith(_SECRETS) and (exposure := exposure_of(path.stat().st_mode)):
+            yield ConfigFault(key, f"{path}: {exposure}", "Run: chmod o= on it.")
 
 
 def _password_file_warnings(config: NodeConfig) -> Iterator[ConfigFault]:
     path = config.access.password_file
     if config.server is None or path is None:
         return
-    file = load_password_file(path)
-    if file.exposure:
-        yield ConfigFault("access.password_file", f"{path}: {file.exposure}", "Run: chmod o= on it.")
-    if not file.users:
+    if not load_password_file(path).users:
         yield ConfigFault("access.password_file", f"{path}: it has no users", "Add some with fanout passwd.")
 
 
