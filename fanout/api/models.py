@@ -134,6 +134,9 @@ class SelectorReadiness(_Document):
         description="Whether its snapshot of this epoch is proved complete, and no limit keeps a value out."
     )
     evidence: Evidence
+    joining: bool = Field(
+        default=False, description="Whether a reload has added it to a link that was proved, and it is not proved yet."
+    )
     maybe_unreadable: bool = Field(
         default=False,
         description="Whether it is empty, and may be so because the link's user may not read it at the primary.",
@@ -243,7 +246,9 @@ class ConfigChange(_Document):
 
     key: str = Field(description="Dotted key.")
     change: Literal["added", "changed", "removed"]
-    cost: Literal["nothing", "restart"] = Field(description="What it costs in the running node.")
+    cost: Literal["nothing", "selector", "link", "session", "restart"] = Field(
+        description="What it costs in the running node."
+    )
     reason: str = Field(description="Why it needs a restart; empty when it does not.")
 
 

@@ -20,6 +20,9 @@ __all__ = ["register"]
 
 _COSTS = {
     "nothing": "nothing",
+    "selector": "its link connects anew, this selector is proved or removed alone",
+    "link": "the link connects anew with its session",
+    "session": "the link begins a new session, its values are removed and proved anew",
     "restart": "needs a restart",
 }
 """What each cost is, in words."""

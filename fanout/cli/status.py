@@ -128,7 +128,7 @@ def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
     table = columns("link", "topics", "complete", "evidence", "digest", "selector", right=_NUMBERS)
     for link in links:
         for one in link.selectors:
-            complete = "yes" if one.complete else "no"
+            complete = "yes" if one.complete else "joining" if one.joining else "no"
             topics = as_topics(one.topics, maybe_unreadable=one.maybe_unreadable)
             table.add_row(link.name, topics, complete, one.evidence or UNKNOWN, one.digest, one.filter)
     return table

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -16,14 +16,17 @@ from fanout.config.pool import PoolConfig
 from fanout.config.settings import (
     HttpConfig,
     IdentityConfig,
+    LinkConfig,
     LogConfig,
     NodeConfig,
     RetainedConfig,
+    SelectorSection,
     ServerConfig,
     SessionsConfig,
     ShipConfig,
 )
 from fanout.config.translation import keys_of_fields
+from fanout.selection import Selector
 
 __all__ = ["RULES", "Change", "ChangeKind", "Cost", "Rule", "find_changes", "merge"]
 
@@ -37,6 +40,12 @@ class Cost(enum.StrEnum):
 
     NOTHING = "nothing"
     """It holds from now on; nobody is disconnected, and no link does anything."""
+    SELECTOR = "selector"
+    """Its link connects anew with its session; this selector alone is proved, or its values removed."""
+    LINK = "link"
+    """The link connects anew with its session and verifies its values; one that is added begins, a removed one ends."""
+    SESSION = "session"
+    """The link begins a new session: its values are removed, and proved anew."""
     RESTART = "restart"
     """A running node cannot take it."""
 
@@ -60,15 +69,19 @@ class Change:
     rule: Rule
 
 
-def _rules(section: type, *, live: str = "", restart: Mapping[str, str] | None = None) -> Mapping[str, Rule]:
+def _rules(
+    section: type, *, live: str = "", restart: Mapping[str, str] | None = None, other: Mapping[Cost, str] | None = None
+) -> Mapping[str, Rule]:
     """Return the rule of each field of a section.
 
     Args:
         section: Its dataclass.
         live: Fields of which a change holds at once, separated by blanks; "*" for all others.
         restart: The reason of a restart to the fields that need it for that, in the same form.
+        other: Another cost to its fields, in the same form.
     """
     named = [(live, Rule(Cost.NOTHING)), *((names, Rule(Cost.RESTART, why)) for why, names in (restart or {}).items())]
+    named += [(names, Rule(cost)) for cost, names in (other or {}).items()]
     rules = {name: rule for names, rule in named for name in names.split() if name != "*"}
     for names, rule in named:
         if names == "*":
@@ -79,7 +92,7 @@ def _rules(section: type, *, live: str = "", restart: Mapping[str, str] | None =
 _READ_ONCE: Final = "the node reads it at its start only"
 _PARTS: Final = "the node makes this part of itself at its start only"
 RULES: Final[Mapping[type, Mapping[str, Rule]]] = {
-    NodeConfig: _rules(NodeConfig, live="access", restart={_PARTS: "*"}),
+    NodeConfig: _rules(NodeConfig, live="access", restart={_PARTS: "*"}, other={Cost.LINK: "links"}),
     IdentityConfig: _rules(
         IdentityConfig, restart={"files and sessions depend on it": "id data_directory", _READ_ONCE: "*"}
     ),
@@ -98,6 +111,10 @@ RULES: Final[Mapping[type, Mapping[str, Rule]]] = {
     ShipConfig: _rules(ShipConfig, restart={_READ_ONCE: "*"}),
     RetainedConfig: _rules(RetainedConfig, restart={_READ_ONCE: "*"}),
     SessionsConfig: _rules(SessionsConfig, restart={_READ_ONCE: "*"}),
+    LinkConfig: _rules(
+        LinkConfig, other={Cost.LINK: "*", Cost.SESSION: "client_id version control_topic", Cost.SELECTOR: "selectors"}
+    ),
+    SelectorSection: _rules(SelectorSection, other={Cost.SELECTOR: "*"}),
 }
 """The rule of each field of each section; that of a section is for its addition and removal."""
 
@@ -118,7 +135,9 @@ def merge(old: _Section, new: _Section) -> _Section:
     values: dict[str, Any] = {}
     for name, rule in rules.items():
         before, after = getattr(old, name), getattr(new, name)
-        if type(before) in RULES and type(after) is type(before):
+        if isinstance(old, NodeConfig) and isinstance(new, NodeConfig) and name == "links":
+            values[name] = _merged_links(old, new)
+        elif type(before) in RULES and type(after) is type(before):
             values[name] = merge(before, after)
         else:
             values[name] = before if rule.cost is Cost.RESTART else after
@@ -133,6 +152,9 @@ def _differences(prefix: str, old: Any, new: Any) -> Iterator[Change]:
         if before == after:
             continue
         key = f"{prefix}{keys[name]}"
+        if section is NodeConfig and name == "links":
+            yield from _link_changes(old, new)
+            continue
         if type(before) in RULES and type(after) is type(before):
             yield from _differences(f"{key}.", before, after)
         elif after is None and type(before) in RULES:
@@ -141,3 +163,66 @@ def _differences(prefix: str, old: Any, new: Any) -> Iterator[Change]:
             yield Change(key, "added", rule)
         else:
             yield Change(key, "changed", rule)
+
+
+def _link_changes(old: NodeConfig, new: NodeConfig) -> Iterator[Change]:
+    before, after = ({link.name: link for link in config.links} for config in (old, new))
+    stays, set_stays = _why_links_stay(old)
+    for name in dict.fromkeys([*before, *after]):
+        key = f"link[{name}]"
+        if name in before and name in after:
+            for change in _changes_of_link(key, before[name], after[name]):
+                yield dataclasses.replace(change, rule=Rule(Cost.RESTART, stays)) if stays else change
+        else:
+            rule = Rule(Cost.RESTART, set_stays) if set_stays else RULES[NodeConfig]["links"]
+            yield Change(key, "removed" if name in before else "added", rule)
+
+
+def _changes_of_link(key: str, old: LinkConfig, new: LinkConfig) -> Iterator[Change]:
+    session = Rule(Cost.SESSION) if _ends_session(old, new) else None
+    keys = keys_of_fields(LinkConfig)
+    for name, rule in RULES[LinkConfig].items():
+        if name == "selectors":
+            yield from _selector_changes(f"{key}.selector", old.selectors, new.selectors, session)
+        elif getattr(old, name) != getattr(new, name):
+            yield Change(f"{key}.{keys[name]}", "changed", session or rule)
+
+
+def _selector_changes(
+    key: str, old: Iterable[Selector], new: Iterable[Selector], session: Rule | None
+) -> Iterator[Change]:
+    before, after = ({(one.prefix, one.filter): one for one in selectors} for selectors in (old, new))
+    for place in dict.fromkeys([*before, *after]):
+        here = f"{key}[{''.join(place)}]"
+        if place not in before or place not in after:
+            rule = session or RULES[LinkConfig]["selectors"]
+            yield Change(here, "removed" if place in before else "added", rule)
+            continue
+        for name, rule in RULES[SelectorSection].items():
+            if getattr(before[place], name) != getattr(after[place], name):
+                yield Change(f"{here}.{name}", "changed", session or rule)
+
+
+def _ends_session(old: LinkConfig, new: LinkConfig) -> bool:
+    """Say whether the session of a link at its primary cannot go on with another configuration."""
+    resumable = all(link.version == 5 and link.session_expiry_s for link in (old, new))
+    same = (old.client_id, old.control_topic) == (new.client_id, new.control_topic)
+    return not (resumable and same) or set(old.primaries).isdisjoint(new.primaries)
+
+
+def _why_links_stay(config: NodeConfig) -> tuple[str, str]:
+    """Return why no link of a running node can change, and why none comes or goes; empty when they can."""
+    why = ""
+    if config.server is not None and config.server.workers > 1:
+        why = "worker processes know the links from their start"
+    elif config.retained.storage == "disc_only":
+        why = 'with retained.storage = "disc_only" the values of a link are not in memory'
+    return why, why or ("the sessions of a pool have a place in the stream of each link" if config.pool else "")
+
+
+def _merged_links(old: NodeConfig, new: NodeConfig) -> tuple[LinkConfig, ...]:
+    stays, set_stays = _why_links_stay(old)
+    after = {link.name: link for link in new.links}
+    if stays:
+        return old.links
+    return tuple(after.get(link.name, link) for link in old.links) if set_stays else new.links

@@ -94,7 +94,7 @@ MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
 DoubtPolicy: TypeAlias = Literal["not_ready", "serve"]
-"""Whether a node is ready while topics of a link are unconfirmed; their values are served in any case."""
+"""Whether a node is ready while topics of a link are in doubt; their values are served in any case."""
 
 StallPolicy: TypeAlias = Literal["not_ready", "serve_stale"]
 """Treatment of complete values that the primary does not confirm, since it is frozen or away:
@@ -485,6 +485,8 @@ class LinkConfig:
     """Share of a selector's topics that may be removed without confirmation, with evidence that they are deleted."""
     on_doubt: DoubtPolicy = "not_ready"
     """Readiness while topics are unconfirmed; see `DoubtPolicy`."""
+    on_joining: DoubtPolicy = "serve"
+    """Readiness while a selector that a reload has added is not proved yet; its topics are served as they come."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     announce_missing: Flag = False

@@ -7,8 +7,10 @@ Owns the task, the choice of address, retries, tear-downs, and the futures of ca
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
@@ -20,10 +22,12 @@ from fanout.link import connack_probe
 from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
+from fanout.link.durability.session_codec import encode_session, find_resumption
 from fanout.link.exact_names import NAMES_MAX, NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.events import (
     AbsenceAsked,
     AuditEnded,
@@ -56,7 +60,9 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.unconfirmed import UnconfirmedTopics
+from fanout.replica.update import Changes
 from fanout.runtime.backoff import Backoff
+from fanout.selection import Selector
 
 __all__ = ["Link"]
 
@@ -92,18 +98,43 @@ class Link:
             store: Store in which values survive the process; None for none.
             stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
         """
-        self.config = config
+        self._node_id = node_id
         self._replica = replica
         self._sink = sink
         self._clock = clock
         self._logger = logger.bind(link=config.name)
-        self._commit_gate = None if store is None else CommitGate(store, config, node_id=node_id)
+        self._store = store
+        self._stamps = stamps
+        self._free = asyncio.Event()
+        """Set unless the link is held by backpressure."""
+        self._free.set()
+        self._attention = asyncio.Event()
+        """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
+        self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
+        """Token of a forwarded message to the future for the primary's answer."""
+        self._audit_waiters: list[asyncio.Future[AuditReport]] = []
+        self._change: tuple[LinkConfig | None, asyncio.Future[None]] | None = None
+        """Another configuration to take, None for the end of the link, and what waits for that; None for no change."""
+        self._begin(config, counters=None)
+
+    def _begin(self, config: LinkConfig, *, counters: LinkCounters | None) -> None:
+        """Make everything that depends on the configuration: the machine is down, and has no session.
+
+        Args:
+            config: The configuration.
+            counters: Counters to go on with; None for new ones.
+        """
+        clock, node_id, replica, sink = self._clock, self._node_id, self._replica, self._sink
+        self.config = config
+        """Its configuration."""
+        self._commit_gate = None if self._store is None else CommitGate(self._store, config, node_id=node_id)
         self._session = LinkSession(
             config,
             node_id=node_id,
             replica=replica,
             nonce=clock.now_ns(),
-            stamps=stamps,
+            stamps=self._stamps,
+            counters=counters,
             piece_topics=lambda: piece_topics(sink.client_count()),
         )
         self.missing = MissingTopics(config.control_topic, node_id=node_id, counters=self._session.counters)
@@ -137,8 +168,6 @@ class Link:
         """Set when evidence about unconfirmed topics is wanted."""
         self._promises_asked = asyncio.Event()
         """Set when it is wanted at which QoS values were published."""
-        self._audit_waiters: list[asyncio.Future[AuditReport]] = []
-        self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._asking = asyncio.Lock()
         """Held during a request by name: all have one Client Identifier, so a second would take over the first."""
@@ -153,11 +182,6 @@ class Link:
         """TLS of the newest connection; None without TLS."""
         self._attempt: asyncio.Timeout | None = None
         """Timeout of the attempt to connect under way; None for none."""
-        self._free = asyncio.Event()
-        """Set unless the link is held by backpressure."""
-        self._free.set()
-        self._attention = asyncio.Event()
-        """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
         self._retry_now = False
         """Whether the next attempt to connect was asked for, so that no pause goes before it."""
         self._failure: FanoutError | None = None
@@ -167,8 +191,6 @@ class Link:
         """When the link became live, monotonic seconds; None while it is not."""
         self._live_s: float | None = None
         """Seconds for which it was live on the newest connection; None for never."""
-        self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
-        """Token of a forwarded message to the future for the primary's answer."""
         self._driver = Driver(
             config.name,
             session=self._session,
@@ -181,7 +203,7 @@ class Link:
             on_unconfirmed=self._reporter.note_unconfirmed,
             on_crash=self._on_crash,
         )
-        self._publisher = None
+        self._publisher: Publisher | None = None
         """Publisher of messages of clients over MQTT 3.1.1; None over MQTT 5, where the link's own session does it."""
         if config.version == 4:
             self._publisher = Publisher(
@@ -213,18 +235,22 @@ class Link:
 
         At the end the session at the primary is ended, unless its values survive the process.
         """
-        publishing = None
-        if self._publisher is not None:
-            publishing = asyncio.create_task(self._publisher.run(), name=f"link-{self.config.name}-publish")
-            publishing.add_done_callback(self._watch_ended)
+        publishing = self._begin_publishing()
         try:
             while True:
+                if self._change is not None:
+                    await self._end_publishing(publishing)
+                    publishing = None
+                    await self._take_change(*self._change)
+                    publishing = self._begin_publishing()
                 failed = False
                 try:
                     await self._serve()
                 except FanoutError as error:
                     failed = True
                     self._reporter.note_failure(error, primary=self._address)
+                if self._change is not None:
+                    continue
                 live_s, self._live_s = self._live_s, None
                 preferred, self._preferred = self._preferred, None
                 now = self._clock.monotonic()
@@ -238,14 +264,101 @@ class Link:
                 await self._wait_retry(self._addresses.try_at_s)
         finally:
             self._driver.stop()
-            if publishing is not None:
-                publishing.cancel()
-                await asyncio.wait([publishing], timeout=_WATCHES_END_S)
-            for answer in self._forward_answers.values():
-                if not answer.done():
-                    answer.set_result(UNAVAILABLE)
-            self._forward_answers.clear()
+            await self._end_publishing(publishing)
             self._answer_audit(AuditReport(False, failure="the node is stopping"))
+            if self._change is not None:
+                self._change[1].cancel()
+
+    def _begin_publishing(self) -> asyncio.Task[None] | None:
+        if self._publisher is None:
+            return None
+        publishing = asyncio.create_task(self._publisher.run(), name=f"link-{self.config.name}-publish")
+        publishing.add_done_callback(self._watch_ended)
+        return publishing
+
+    async def _end_publishing(self, publishing: asyncio.Task[None] | None) -> None:
+        """End the task of `_begin_publishing`; what is not answered by then may have arrived or not."""
+        if publishing is not None:
+            publishing.cancel()
+            await asyncio.wait([publishing], timeout=_WATCHES_END_S)
+        for answer in self._forward_answers.values():
+            if not answer.done():
+                answer.set_result(UNAVAILABLE)
+        self._forward_answers.clear()
+
+    async def change(self, config: LinkConfig) -> None:
+        """Take another configuration of the same name while `run` runs; return once it is in force.
+
+        The link connects anew. It goes on with its session where the session may have the new selectors (MQTT 5, the
+        same identity, an address in common); then values of selectors that stay are kept and verified, and only the
+        others are removed, or proved once the link is live. Else all values are removed first. Subscribers are told of
+        each removal. Cancelling does not stop it.
+        """
+        await self._ask_for_change(config)
+
+    async def remove(self) -> None:
+        """End the session at the primary, and remove all values, while `run` runs; it does nothing from then on."""
+        await self._ask_for_change(None)
+
+    async def _ask_for_change(self, config: LinkConfig | None) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._change = config, done
+        self._attention.set()
+        if self._attempt is not None:
+            self._attempt.reschedule(asyncio.get_running_loop().time())
+        await asyncio.shield(done)
+
+    async def _take_change(self, config: LinkConfig | None, done: asyncio.Future[None]) -> None:
+        """Remove the values that do not stay, and begin with another configuration, or wait to be cancelled."""
+        now_ns, node_id = self._clock.now_ns(), self._node_id
+        resumption: Resumption | None = None
+        session, former = self._session.stored_session(), self.config
+        if config is not None and session is not None:
+            stored = encode_session(session, former, node_id=node_id, seen_ns=now_ns)
+            resumption = find_resumption(stored, config, node_id=node_id)
+        if config is None or resumption is None:
+            topics = len(self._replica)
+            await self._remove(self._replica.tear_down, selectors=former.selectors)
+            self._reporter.note_torn_down("the configuration has changed", topics=topics)
+        else:
+            staying = [one for one in config.selectors if not one.live_only]
+            gone = [one for one in former.selectors if one not in config.selectors]
+            await self._remove(functools.partial(self._replica.drop_outside, staying), selectors=gone)
+        self._driver.stop()
+        if config is not None:
+            for _ in self._replica.select(config.selectors):
+                await asyncio.sleep(0)
+            joined = self._session.lifecycle.joining
+            proved = {one for index, one in enumerate(former.selectors) if index not in joined}
+            self._begin(config, counters=self._session.counters)
+            if not self._free.is_set():
+                self._session.hold(True, now=self._clock.monotonic())
+            if resumption is not None:
+                joining = (index for index, one in enumerate(config.selectors) if one not in proved)
+                self.restore(dataclasses.replace(resumption, joining=frozenset(joining)))
+            self._reporter.note_changed()
+        elif self._commit_gate is not None:
+            self._commit_gate.forget()
+        self._change = None
+        done.set_result(None)
+        if config is None:
+            await asyncio.Event().wait()
+
+    async def _remove(self, pieces: Callable[..., Iterator[Changes]], *, selectors: Sequence[Selector]) -> None:
+        """Remove values in pieces, and dispatch the removals; other tasks get turns, and it pauses while held.
+
+        Args:
+            pieces: Removes the values; its first argument is the number of topics in a piece.
+            selectors: Their selectors.
+        """
+        clients = await self._sink.prepare_tear_down(self.config.name, selectors)
+        await self._free.wait()
+        for changes in pieces(piece_topics(clients), now_ns=self._clock.now_ns()):
+            if self._commit_gate is not None:
+                self._commit_gate.remove(changes)
+            self._sink.dispatch(self.config.name, changes)
+            await asyncio.sleep(0)
+            await self._free.wait()
 
     def forward(self, row: PublishRow, *, prefix: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
         """Publish a local client's message at the primary, from where it comes back as an update.
@@ -548,6 +661,9 @@ class Link:
             self._driver.act(begun)
             await self._connect(connection)
             while not (self._failed() or connection.closed.is_set()):
+                if self._change is not None:
+                    session.close(end_session=self._change[0] is None, now=clock.monotonic())
+                    return
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
@@ -703,7 +819,7 @@ class Link:
     async def _wait_retry(self, until: float) -> None:
         """Wait before the next attempt, and do work that becomes due."""
         self._driver.write_and_plan()
-        while self._clock.monotonic() < until and not self._retry_now:
+        while self._clock.monotonic() < until and not self._retry_now and self._change is None:
             await self._wait_attention(until)
             self._driver.write_and_plan()
             if self._tear_down_reason is not None:
@@ -730,14 +846,7 @@ class Link:
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
-        clients = await self._sink.prepare_tear_down(self.config.name)
-        await self._free.wait()
-        for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
-            if self._commit_gate is not None:
-                self._commit_gate.remove(changes)
-            self._sink.dispatch(self.config.name, changes)
-            await asyncio.sleep(0)
-            await self._free.wait()
+        await self._remove(self._replica.tear_down, selectors=self.config.selectors)
         self._reporter.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
             self._driver.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))

@@ -148,6 +148,7 @@ class Reporter:
                 digest=replica.digest(index),
                 evidence=evidence,
                 complete=evidence is not None and not short_by,
+                joining=index in lifecycle.joining,
                 rejected=dict(content.rejected[index]) if content is not None else {},
                 maybe_unreadable=self._maybe_unreadable(index),
             )
@@ -165,7 +166,7 @@ class Reporter:
             epoch=lifecycle.epoch,
             topics=len(replica),
             selectors=selectors,
-            evidence=_weakest(lifecycle.evidence) if all(each.complete for each in selectors) else None,
+            evidence=_weakest(lifecycle.evidence) if all(each.complete or each.joining for each in selectors) else None,
             last_error=None if error is None else error.message,
             last_error_hint=None if error is None else error.hint or None,
             last_error_ns=self._last_error_ns if error is self._last_error else None,
@@ -209,6 +210,10 @@ class Reporter:
             )
             or None,
         )
+
+    def note_changed(self) -> None:
+        """Log that the link goes on with another configuration."""
+        self._logger.info("link changed", selectors=len(self._config.selectors), topics=len(self._replica))
 
     def begin_attempt(self, primary: Address) -> None:
         """Note an attempt to connect.
@@ -552,7 +557,14 @@ class Reporter:
             # Without the number: every change of this text is sent to the nodes below.
             causes = causes_of_absence(self._config.username or "")
             return f"topics are unconfirmed, they did not come from the primary: {causes}"
-        return self._possible_loss or self._too_weak() or self._too_few()
+        return self._possible_loss or self._too_weak() or self._too_few() or self._joining()
+
+    def _joining(self) -> str | None:
+        """Return that selectors join, where that counts; None when none does."""
+        joining = self._session.lifecycle.joining
+        if not joining or self._config.on_joining == "serve":
+            return None
+        return f"not proved yet: {', '.join(self._config.selectors[index].filter for index in sorted(joining))}"
 
     def _too_weak(self) -> str | None:
         """Return why the evidence of a selector is weaker than configured; None when none is."""

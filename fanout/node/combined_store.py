@@ -20,8 +20,13 @@ class CombinedStore:
             replicas: Replicas that `len` counts.
             uncounted: Replicas that can be read and are not counted: the node's `$SYS` topics.
         """
+        self._uncounted = tuple(uncounted)
+        self.replace(replicas)
+
+    def replace(self, replicas: Sequence[Replica]) -> None:
+        """Join other replicas from now on; searches that run go on with those before."""
         self._replicas = tuple(replicas)
-        self._readable = (*replicas, *uncounted)
+        self._readable = (*replicas, *self._uncounted)
 
     def __len__(self) -> int:
         """Return the number of topics with a retained value."""

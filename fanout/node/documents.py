@@ -178,7 +178,8 @@ class NodeDocuments:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
-        self._config_digest = config_digest(node.config.links)
+        self._digest = node.config.links, config_digest(node.config.links)
+        """Links of a configuration, and their digest."""
         self._readiness_told: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {}
         """Link to why it is not ready, empty when it is, and the paths above it, as the newest notice has them."""
 
@@ -264,6 +265,12 @@ class NodeDocuments:
         fenced = self._node.sessions is not None and self._node.sessions.is_fenced
         return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns, fenced=fenced)
 
+    def _config_digest(self) -> str:
+        links = self._node.config.links
+        if links is not self._digest[0]:
+            self._digest = links, config_digest(links)
+        return self._digest[1]
+
     def _copy_figures(self) -> PoolCopyFigures | None:
         sessions, recent, own = self._node.sessions, self._node.recent, self._node.session_copies
         if sessions is None or recent is None or own is None:
@@ -281,7 +288,7 @@ class NodeDocuments:
             self._link_lags(),
             topics=len(self._node.store),
             sessions=server.session_count if server is not None else 0,
-            digest=self._config_digest,
+            digest=self._config_digest(),
             moves=None if self._node.sessions is None else self._node.sessions.figures,
             client_address=None if self._node.config.pool is None else self._node.config.pool.client_address,
             copies=self._copy_figures(),
@@ -325,6 +332,8 @@ class NodeDocuments:
                 much as some hundred reasons, and each link changes several times while all of them start.
         """
         told = self._readiness_told
+        if changed is None:
+            told.clear()
         for link in self._node.links:
             if changed is None or link.config.name == changed or link.config.name not in told:
                 status = link.status()
@@ -438,6 +447,7 @@ class NodeDocuments:
                     topics=selector.topics,
                     complete=selector.complete,
                     evidence=selector.evidence,
+                    joining=selector.joining,
                     maybe_unreadable=selector.maybe_unreadable,
                     digest=f"{selector.digest:016x}",
                     unfit_total=dict(selector.rejected),

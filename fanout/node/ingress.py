@@ -70,6 +70,26 @@ class LocalIngress:
         self._expiry_ns = expiry_s * 1_000_000_000
         self._publisher_stamps = publisher_stamps
 
+    def guard(
+        self, *, selectors: Sequence[tuple[Selector, Forward]], control_prefixes: Sequence[bytes], now_ns: int
+    ) -> None:
+        """Leave the topics of other selectors to their primaries from now on; values of these topics are removed.
+
+        Args:
+            selectors: As for the constructor.
+            control_prefixes: As for the constructor.
+            now_ns: Unix time in nanoseconds, the time of the removals.
+        """
+        known = {selector for selector, _ in self._selectors}
+        self._selectors = tuple(selectors)
+        self._control_prefixes = tuple(control_prefixes)
+        for selector in dict.fromkeys(selector for selector, _ in selectors if selector not in known):
+            for topics in list(self.replica.match_topics(selector.local_filter.encode())):
+                taken = [topic for topic in topics if self._owner(topic) is not None]
+                changes = self.replica.sweep(taken, now_ns=now_ns)
+                if changes.updates:
+                    self._accept(changes, None, ())
+
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
         """Take a run of PUBLISH packets; the contract is `fanout.server.base.ports.Ingress.publish`."""
         verdicts: list[PublishVerdict] = []

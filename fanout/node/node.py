@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -40,6 +40,7 @@ from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
+from fanout.node.pool.documents import config_digest
 from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
 from fanout.node.reload import Reloads
@@ -98,6 +99,13 @@ class _LinkRecord:
         self.config = config
         self.replica = replica
         self.source = source
+        self.announcing: asyncio.Task[None] | None = None
+        """Announces missing topics of the link; None while none are announced."""
+
+    def changes_to(self, config: LinkConfig, *, source: LogSource | None) -> None:
+        """Take another configuration, with the source of its rows in the log."""
+        self.config = config
+        self.source = source
 
 
 class Node:
@@ -132,6 +140,10 @@ class Node:
         self.epoch = self.clock.now_ns() // 1000
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._link_tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._failed: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+        """Tasks that ended before the node."""
         self.reloads = Reloads(self, path=path, digest=digest, member=member, clock=self.clock, logger=self._logger)
         """Reads the configuration again."""
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
@@ -159,13 +171,13 @@ class Node:
         self.ingress = LocalIngress(
             stamps=self.stamps,
             replica=self.own,
-            selectors=self._selectors(),
+            selectors=self._selectors(config.links),
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
             expiry_s=config.retained.expiry_s,
             publisher_stamps=server_config is not None and server_config.publisher_stamps,
         )
-        self._announcers = self._make_announcers()
+        self._announcers: dict[str, MissingAnnouncer] = {}
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
         """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
         self.gate = self._make_gate() if server_config and self.pool is None else None
@@ -222,7 +234,6 @@ class Node:
         self._journaled_sessions: JournaledSessions | None = None
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
-        self._tasks: list[asyncio.Task[None]] = []
         self._sending_away: asyncio.Task[None] | None = None
 
     @property
@@ -292,9 +303,6 @@ class Node:
             self.spawn("pool", self.members.run)
             if self.sessions is not None:
                 self.spawn("pool sessions", self.sessions.run)
-            for link in self.links:
-                keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
-                self.spawn(f"pool equality {link.config.name}", keep)
         if isinstance(self.server, Server) and self.server.shared_ports:
             may_serve = self.documents.may_serve_new_clients
             keep = functools.partial(keep_shared_ports, self.server, may_serve=may_serve, logger=self._logger)
@@ -303,11 +311,33 @@ class Node:
             self.spawn("retained values", self.storage.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)
-        for name, announcer in self._announcers.items():
-            self.spawn(f"missing-{name}", announcer.run)
-        for name, link in self._links.items():
-            self.spawn(f"link-{name}", link.run)
+        for name in self._links:
+            self._start_link(name)
             await asyncio.sleep(0)  # all in one turn would take each further step in one turn, too: 0.8 ms a link
+
+    def _start_link(self, name: str) -> None:
+        link = self._links[name]
+        tasks = self._link_tasks[name] = [self.spawn(f"link-{name}", link.run)]
+        if self.members is not None:
+            keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
+            tasks.append(self.spawn(f"pool equality {name}", keep))
+        self._start_announcer(name)
+
+    def _start_announcer(self, name: str) -> None:
+        """Start to announce the missing topics of a link if that is configured, in place of an earlier start."""
+        record = self._records[name]
+        if record.announcing is not None:
+            self._end_tasks([record.announcing])
+            record.announcing = None
+        self._announcers.pop(name, None)
+        if self._links[name].config.announce_missing:
+            announcer = self._announcers[name] = self._make_announcer(name)
+            record.announcing = self.spawn(f"missing-{name}", announcer.run)
+
+    def _end_tasks(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            del self._tasks[task]
+            task.cancel()
 
     async def _open_files(self) -> None:
         if self.storage is not None:
@@ -381,10 +411,11 @@ class Node:
             ConfigError: The password file cannot be used; nothing has changed.
         """
         if self.server is None:
-            self.config = config
+            former, self.config = self.config, config
+            await self._change_links(former)
             return
         passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
-        self.config = config
+        former, self.config = self.config, config
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
         if self.pool is not None:
             self.pool.reload(self.config)
@@ -392,6 +423,55 @@ class Node:
             await self.server.check_again()
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
+        await self._change_links(former)
+
+    async def _change_links(self, former: NodeConfig) -> None:
+        """Change, remove and add links, after the configuration; all at the same time, each in its own task.
+
+        A topic is never of this node and of a primary: as long as values of a selector may be here, it is the
+        primary's.
+        """
+        if former.links == self.config.links:
+            return
+        before = {link.name: link for link in former.links}
+        now = {link.name: link for link in self.config.links}
+        added = [link for name, link in now.items() if name not in before]
+        changed = [link for name, link in now.items() if name in before and link != before[name]]
+        removed = [name for name in before if name not in now]
+        for link in added:
+            self._add_link(link)
+        self._share_topics([*former.links, *self.config.links])
+        for link in changed:
+            source = self.log.source(link=link.name, selectors=link.selectors) if self.log else None
+            self._records[link.name].changes_to(link, source=source)
+        ended = [self._links[name].remove() for name in removed]
+        await asyncio.gather(*ended, *(self._links[link.name].change(link) for link in changed))
+        for name in removed:
+            record = self._records.pop(name)
+            self._end_tasks([*self._link_tasks.pop(name), *([record.announcing] if record.announcing else [])])
+            self._announcers.pop(name, None)
+            del self._links[name]
+        self._links = {name: self._links[name] for name in now}
+        self._records = {name: self._records[name] for name in now}
+        self._share_topics(self.config.links)
+        if self.members is not None:
+            self.members.config_digest = config_digest(self.config.links)
+        if self.log is not None:
+            self.log.event("start", detail=describe(self.config))
+        for link in added:
+            self._start_link(link.name)
+        for link in changed:
+            self._start_announcer(link.name)
+        self.readiness_changed()
+
+    def _share_topics(self, links: Sequence[LinkConfig]) -> None:
+        """Let clients read the values of all links there are, and leave the topics of some links to their primaries."""
+        self.store.replace([*(record.replica for record in self._records.values()), self.own])
+        self.ingress.guard(
+            selectors=self._selectors(links),
+            control_prefixes=[f"{link.control_topic}/".encode() for link in links],
+            now_ns=self.clock.now_ns(),
+        )
 
     def read_files_again(self) -> None:
         """Read certificates and keys of the listeners again; have links try again what failed, with their files.
@@ -405,13 +485,19 @@ class Node:
 
     async def wait_failed(self) -> BaseException:
         """Wait until a task of the node ends, and return its error: a `StoreError` of the disk, or a bug."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        task = done.pop()
+        task = await self._failed.get()
         return task.exception() or RuntimeError(f"the task {task.get_name()} ended")
 
-    def spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
+    def spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> asyncio.Task[None]:
         """Run a task for the life of the node; if it ends earlier, the node has failed."""
-        self._tasks.append(asyncio.create_task(run(), name=name))
+        task = asyncio.create_task(run(), name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks and not task.cancelled():
+            self._failed.put_nowait(task)
 
     # For the documents of the node (`fanout.node.documents.NodeParts`).
 
@@ -462,13 +548,14 @@ class Node:
         """Return how many connections of clients there are."""
         return self.server.connection_count if self.server is not None else 0
 
-    async def prepare_tear_down(self, link: str) -> int:
+    async def prepare_tear_down(self, link: str, selectors: Sequence[Selector] | None = None) -> int:
         """Disconnect clients of a link's topics where that is configured; return the number of connections."""
         if self.server is None:
             return 0
         record = self._records[link]
-        if record.config.disconnect_clients:
-            gone = await self.server.send_away(Concerned(record.config.selectors))
+        selectors = record.config.selectors if selectors is None else selectors
+        if record.config.disconnect_clients and selectors:
+            gone = await self.server.send_away(Concerned(selectors))
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
         return self.client_count()
 
@@ -635,7 +722,7 @@ class Node:
             logger=self._logger,
             known_topics=self.own.values,
             gate=gate,
-            subscribed=self._note_subscribed if self._announcers else None,
+            subscribed=self._note_subscribed if self.role == "secondary" else None,
             retain_available=self.config.retained.available,
             stamps=self.stamps if self.role == "primary" else None,
             pool=self.config.pool,
@@ -703,10 +790,10 @@ class Node:
             stamps=self.stamps,
         )
 
-    def _selectors(self) -> list[tuple[Selector, Forward]]:
+    def _selectors(self, links: Sequence[LinkConfig]) -> list[tuple[Selector, Forward]]:
         return [
             (selector, lambda row, *, prefix, link=self._links[config.name]: link.forward(row, prefix=prefix))
-            for config in self.config.links
+            for config in links
             for selector in config.selectors
         ]
 
@@ -740,18 +827,14 @@ class Node:
         self.storage.put(OWN_STORE, [changes], done=done, origin=origin)
         return committed
 
-    def _make_announcers(self) -> dict[str, MissingAnnouncer]:
-        return {
-            name: MissingAnnouncer(
-                link,
-                replica=self._records[name].replica,
-                is_subscribed=self._is_subscribed,
-                clock=self.clock,
-                logger=self._logger.bind(link=name),
-            )
-            for name, link in self._links.items()
-            if link.config.announce_missing
-        }
+    def _make_announcer(self, name: str) -> MissingAnnouncer:
+        return MissingAnnouncer(
+            self._links[name],
+            replica=self._records[name].replica,
+            is_subscribed=self._is_subscribed,
+            clock=self.clock,
+            logger=self._logger.bind(link=name),
+        )
 
     async def _is_subscribed(self, topic_filter: bytes) -> bool:
         return self.server is not None and await self.server.is_subscribed(topic_filter)

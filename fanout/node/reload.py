@@ -36,6 +36,8 @@ class ReloadedNode(Protocol):
     """The configuration in force."""
     role: Role
     """Role of the node."""
+    opening: str
+    """Step of the start that is under way; empty once the node serves."""
 
     def read_files_again(self) -> None:
         """Read the files again that the configuration in force names, as far as a change needs no other step."""
@@ -111,8 +113,10 @@ class Reloads:
 
         Raises:
             ConfigError: The file, or one that it names, has faults; nothing has changed.
-            RequestRefused: There is no file, or changes need a restart; nothing has changed.
+            RequestRefused: There is no file, the node is starting, or changes need a restart; nothing has changed.
         """
+        if self._node.opening:
+            raise RequestRefused(self._node.opening, hint="Try again once it is ready")
         if self._path is None:
             raise RequestRefused("the node was started without a configuration file", hint="Start it with --config")
         async with self._turn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from fanout.probe.results import Outcome, Trial
 from fanout.replica.store import Replica
 from fanout.replica.update import PAYLOAD, TOPIC, Changes
 from fanout.runtime.system_clock import SystemClock
+from fanout.selection import Selector
 
 __all__ = ["run_trial"]
 
@@ -63,7 +64,7 @@ class _Sink:
     def client_count(self) -> int:
         return 0
 
-    async def prepare_tear_down(self, link: str) -> int:
+    async def prepare_tear_down(self, link: str, selectors: Sequence[Selector] | None = None) -> int:
         return 0
 
     def event(self, link: str, event: str, **columns: Any) -> None:

@@ -569,6 +569,51 @@ class Replica:
             yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
         self._expiries.clear()
 
+    def drop_outside(self, selectors: Sequence[Selector], piece: int = 5000, *, now_ns: int) -> Iterator[Changes]:
+        """Remove the values that are no topics of `selectors`, or other topics at the primary, in pieces.
+
+        Args:
+            selectors: The selectors of the values that stay.
+            piece: Topics looked at with one step.
+            now_ns: Unix time in nanoseconds, the time of the removals.
+
+        Yields:
+            The removals of each piece, as zero-length updates; some pieces have none.
+        """
+        self.drop_pass()
+        kept = set(selectors)
+        topics = iter(list(self.values))
+        while looked_at := list(islice(topics, piece)):
+            yield self._remove([topic for topic in looked_at if not self._stays(topic, selectors, kept)], now_ns=now_ns)
+
+    def _stays(self, topic: bytes, selectors: Sequence[Selector], kept: Set[Selector]) -> bool:
+        own = self.selectors[self.index_of(topic)]
+        return own in kept or any(one.prefix == own.prefix and one.covers_local(topic) for one in selectors)
+
+    def select(self, selectors: Sequence[Selector], piece: int = 5000) -> Iterator[None]:
+        """Take other selectors, one piece of the topics with each step; all values are inside them.
+
+        The replica must not change meanwhile.
+
+        Args:
+            selectors: The new selectors, which must not overlap.
+            piece: Topics of one step.
+        """
+        self.drop_pass()
+        self.unconfirmed.clear()
+        self.refused.clear()
+        self.selectors = tuple(selectors)
+        self.selector_of = {}
+        self._counts = [0] * (len(self.selectors) + 1)
+        self._digests = [0] * (len(self.selectors) + 1)
+        self._last_index = 0
+        for updates in self.pieces(piece) if len(self.selectors) > 1 else ():
+            for update in updates:
+                index = self.selector_of[update[TOPIC]] = self._find_index(update[TOPIC])
+                self._counts[index] += 1
+                self._digests[index] = (self._digests[index] + update[DIGEST]) & _DIGEST_MASK
+            yield
+
     def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
         """Yield the retained values whose topics a Topic Filter matches, in pieces; some may be empty.
 

@@ -50,6 +50,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                         "topics": 200_000,
                         "complete": True,
                         "evidence": "marker",
+                        "joining": False,
                         "maybe_unreadable": False,
                     }
                 ],

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from fanout.config import AccessConfig, NodeConfig, parse_config
+from fanout.config import AccessConfig, Address, NodeConfig, parse_config
 from fanout.config.access import HookConfig, RuleSection
 from fanout.config.changes import RULES, Change, Cost, find_changes, merge
 from fanout.config.settings import LinkConfig, ListenerConfig, SelectorSection
 from fanout.config.translation import SECTIONS
+from fanout.selection import Selector
 
 FULL = parse_config((Path(__file__).parents[2] / "configs" / "full.toml").read_text(), path="full.toml")
-WHOLE = {RuleSection, ListenerConfig, SelectorSection, LinkConfig}
+WHOLE = {RuleSection, ListenerConfig}
 """Tables of lists, which are compared as a whole."""
 
 
@@ -39,7 +40,9 @@ def test_same_configuration_has_no_changes() -> None:
     assert merge(FULL, FULL) == FULL
 
 
-@pytest.mark.parametrize("section", [section for section in RULES if section is not NodeConfig])
+@pytest.mark.parametrize(
+    "section", [section for section in RULES if section not in {NodeConfig, LinkConfig, SelectorSection}]
+)
 def test_changed_key_is_found_and_taken_or_left(section: type) -> None:
     """Each key of each section: the difference names it, and only a change without a restart is in force behind it."""
     for name, rule in RULES[section].items():
@@ -70,6 +73,71 @@ def test_sections_come_and_go_as_a_whole() -> None:
     assert named(find_changes(FULL, without)) == [("access.http", "removed", "nothing"), ("log", "removed", "restart")]
     assert named(find_changes(without, FULL)) == [("access.http", "added", "nothing"), ("log", "added", "restart")]
     assert merge(FULL, without) == dataclasses.replace(without, log=FULL.log)
+
+
+LINK = LinkConfig(
+    name="plant",
+    primaries=(Address("mqtt", "a", 1883), Address("mqtt", "b", 1883)),
+    selectors=(Selector("a/#"), Selector("b/#", prefix="x/")),
+    client_id="edge",
+)
+
+
+def of_link(old: LinkConfig, new: LinkConfig) -> list[tuple[str, str, str]]:
+    """Return the changes between two nodes with one link each, of which nothing needs a restart."""
+    before, after = (dataclasses.replace(FULL, pool=None, links=(link,)) for link in (old, new))
+    assert merge(before, after) == after
+    return named(find_changes(before, after))
+
+
+def test_selectors_are_told_apart_by_prefix_and_filter() -> None:
+    """Another prefix is a removal and an addition; other keys are changes, and the order is none."""
+    a, b = LINK.selectors
+    new = (dataclasses.replace(b, qos=0, exclude=("b/c",)), dataclasses.replace(a, prefix="y/"))
+    assert of_link(LINK, dataclasses.replace(LINK, selectors=new)) == [
+        ("link[plant].selector[a/#]", "removed", "selector"),
+        ("link[plant].selector[x/b/#].exclude", "changed", "selector"),
+        ("link[plant].selector[x/b/#].qos", "changed", "selector"),
+        ("link[plant].selector[y/a/#]", "added", "selector"),
+    ]
+    assert of_link(LINK, dataclasses.replace(LINK, selectors=(b, a))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "cost"),
+    [
+        ({"username": "edge"}, "link"),
+        ({"primaries": LINK.primaries[1:]}, "link"),
+        ({"primaries": (Address("mqtt", "c", 1883),)}, "session"),
+        ({"control_topic": "other"}, "session"),
+        ({"version": 4}, "session"),
+        ({"session_expiry_s": 0}, "session"),
+    ],
+)
+def test_change_of_a_link_costs_its_session_where_that_cannot_go_on(changes: dict[str, Any], cost: str) -> None:
+    """Another identity, another primary, or no session that outlives its connection."""
+    found = of_link(LINK, dataclasses.replace(LINK, **changes))
+    assert [each[1:] for each in found] == [("changed", cost)]
+
+
+def test_links_of_some_nodes_need_a_restart() -> None:
+    """With workers and on disk alone for each change, in a pool for links that come and go only."""
+    other = dataclasses.replace(LINK, username="edge")
+    pool = dataclasses.replace(FULL, links=(LINK,))
+    assert pool.server is not None
+    workers = dataclasses.replace(pool, pool=None, server=dataclasses.replace(pool.server, workers=2))
+    on_disk = dataclasses.replace(pool, pool=None, retained=dataclasses.replace(pool.retained, storage="disc_only"))
+    for node, links, cost in (
+        (workers, (other,), "restart"),
+        (on_disk, (other,), "restart"),
+        (pool, (other,), "link"),
+        (pool, (LINK, dataclasses.replace(LINK, name="second")), "restart"),
+        (pool, (), "restart"),
+    ):
+        new = dataclasses.replace(node, links=links)
+        [change] = find_changes(node, new)
+        assert (change.rule.cost.value, bool(change.rule.reason)) == (cost, cost == "restart")
+        assert merge(node, new) == (node if cost == "restart" else new)
 
 
 def test_keys_are_named_as_in_the_file() -> None:

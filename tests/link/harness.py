@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -80,7 +80,7 @@ class RecordingSink:
         """Claim to have `clients`."""
         return self.clients
 
-    async def prepare_tear_down(self, link: str) -> int:
+    async def prepare_tear_down(self, link: str, selectors: Sequence[Selector] | None = None) -> int:
         """Remember that a tear-down is about to begin, and claim to have `clients`."""
         self.events.append({"name": "prepare_tear_down"})
         if self.may_tear_down is not None:

@@ -103,6 +103,10 @@ class CommitGate:
         """Store a piece of a tear-down."""
         self._store.put(self._config.name, [changes])
 
+    def forget(self) -> None:
+        """Store that there is no session: what is left of the store is removed at the next start."""
+        self._store.put(self._config.name, [], session=bytes)
+
     def acknowledge(self, data: bytes) -> None:
         """Write acknowledgements once everything before is committed."""
         self._write_behind(self._put, data)

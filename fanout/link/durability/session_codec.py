@@ -78,8 +78,12 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
     }
     found = {selector: json.dumps(_described(selector)) for selector in config.selectors}
     filters = {str(one["filter"]) for one in document["selectors"]} | set(document["surplus"])
-    # The capability check depends on the selectors: with other ones it is made again.
-    sentinel = document["fence"] if all(described in kept for described in found.values()) else None
+    # The capability check asks about wildcards where the link has any: with the first one it is made again.
+    asked = any(
+        "live_only" not in one or not one["live_only"] for one in document["selectors"] if _is_wild(one["filter"])
+    )
+    asks = any(_is_wild(one.filter) and not one.live_only for one in config.selectors if found[one] not in kept)
+    sentinel = None if asks and not asked else document["fence"]
     session = StoredSession(
         epoch=document["epoch"],
         evidence=tuple(_evidence(kept.get(found[selector])) for selector in config.selectors),
@@ -96,6 +100,10 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
     )
     selectors = tuple(selector for selector in config.selectors if found[selector] in kept)
     return Resumption(session, selectors, document["seen_ns"])
+
+
+def _is_wild(topic_filter: str) -> bool:
+    return "#" in topic_filter or "+" in topic_filter
 
 
 def _owner(config: LinkConfig, node_id: str) -> list[str]:

@@ -54,3 +54,5 @@ class Resumption:
     """Selectors whose stored values are valid; all other values are removed."""
     seen_ns: int
     """When the session was last known to exist, Unix time in nanoseconds."""
+    joining: frozenset[int] = frozenset()
+    """Positions of new selectors that are proved once the others are live; without them all are proved together."""

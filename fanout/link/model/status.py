@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypedDict, Unpack
 
@@ -14,6 +14,7 @@ from fanout.link.model.skipped import MessageSkipped
 from fanout.link.model.states import WAITS_FOR, LinkState
 from fanout.replica.update import Changes
 from fanout.runtime.system_clock import Clock
+from fanout.selection import Selector
 
 __all__ = [
     "STALE",
@@ -46,6 +47,8 @@ class SelectorStatus:
     """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
+    joining: bool = False
+    """Whether it was added to a link whose other selectors were proved, and is not proved yet."""
     maybe_unreadable: bool = False
     """Whether it is empty, and may be so because the link's user may not read it at the primary."""
 
@@ -208,7 +211,7 @@ class LinkStatus:
             if self.stale_reason is not None:
                 return f"stale ({self.stale_reason}), {state}{error}"
             return f"{state}, waits for {waits_for}{error}"
-        if not all(selector.complete for selector in self.selectors):
+        if not all(selector.complete or selector.joining for selector in self.selectors):
             return f"incomplete: a limit kept values out ({', '.join(self.short_by)})"
         return None if self.not_ready_reason is None else f"live, but {self.not_ready_reason}"
 
@@ -260,10 +263,14 @@ class LinkSink(Protocol):
     def client_count(self) -> int:
         """Return the largest number of clients that one removal may reach."""
 
-    async def prepare_tear_down(self, link: str) -> int:
+    async def prepare_tear_down(self, link: str, selectors: Sequence[Selector] | None = None) -> int:
         """Prepare the removal of a replica, and return the largest number of clients that one removal may reach.
 
         This method may wait: it disconnects clients where the configuration asks for that.
+
+        Args:
+            link: The link's name.
+            selectors: The selectors whose values are removed; None for all.
         """
 
     def event(self, link: str, event: str, *, epoch: int, **columns: Unpack[EventColumns]) -> None:

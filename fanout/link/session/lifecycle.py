@@ -13,7 +13,7 @@ session begins. One that nobody promised is taken over, and that is all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
 from fanout.link.model.events import (
@@ -85,6 +85,7 @@ class SessionLifecycle:
         connected: Whether there is a Network Connection that is not to be closed.
         stage: Stage under way before the link is live, or the pass of an audit; None for none.
         stale_policy: Staleness of the replica.
+        joining: Positions of selectors that were added to the session of a link with others, and are not proved yet.
         remote_session: State of the session at the primary.
         audits: Audits of the live link.
         evidence_retry: Attempts to get better evidence for it.
@@ -112,6 +113,7 @@ class SessionLifecycle:
         self.epoch = 0
         self._counters = context.counters
         self.evidence: list[Evidence | None] = [None] * len(config.selectors)
+        self.joining: frozenset[int] = frozenset()
         self.first_empty: frozenset[int] = frozenset()
         self.snapshot_seconds: float | None = None
         self.connected = False
@@ -178,16 +180,20 @@ class SessionLifecycle:
         events, self._events = self._events, []
         return events
 
-    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None], at_qos_0: Iterable[str]) -> None:
-        """Continue the epoch of an earlier process, whose values the replica has.
+    def restore(
+        self, *, epoch: int, evidence: Iterable[Evidence | None], at_qos_0: Iterable[str], joining: frozenset[int]
+    ) -> None:
+        """Continue the epoch of an earlier machine, whose values the replica has.
 
         Args:
             epoch: See the class.
             evidence: See the class.
             at_qos_0: See `StoredSession`.
+            joining: See the class.
         """
         self.epoch = epoch
         self.evidence = list(evidence)
+        self.joining = joining
         filters = frozenset(at_qos_0)
         self._left_below_qos = tuple(
             index for index, selector in enumerate(self._config.selectors) if selector.filter in filters
@@ -281,7 +287,7 @@ class SessionLifecycle:
                 self.emit(ControlRefused(self._control.refusal))
             self.remote_session.unsubscribe_stale(self.now)
             self.mark.check(self.now)
-            if all(self.evidence):
+            if self._is_proved and (not self.joining or is_checked(self._context)):
                 self._trigger(Trigger.SESSION_RESUMED)
                 if self._left_below_qos:
                     self.emit(ResumedAtQos0(self._left_below_qos))
@@ -289,7 +295,7 @@ class SessionLifecycle:
             else:
                 # Copies and the sentinel that the former connection requested may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
-                self.evidence = [None] * len(self.evidence)
+                self._forget_evidence()
                 self._begin_stage(PendingStage(self._context))
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
@@ -467,17 +473,20 @@ class SessionLifecycle:
             return
         self.stage = None
         if self.audits.current is not None:
-            self._begin_pass(compare=True, first=self.audits.current.first)
+            self._begin_pass(compare=True, positions=self._proved_from(self.audits.current.first))
         else:
             self._prove_again()
 
     def seek_evidence(self) -> None:
         """Repeat what may give better evidence for the retained sets of the live link, which is idle."""
-        if not any(True for _ in self.weak_selectors()):
+        if not (self.joining or any(True for _ in self.weak_selectors())):
             self.evidence_retry.end()
             return
         self.evidence_retry.plan(self.now)
-        if self._lacks_findings:
+        if self.joining:
+            self.audits.begin(confirmed=None, now=self.now, reason="joining")
+            self._begin_pass(compare=False, positions=sorted(self.joining))
+        elif self._lacks_findings:
             self._begin_recheck()
         else:
             self._prove_again()
@@ -537,7 +546,7 @@ class SessionLifecycle:
         if recheck and self._lacks_findings:
             self._begin_recheck()
         else:
-            self._begin_pass(compare=True, first=first)
+            self._begin_pass(compare=True, positions=self._proved_from(first))
         return ""
 
     def call_audit(self, reason: str) -> None:
@@ -688,7 +697,7 @@ class SessionLifecycle:
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
         self._counters.epochs_total += 1
-        self.evidence = [None] * len(self.evidence)
+        self._forget_evidence()
         self.first_empty = frozenset()
         self._control.begin_epoch()
         self.mark.begin_epoch()
@@ -710,12 +719,32 @@ class SessionLifecycle:
         else:
             self._begin_stage(CapabilityCheck(self._context))
 
-    def _begin_pass(self, *, compare: bool, first: int = 0) -> None:
+    @property
+    def _is_proved(self) -> bool:
+        """Whether the sets of all selectors are proved, but for those that join."""
+        return any(self.evidence) and all(
+            evidence or index in self.joining for index, evidence in enumerate(self.evidence)
+        )
+
+    def _proved_from(self, first: int) -> list[int]:
+        """Return the positions of the selectors that do not join: `first` and those behind it, then the others."""
+        count = len(self.evidence)
+        return [index % count for index in range(first, first + count) if index % count not in self.joining]
+
+    def _forget_evidence(self) -> None:
+        self.evidence = [None] * len(self.evidence)
+        self.joining = frozenset()
+
+    def _begin_pass(self, *, compare: bool, positions: Sequence[int] | None = None) -> None:
+        """Begin a pass over the sets of the selectors at these positions; None for all that do not join."""
         self.audits.note_pass()
         self._removable.clear()
+        positions = self._proved_from(0) if positions is None else positions
         counts = [self._replica.count(index) for index in range(len(self.evidence))]
         had = counts if compare else self._topics_had
-        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing, had=had, first=first))
+        self._begin_stage(
+            RetainedPass(self._context, compare=compare, paced=self.auditing, positions=positions, had=had)
+        )
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -737,8 +766,8 @@ class SessionLifecycle:
         self._replica.close_pass()
         retained_pass.request_own_qos(self.now)
         losses = Losses(0, 0)
-        verifying = self.state is LinkState.VERIFYING
-        if audit is not None or verifying:
+        joins, verifying = index in self.joining, self.state is LinkState.VERIFYING
+        if (audit is not None and not joins) or verifying:
             losses = yield from find_losses(
                 self._replica,
                 before=retained_pass.stamp_before,
@@ -753,7 +782,9 @@ class SessionLifecycle:
                 self._end_lost()
                 return
         few = self.audits.is_few(losses.removed, topics)
-        removes = exact and few if audit is None else audit.judge(losses, topics=topics, is_few=few, exact=exact)
+        removes = exact and few
+        if audit is not None and not joins:
+            removes = audit.judge(losses, topics=topics, is_few=few, exact=exact)
         if losses.removed and not removes:
             yield from self._keep_unseen(retained_pass, few=few)
         else:
@@ -761,22 +792,31 @@ class SessionLifecycle:
         if self._shown_retained is not None:
             self._shown_retained |= retained_pass.copied
         if index in retained_pass.refused:
-            pass
+            if joins:
+                self.emit(TopicsMissing(index, 0, b"", retained_pass.refused[index]))
         elif audit is None:
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
-                if not self._replica.count(index):
-                    self.first_empty |= {index}
-                self.emit(SelectorComplete(index, evidence))
+                self._complete_first(index, evidence)
+        elif joins:
+            self.joining -= {index}
+            self.evidence[index] = evidence
+            self._complete_first(index, evidence)
         else:
             self._strengthen(index, evidence)
         self._replica.drop_pass()
         self._peer.note_order(retained_pass.order, retained_pass.why)
-        if all(self.evidence):
+        if self._is_proved:
             self.stale_policy.end()
         retained_pass.begin_next(self.now)
         if self.state is LinkState.PROVING and retained_pass.index < len(self._config.selectors):
             self._trigger(Trigger.PROVED)
+
+    def _complete_first(self, index: int, evidence: Evidence) -> None:
+        """Emit that a set is proved for the first time in this epoch."""
+        if not self._replica.count(index):
+            self.first_empty |= {index}
+        self.emit(SelectorComplete(index, evidence))
 
     def _strengthen(self, index: int, evidence: Evidence) -> None:
         """Take evidence for the set of a live selector if it is by answers, and stronger than what there is."""
@@ -843,7 +883,7 @@ class SessionLifecycle:
             self.mark.place(self.now)
         self._trigger(trigger)
         self.evidence_retry.end()
-        if any(True for _ in self.weak_selectors()):
+        if self.joining or any(True for _ in self.weak_selectors()):
             self.evidence_retry.plan(self.now)
         if self._removable or repaired:
             audit = self.audits.begin(confirmed=None, now=self.now, reason="resumed")
@@ -853,6 +893,8 @@ class SessionLifecycle:
             self._count.begin(self.now)
         if self.audits.called:  # while this pass was under way
             self.call_audit(self.audits.called)
+        if self.joining and self.is_idle:
+            self.seek_evidence()
 
     def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:
         """End the audit under way, if there is one, and emit its report."""
@@ -950,7 +992,7 @@ class SessionLifecycle:
             return False
         if not was_stale:
             self._note_topics_had()
-            self.evidence = [None] * len(self.evidence)
+            self._forget_evidence()
             self.emit(WentStale(reason))
         return True
 
@@ -961,7 +1003,7 @@ class SessionLifecycle:
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self._note_topics_had()
-        self.evidence = [None] * len(self.evidence)
+        self._forget_evidence()
         self.stage = None
         self.remote_session.lose()
         self._trigger(trigger, reason)

@@ -15,6 +15,7 @@ from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.liveness.member_cuts import MemberCuts, alone_payload
+from fanout.link.model.counters import LinkCounters
 from fanout.link.model.events import Event, Forwarded, MemberUnheard
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
@@ -62,6 +63,7 @@ class LinkSession:
         replica: Replica,
         nonce: int,
         stamps: StampCount | None = None,
+        counters: LinkCounters | None = None,
         piece_topics: Callable[[], int] = lambda: TOPICS_MAX,
     ) -> None:
         """Begin in the state `DOWN`.
@@ -72,9 +74,12 @@ class LinkSession:
             replica: The link's replica; only this machine changes it.
             nonce: A number that differs between processes (`ControlChannel`).
             stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
+            counters: Counters of the link, to go on with; None for new ones.
             piece_topics: Returns how many topics to remove before other work gets its turn.
         """
-        context = LinkContext.make(config, node_id=node_id, replica=replica, nonce=nonce, stamps=stamps)
+        context = LinkContext.make(
+            config, node_id=node_id, replica=replica, nonce=nonce, stamps=stamps, counters=counters
+        )
         self._config = config
         self._replica = replica
         self._sender = context.sender
@@ -125,7 +130,9 @@ class LinkSession:
             now: Monotonic seconds.
         """
         stored = resumption.session
-        self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence, at_qos_0=stored.at_qos_0)
+        self.lifecycle.restore(
+            epoch=stored.epoch, evidence=stored.evidence, at_qos_0=stored.at_qos_0, joining=resumption.joining
+        )
         self.lifecycle.remote_session.restore(resumption, now_ns=now_ns, now=now)
         self.peer.learn(stored.sentinel, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
         self.control.restore(permitted=stored.control_permitted)

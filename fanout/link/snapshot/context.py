@@ -45,7 +45,14 @@ class LinkContext:
 
     @classmethod
     def make(
-        cls, config: LinkConfig, *, node_id: str, replica: Replica, nonce: int, stamps: StampCount | None = None
+        cls,
+        config: LinkConfig,
+        *,
+        node_id: str,
+        replica: Replica,
+        nonce: int,
+        stamps: StampCount | None = None,
+        counters: LinkCounters | None = None,
     ) -> LinkContext:
         """Return the context of a link that is down.
 
@@ -55,8 +62,9 @@ class LinkContext:
             replica: The link's replica.
             nonce: A number that differs between processes (`ControlChannel`).
             stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
+            counters: Counters of the link, to go on with; None for new ones.
         """
-        counters = LinkCounters()
+        counters = counters or LinkCounters()
         sender = PacketSender(config, node_id=node_id)
         control = ControlChannel(
             config.control_topic, node_id=node_id, link=config.name, nonce=nonce, heartbeat_s=config.heartbeat_s

@@ -21,6 +21,7 @@ subscribe again without the retained messages, so there the subscription stays a
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from fanout.chain.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
@@ -93,7 +94,7 @@ class RetainedPass(Stage):
     """
 
     def __init__(
-        self, context: LinkContext, *, compare: bool, paced: bool, had: Sequence[int] = (), first: int = 0
+        self, context: LinkContext, *, compare: bool, paced: bool, positions: Iterable[int], had: Sequence[int] = ()
     ) -> None:
         """Prepare; `begin` starts.
 
@@ -102,10 +103,12 @@ class RetainedPass(Stage):
             compare: Whether the pass is a verification or an audit, which compares even an empty replica.
             paced: Whether to rest between two sets, for an audit.
             had: Number of topics of each selector in the epoch before; empty for unknown.
-            first: Position of the selector to begin with; those in front of it come last.
+            positions: Positions of the selectors whose sets are taken, in this order; at least one.
         """
         config, peer = context.config, context.peer
-        self.index = first
+        self._left = deque(positions)
+        """Positions of the selectors whose sets are not under way yet."""
+        self.index = self._left.popleft()
         self.topics_total = 0
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
@@ -121,8 +124,6 @@ class RetainedPass(Stage):
         self._keeps_qos = False
         """Whether the subscription of the set under way has the selector's own QoS."""
         self._selectors = config.selectors
-        self._sets_left = len(config.selectors)
-        """Number of sets that are not proved."""
         self._replica = context.replica
         self._converter = context.pipeline.converter
         self._sender = context.sender
@@ -191,8 +192,7 @@ class RetainedPass(Stage):
         """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
         self.topics_total += self._replica.count(self.index)
         self.request_own_qos(now)
-        self._sets_left -= 1
-        self.index = (self.index + 1) % len(self._selectors) if self._sets_left else len(self._selectors)
+        self.index = self._left.popleft() if self._left else len(self._selectors)
         self._own_qos_requested = False
         self._proof = None
         self.evidence = None
@@ -421,7 +421,7 @@ class RetainedPass(Stage):
         """
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
             if self._asked_unseen is None:  # access rules may allow a selector but not a topic in it by name
-                if self._compare and packet.reason_codes[0] >= 0x80:
+                if (self._compare or self._paced) and packet.reason_codes[0] >= 0x80:
                     # The answers that follow end the set, which is empty: its topics are missing.
                     refusal = refused_subscription(self._selectors[self.index].filter, packet.reason_codes[0])
                     self.refused[self.index] = refusal.message
@@ -589,7 +589,7 @@ class RetainedPass(Stage):
         self.held_back = {} if self._keeps_qos else None
         self._converter.fix_qos(self.index, None if live_only else selector.qos)
         self._converter.await_own_qos({})
-        if self._compare or self._repeats or topics:
+        if self._compare or self._paced or self._repeats or topics:
             self._replica.begin_pass(self.index, copies_newer=self._keeps_qos)
         packet_id = self._sender.subscribe(
             selector.filter.encode(),

@@ -109,7 +109,7 @@ class ServerSessions:
         self._server = server
         self._moves = SessionMoves(server)
         self._slices = Slices()
-        self._selectors = [(link.config.name, selector) for link in links for selector in link.config.selectors]
+        self._links = links
         self._only_link = links[0].config.name if len(links) == 1 else None
         self._going: dict[str, _Going] = {}
         self._coming: dict[str, _Coming] = {}
@@ -378,7 +378,10 @@ class ServerSessions:
     def _link_of(self, topic: bytes) -> str:
         if self._only_link is not None:
             return self._only_link
-        return next((link for link, selector in self._selectors if selector.covers_local(topic)), "")
+        return next(
+            (link.config.name for link in self._links if any(one.covers_local(topic) for one in link.config.selectors)),
+            "",
+        )
 
 
 class LinkMarkers:

@@ -43,7 +43,7 @@ class Case:
         self.control = context.control
         self.replica = context.replica
         self.converter = context.pipeline.converter
-        self.retained_pass = RetainedPass(context, compare=compare, paced=paced)
+        self.retained_pass = RetainedPass(context, compare=compare, paced=paced, positions=range(len(selectors)))
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.sender.connect(clean_start=True, password=None, now=0.0)
         self.read()

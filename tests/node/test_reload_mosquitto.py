@@ -1,0 +1,165 @@
+"""A reload of links and selectors beside a real Mosquitto: what did not change is served without a pause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fanout.mqtt.packets import Publish
+from tests.node.test_reload import changes, edit, reload
+from tests.support.mosquitto import Mosquitto, load_retained
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+TOPICS = 300
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Give nodes that end with the test."""
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.end()
+
+
+def load(mosquitto: Mosquitto, *branches: str, value: bytes = b"1") -> None:
+    """Publish retained values below branches."""
+    load_retained(mosquitto.port, [(f"{branch}/{n}", value) for branch in branches for n in range(TOPICS)])
+
+
+class Watcher:
+    """A client with a subscription to everything; it notes each value that comes, and each topic that goes."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.values: dict[str, bytes] = {}
+        self.removed: set[str] = set()
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            packet = await self.client.receive()
+            if isinstance(packet, Publish):
+                topic = packet.topic.decode()
+                if packet.payload:
+                    self.values[topic] = packet.payload
+                else:
+                    del self.values[topic]
+                    self.removed.add(topic)
+
+    def count(self, branch: str) -> int:
+        """Return how many topics of a branch have a value."""
+        assert not self._task.done(), "the connection has ended"
+        return sum(topic.startswith(f"{branch}/") for topic in self.values)
+
+    async def end(self) -> None:
+        """Stop to read; the connection must be open still."""
+        ended = self._task.done()
+        self._task.cancel()
+        await self.client.close()
+        assert not ended
+
+
+@asynccontextmanager
+async def watching(node: LiveNode) -> AsyncIterator[Watcher]:
+    """Give a watcher of a node; its connection must live to the end."""
+    client = await RawClient.connect(node.port, "watcher")
+    await client.subscribe(b"#")
+    watcher = Watcher(client)
+    try:
+        yield watcher
+    finally:
+        await watcher.end()
+
+
+async def test_selectors_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosquitto) -> None:
+    """The epoch goes on, the client stays, and only topics of changed selectors come and go, also in a second turn."""
+    load(mosquitto, "a", "b", "c")
+    node = nodes.secondary(link(mosquitto.port, selector("a/#"), selector("b/#"), settings=QUICK))
+    await node.begin()
+    before = node.link_status()
+    async with watching(node) as watched:
+        await wait_until(lambda: watched.count("a") == watched.count("b") == TOPICS)
+
+        edit(node, ('filter = "b/#"', 'filter = "c/#"'), ("exclude = []", 'exclude = ["+/7"]'))
+        wanted = {
+            "link[primary].selector[a/#].exclude": ("changed", "selector"),
+            "link[primary].selector[b/#]": ("removed", "selector"),
+            "link[primary].selector[c/#]": ("added", "selector"),
+        }
+        assert changes(await asyncio.to_thread(reload, node, dry_run=True)) == wanted
+        assert changes(await asyncio.to_thread(reload, node)) == wanted
+        await wait_until(
+            lambda: (watched.count("a"), watched.count("b"), watched.count("c")) == (TOPICS - 1, 0, TOPICS - 1)
+        )
+        assert watched.removed == {"a/7", *(f"b/{n}" for n in range(TOPICS))}
+        await wait_until(lambda: all(one["complete"] for one in node.link_status()["selectors"]))
+        await node.until_ready()
+        status = node.link_status()
+        assert status["epoch"] == before["epoch"]
+        assert [(one["filter"], one["topics"]) for one in status["selectors"]] == [
+            ("a/#", TOPICS - 1),
+            ("c/#", TOPICS - 1),
+        ]
+        assert status["reconnects_total"] == before["reconnects_total"] + 1
+
+        load(mosquitto, "a", "b", "c", value=b"2")
+        await wait_until(lambda: watched.values.get("a/299") == watched.values.get("c/299") == b"2")
+        assert watched.count("b") == 0
+        edit(node, ('filter = "c/#"', 'filter = "b/#"'), ('exclude = ["+/7"]', "exclude = []"))
+        await asyncio.to_thread(reload, node)
+        await wait_until(lambda: (watched.count("a"), watched.count("b"), watched.count("c")) == (TOPICS, TOPICS, 0))
+        await wait_until(lambda: all(one["complete"] for one in node.link_status()["selectors"]))
+        assert set(watched.values.values()) == {b"2"}
+        assert node.link_status()["epoch"] == before["epoch"]
+        assert "ended while" not in node.log_text()
+
+
+async def test_links_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosquitto) -> None:
+    """A link that stays keeps its connection; the values of one that goes are removed, and its session too."""
+    load(mosquitto, "a", "b", "c")
+    one = link(mosquitto.port, selector("a/#"), name="one", settings=QUICK)
+    two = link(mosquitto.port, selector("b/#"), name="two", settings=QUICK)
+    three = link(mosquitto.port, selector("c/#", prefix="site/"), name="three", settings=QUICK)
+    node = nodes.secondary(one + "\n" + two)
+    await node.begin()
+    kept = node.link_status("one")
+    async with watching(node) as watched:
+        await wait_until(lambda: watched.count("a") == watched.count("b") == TOPICS)
+
+        edit(node, (two, three))
+        assert changes(await asyncio.to_thread(reload, node)) == {
+            "link[two]": ("removed", "link"),
+            "link[three]": ("added", "link"),
+        }
+        await wait_until(
+            lambda: (watched.count("a"), watched.count("b"), watched.count("site/c")) == (TOPICS, 0, TOPICS)
+        )
+        await node.until_ready()
+        assert [each["name"] for each in node.document("/v1/status")["links"]] == ["one", "three"]
+        now = node.link_status("one")
+        assert (now["epoch"], now["reconnects_total"]) == (kept["epoch"], kept["reconnects_total"])
+
+        epoch = node.link_status("three")["epoch"]
+        edit(
+            node,
+            (QUICK + '[[link.selector]]\nfilter = "c', QUICK + 'keep_alive_s = 20\n[[link.selector]]\nfilter = "c'),
+        )
+        assert changes(await asyncio.to_thread(reload, node)) == {"link[three].keep_alive_s": ("changed", "link")}
+        await node.until_ready()
+        edit(node, ("keep_alive_s = 20", 'client_id = "another"'))
+        assert changes(await asyncio.to_thread(reload, node)) == {
+            "link[three].keep_alive_s": ("changed", "session"),
+            "link[three].client_id": ("changed", "session"),
+        }
+        await node.until_ready()
+        assert node.link_status("three")["epoch"] > epoch
+        await wait_until(lambda: watched.count("site/c") == TOPICS)
+        assert watched.removed == {f"{branch}/{n}" for branch in ("b", "site/c") for n in range(TOPICS)}
