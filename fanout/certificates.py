@@ -52,7 +52,7 @@ def load_chain(context: ssl.SSLContext, certificate: Path, key: Path, *, prefix:
             return [(of_key, f"the key in {key} does not belong to the certificate in {certificate}")]
         return [(of_certificate, f"{certificate} and {key} are not a certificate and its key in PEM")]
     except _Encrypted:
-        return [(of_key, f"the key in {key} is encrypted, and nobody is there to type its password")]
+        return [(of_key, f"the key in {key} is encrypted; it must have no password")]
     return []
 
 
@@ -78,7 +78,7 @@ def file_expiry_s(path: Path, *, of_all: bool = False) -> int | None:
 
     Args:
         path: The file.
-        of_all: Whether the last certificate to expire counts, as for CAs; else the first, as for a chain.
+        of_all: True if the last certificate to expire counts, as for CAs; else the first, as for a chain.
     """
     try:
         found = _PEM.findall(path.read_bytes())

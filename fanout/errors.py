@@ -198,11 +198,11 @@ class WebSocketRefused(PrimaryUnreachable):
         self.problem = problem
         match status:
             case "401" | "403":
-                hint = "It wants to know who asks, or from which page: let the gateway pass WebSocket without that"
+                hint = "It requires authentication or an Origin: let the gateway pass WebSocket without them"
             case "404" | "405":
-                hint = "Write the path of its MQTT endpoint behind the port, often /mqtt"
+                hint = "Write the path of its MQTT endpoint after the port, often /mqtt"
             case "301" | "302" | "307" | "308":
-                hint = "It sends elsewhere: write that address; wss:// where it leads to https"
+                hint = "It redirects: write that address, with wss:// if it leads to https"
             case "502" | "503" | "504":
                 hint = "The gateway does not reach the broker behind it; its log says why"
             case _:

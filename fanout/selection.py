@@ -71,12 +71,12 @@ class Namespace(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _TopicPattern:
-    """The Topic Names that a Topic Filter matches, perhaps behind a prefix."""
+    """The Topic Names that a Topic Filter matches, perhaps after a prefix."""
 
     levels: tuple[str, ...]
     """One literal, `_ANY` or `_ANY_PLAIN` for each level; never empty."""
     open: bool
-    """Whether further levels may follow (`#`)."""
+    """True if further levels may follow (`#`)."""
     roots: frozenset[int]
     """Levels at which a Topic Name at a primary begins: it must not be empty there [MQTT-4.7.3-1]."""
 
@@ -114,8 +114,8 @@ class Selector:
         prefix: Put in front of the topic locally; empty, or literal levels that end with "/".
         writes: Treatment of a local PUBLISH inside the selector.
         content: Kinds of content that are replicated; empty for all.
-        retained_only: Whether only messages with RETAIN are replicated.
-        live_only: Whether no retained value is replicated: messages are delivered as they come, and none is held.
+        retained_only: True if only messages with RETAIN are replicated.
+        live_only: True if no retained value is replicated: messages are delivered as they come, and none is held.
         max_payload: Bytes of the largest payload that is replicated; 0 for no limit.
         min_topics: Fewest retained values with which a link is ready; 0 for no bound.
 
@@ -160,17 +160,17 @@ class Selector:
 
     @property
     def has_wildcard(self) -> bool:
-        """Whether its filter has one."""
+        """True if its filter has one."""
         return self.root != self.filter
 
     @property
     def is_choosy(self) -> bool:
-        """Whether some messages inside it may be left out."""
+        """True if some messages inside it may be left out."""
         return bool(self.content or self.retained_only or self.live_only or self.max_payload)
 
     @property
     def holds_all_retained(self) -> bool:
-        """Whether every retained value inside it is replicated, so a value absent here is absent at the primary."""
+        """True if every retained value inside it is replicated, so a value absent here is absent at the primary."""
         return not (self.content or self.live_only or self.max_payload)
 
     @property
@@ -421,7 +421,7 @@ def _shared_topic(a: _TopicSet, b: _TopicSet) -> str | None:
     if met.open:
         depth_max = 1 + max(len(pattern.levels) for pattern in (met, *excludes))
     while True:
-        # An empty last level right behind a prefix would be the local name of an empty Topic Name.
+        # An empty last level right after a prefix would be the local name of an empty Topic Name.
         is_legal = levels[-1] != "" or len(levels) - 1 not in met.roots
         if is_legal and not any(exclude.matches(levels) for exclude in excludes):
             return "/".join(levels)

@@ -50,7 +50,7 @@ class Access:
 
     @property
     def may_publish_all(self) -> bool:
-        """Whether every topic may be written, so that single topics need no decision."""
+        """True if every topic may be written, so that single topics need no decision."""
         return self._current().unlimited and self._hook("publish") is None
 
     def may_publish(self, topic: bytes) -> bool | asyncio.Future[bool]:
@@ -72,7 +72,7 @@ class Access:
         """Decide whether every topic of a Topic Filter may be read.
 
         Args:
-            topic_filter: A legal Topic Filter; of a Shared Subscription the filter behind the group counts.
+            topic_filter: A legal Topic Filter; of a Shared Subscription the filter after the group counts.
 
         Returns:
             As `may_publish`.

@@ -41,17 +41,17 @@ class AccessChange:
     """Changes of a replacement; `Gate.admits` and `Access.lost` tell the consequence for one client."""
 
     anonymous: bool
-    """Whether the set of clients that may connect without a verified user has changed."""
+    """True if the set of clients that may connect without a verified user has changed."""
     rules: bool
-    """Whether the rules have changed, so that subscriptions may be lost."""
+    """True if the rules have changed, so that subscriptions may be lost."""
     hook: bool
-    """Whether the hook or its actions have changed. Its answers for connected clients stand."""
+    """True if the hook or its actions have changed. Its answers for connected clients stand."""
     users_revoked: frozenset[str]
     """Users that are gone or have another password: their connections are no longer authenticated."""
 
     @property
     def sessions_to_check(self) -> bool:
-        """Whether any session may be affected."""
+        """True if any session may be affected."""
         return self.anonymous or self.rules or bool(self.users_revoked)
 
 
@@ -150,7 +150,7 @@ class Gate:
 
     @property
     def has_users(self) -> bool:
-        """Whether clients may have a user by a password or the hook; by a certificate they may in any case."""
+        """True if clients may have a user by a password or the hook; by a certificate they may in any case."""
         return self._passwords is not None or self.hook is not None
 
     def authorize(self, identity: Identity) -> Access:

@@ -31,7 +31,7 @@ class Credentials:
     """IP address of the client, without port; behind a trusted proxy the address that the proxy gives. Empty for a Unix
     socket."""
     local: bool
-    """Whether the listener is loopback or a Unix socket, so that only this machine reaches it."""
+    """True if the listener is loopback or a Unix socket, so that only this machine reaches it."""
     username: str | None = None
     """User Name of CONNECT; None or empty for none."""
     password: bytes | None = field(default=None, repr=False)
@@ -55,6 +55,6 @@ class Identity:
     means: Means = Means.ANONYMOUS
     """Proof of the identity."""
     superuser: bool = False
-    """Whether it may read and write every topic, whatever the rules say."""
+    """True if it may read and write every topic, whatever the rules say."""
     proof: str = field(default="", repr=False)
     """For `Means.PASSWORD`, the stored hash that matched; the identity is void when the file has another."""

@@ -3,7 +3,7 @@
 Owns its format, reading, and atomic writing. The hash is Argon2id in the usual encoded form, which names its own cost,
 so stronger and weaker hashes may stand side by side. `fanout.access.password_checks` checks passwords.
 
-No error repeats the text behind the colon: it may be a password that was written there by mistake.
+No error repeats the text after the colon: it may be a password that was written there by mistake.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def _line_fault(line: str, user: str) -> tuple[str, str] | None:
 def _hash_problem(stored: str) -> str:
     match = _HASH.fullmatch(stored)
     if match is None:
-        return "what follows the colon is not an Argon2id hash"
+        return "the text after the colon is not an Argon2id hash"
     kib, passes, lanes = int(match["kib"]), int(match["passes"]), int(match["lanes"])
     if not (1 <= passes <= _PASSES_MAX and 1 <= lanes <= _LANES_MAX and 8 * lanes <= kib <= _KIB_MAX):
         return f"the hash costs too much, or nothing: m={kib}, t={passes}, p={lanes}"

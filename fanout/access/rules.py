@@ -51,7 +51,7 @@ class Rule:
     """
 
     allows: bool
-    """Whether it allows or denies."""
+    """True if it allows, False if it denies."""
     direction: Direction
     """Direction that it decides on."""
     filter: str
@@ -177,7 +177,7 @@ class Rights:
 
     @property
     def unlimited(self) -> bool:
-        """Whether there are no rules, so that everything is allowed."""
+        """True if there are no rules, so that everything is allowed."""
         return self._unlimited
 
     def may_publish(self, topic: bytes) -> bool:
@@ -200,7 +200,7 @@ class Rights:
         """Return why a subscription is refused; None when it is granted.
 
         Args:
-            topic_filter: A legal Topic Filter; of a Shared Subscription the filter behind the group counts.
+            topic_filter: A legal Topic Filter; of a Shared Subscription the filter after the group counts.
 
         Raises:
             ProtocolError: The filter begins like a Shared Subscription and is none.

@@ -80,9 +80,9 @@ _GUARDED: _Responses = {
 _REFUSES: _Responses = {409: {"model": Fault, "description": "It cannot be done; `error` says why."}}
 _HAS_BODY: _Responses = {
     413: {"model": Fault, "description": "The body is too large."},
-    422: {"model": Fault, "description": "The request says what is not known."},
+    422: {"model": Fault, "description": "The request has an unknown value."},
 }
-_ASK = "/openapi.json says what may be asked"
+_ASK = "see /openapi.json"
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
@@ -96,8 +96,10 @@ DrainingCode = Annotated[
 StaleCode = Annotated[
     Literal["ok", "404", "503"],
     Query(
-        description="Answer while the node is not ready only because its values are stale, and offers them so: `ok` is "
-        "200, for a backend of last resort; with 404 and `disable-on-404` HAProxy leaves its clients alone."
+        description=(
+            "Answer while the node is not ready only because its values are stale, and offers them as stale: `ok`"
+            " is 200, for a backend of last resort; with 404 and `disable-on-404` HAProxy leaves its clients alone."
+        )
     ),
 ]
 
@@ -106,7 +108,7 @@ TopicName = Annotated[
     str,
     Query(min_length=1, pattern=r"^[^+#\x00]+$", description="Topic Name at this node, without wildcards."),
 ]
-AtPrimary = Annotated[bool, Query(description="Whether `topic` is the name at the primary, without a prefix.")]
+AtPrimary = Annotated[bool, Query(description="True if `topic` is the name at the primary, without a prefix.")]
 AskedClient = Annotated[
     str | None, Query(min_length=1, description="Client Identifier of the client that does not get the topic.")
 ]
@@ -288,7 +290,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         operation_id="unconfirmed",
         responses={
             404: {"model": Fault, "description": "There is no such link."},
-            422: {"model": Fault, "description": "What is asked for is not possible."},
+            422: {"model": Fault, "description": "The request is not possible."},
             **_BUSY,
         },
     )
@@ -350,8 +352,8 @@ async def _read_request(request: Request, model: type[Asked], default: Asked | N
 
     Args:
         request: The request.
-        model: What the body says.
-        default: What no body says; None when there must be one.
+        model: Content of the body.
+        default: Content in place of no body; None if there must be one.
     """
     body = await _read_body(request)
     if not body and default is not None:

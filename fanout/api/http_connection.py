@@ -103,7 +103,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def _is_working(self) -> bool:
-        """Whether the client waits for the node, not the node for the client."""
+        """True if the client waits for the node, not the node for the client."""
         is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
         return is_whole and self.conn.our_state is h11.SEND_RESPONSE and not self.flow.write_paused
 

@@ -109,7 +109,7 @@ METRICS = (
     ),
     *_specs("fanout_link", LinkDetail, "link"),
     MetricSpec(
-        "fanout_link_snapshot_seconds", "gauge", "What the newest complete snapshot took; absent before.", ("link",)
+        "fanout_link_snapshot_seconds", "gauge", "Duration of the newest complete snapshot; absent before.", ("link",)
     ),
     MetricSpec(
         "fanout_link_stale_seconds",
@@ -131,7 +131,10 @@ METRICS = (
     ),
     MetricSpec("fanout_link_samples_total", "counter", "Samples of topics that the primary answered.", ("link",)),
     MetricSpec(
-        "fanout_link_sample_differing_total", "counter", "Topics of samples that are missing or other there.", ("link",)
+        "fanout_link_sample_differing_total",
+        "counter",
+        "Topics of samples that are missing or different there.",
+        ("link",),
     ),
     MetricSpec("fanout_link_sampling_off", "gauge", "1 while no samples are taken, else 0.", ("link",)),
     MetricSpec(
@@ -141,9 +144,7 @@ METRICS = (
         ("link",),
     ),
     MetricSpec("fanout_link_alarm", "gauge", "1 while a person must decide on unconfirmed topics, else 0.", ("link",)),
-    MetricSpec(
-        "fanout_link_lag_seconds", "gauge", "How far behind the link is, at least; absent when unknown.", ("link",)
-    ),
+    MetricSpec("fanout_link_lag_seconds", "gauge", "Least lag of the link; absent when unknown.", ("link",)),
     MetricSpec(
         "fanout_link_items_behind",
         "gauge",
@@ -172,7 +173,7 @@ METRICS = (
     MetricSpec(
         "fanout_selector_unfit_total",
         "counter",
-        "Messages not replicated because they are not what the selector takes, by reason.",
+        "Messages that the selector does not take, by reason.",
         ("link", "selector", "reason"),
     ),
     *_specs("fanout_config", ConfigStatus),

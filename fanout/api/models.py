@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 Role = Literal["primary", "secondary", "tap"]
-"""What a node does: serve without links, serve what its links bring, or only log what its links bring."""
+"""Role of a node: serve without links, serve the values of its links, or only log them."""
 
 NodeState = Literal["ready", "not_ready", "draining", "stopping"]
 """A node in one word: whether it may join a pool, and if it never will again, how far it has gone."""
@@ -96,7 +96,7 @@ HTTP_CLOSE_REASONS = ("room", "request_timeout", "answer_timeout", "body_too_lar
 not read in time; the body is larger than any request needs; what came is not HTTP."""
 
 LinkState = Annotated[
-    str, Field(description="Where the link is in its life.", json_schema_extra={"enum": list(LINK_STATES)})
+    str, Field(description="Present state of the link.", json_schema_extra={"enum": list(LINK_STATES)})
 ]
 Evidence = Annotated[
     str | None,
@@ -126,12 +126,12 @@ class Liveness(_Document):
 
 
 class SelectorReadiness(_Document):
-    """What a link holds for one selector."""
+    """Values that a link holds for one selector."""
 
     filter: str = Field(description="The selector's Topic Filter at the primary.")
     topics: NonNegativeInt = Field(description="Retained topics held for it now.")
     complete: bool = Field(
-        description="Whether its snapshot of this epoch is proved complete, and no limit keeps a value out."
+        description="True if its snapshot of this epoch is proved complete, and no limit keeps a value out."
     )
     evidence: Evidence
     joining: bool = Field(
@@ -139,7 +139,7 @@ class SelectorReadiness(_Document):
     )
     maybe_unreadable: bool = Field(
         default=False,
-        description="Whether it is empty, and may be so because the link's user may not read it at the primary.",
+        description="True if it is empty, and may be so because the link's user may not read it at the primary.",
     )
 
 
@@ -147,7 +147,7 @@ class LinkReadiness(_Document):
     """One link, as far as readiness is concerned."""
 
     name: str
-    ready: bool = Field(description="Whether this link is live, and no reason is against it.")
+    ready: bool = Field(description="True if this link is live, and no reason is against it.")
     state: LinkState
     reason: str | None = Field(default=None, description="Why it is not ready, and what it waits for; null when it is.")
     since: AwareDatetime = Field(description="When the link entered this state.")
@@ -180,8 +180,10 @@ class Readiness(_Document):
     )
     stale_seconds: NonNegativeFloat | None = Field(
         default=None,
-        description="Age of the oldest values of a node that is not ready only because they are stale, and that offers "
-        "them as stale (`on_stall`, `on_session_loss`); null of any other.",
+        description=(
+            "Age of the oldest values of a node that is not ready only because they are stale, and offers them as"
+            " stale (`on_stall`, `on_session_loss`); null otherwise."
+        ),
     )
     node: str
     role: Role
@@ -208,12 +210,12 @@ class Draining(_Document):
 
 
 class HoldRequest(_Document):
-    """What may be said when a node is to be held."""
+    """Options of a request to hold a node."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     disconnect: bool = Field(
-        default=False, strict=True, description="Whether the clients that are connected are sent away, at a pace."
+        default=False, strict=True, description="True if the clients that are connected are sent away, at a pace."
     )
 
 
@@ -224,7 +226,7 @@ class Held(_Document):
     state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready now; empty when it is.")
     held_since: AwareDatetime | None = Field(description="Since when an operator holds the node; null when none does.")
-    changed: bool = Field(description="Whether the request changed that; false when it was so already.")
+    changed: bool = Field(description="True if the request changed that; false when it was so already.")
     connections: NonNegativeInt = Field(description="Network Connections of clients now.")
 
 
@@ -262,12 +264,12 @@ class ReloadResult(_Document):
 
 
 class KickRequest(_Document):
-    """Which client is to be sent away, and how."""
+    """The client to send away, and how."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     client_id: str = Field(description="Its Client Identifier.")
-    clean: bool = Field(default=False, strict=True, description="Whether its session ends too.")
+    clean: bool = Field(default=False, strict=True, description="True if its session ends too.")
 
 
 class KickResult(_Document):
@@ -275,7 +277,7 @@ class KickResult(_Document):
 
     node: str
     client_id: str
-    was_connected: bool = Field(description="Whether a Network Connection was ended.")
+    was_connected: bool = Field(description="True if a Network Connection was ended.")
     session: Literal["kept", "ended"] = Field(
         description="`kept`: the client can resume it, as after a lost connection; it may come back at once."
     )
@@ -286,7 +288,7 @@ class ClientDetail(_Document):
 
     client_id: str
     address: str | None = Field(
-        description="Its address, of the PROXY header where a trusted proxy sent one; null while it is not connected."
+        description="Its address, from the PROXY header of a trusted proxy; null while it is not connected."
     )
     connected_since: AwareDatetime | None = Field(description="Null while it is not connected.")
     user: str | None = Field(description="The verified user; null without one.")
@@ -305,7 +307,7 @@ class ClientDetail(_Document):
     )
     subscriptions: NonNegativeInt = Field(description="Subscriptions, shared ones included.")
     filters: tuple[str, ...] = Field(
-        description="Their Topic Filters: of a client that is asked for all, in a list of clients the first 20."
+        description="Their Topic Filters: all for a single client, the first 20 in a list of clients."
     )
 
 
@@ -333,12 +335,12 @@ class SelectorDetail(SelectorReadiness):
     )
     unfit_total: dict[str, NonNegativeInt] = Field(
         default_factory=dict,
-        description="Messages not replicated because they are not what the selector takes, by reason.",
+        description="Messages that the selector does not take, by reason.",
     )
 
 
 class AuditRequest(_Document):
-    """What may be said when an audit is asked for; a word that is not known is refused, since it may be a safeguard."""
+    """Options of a request for an audit; an unknown one is refused, because it may be a safeguard."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -352,18 +354,21 @@ class AuditDetail(_Document):
     """One audit that has ended."""
 
     ended: AwareDatetime
-    confirmed: bool = Field(description="Whether an operator confirmed that unconfirmed topics are deleted.")
+    confirmed: bool = Field(description="True if an operator confirmed that unconfirmed topics are deleted.")
     checked_topics: NonNegativeInt = Field(description="Topics compared.")
     changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
-    removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
+    removed_topics: NonNegativeInt = Field(description="Topics that the primary no longer had, removed here.")
     kept_topics: NonNegativeInt = Field(
-        description="Such topics left in place, unconfirmed: more than may be removed unasked, or maybe only hidden."
+        description=(
+            "Such topics left in place, unconfirmed: more than may be removed without confirmation, or perhaps only"
+            " hidden."
+        )
     )
     took_seconds: NonNegativeFloat
-    failure: str | None = Field(description="Why it did not come to its end; null when it did.")
+    failure: str | None = Field(description="Why it failed; null if it did not.")
     reason: str = Field(
         default="",
-        description='What called for it: "sample", "pool", "evidence", "resumed"; empty for the schedule or a person.',
+        description='Its cause: "sample", "pool", "evidence", "resumed"; empty for the schedule or a person.',
     )
 
 
@@ -398,9 +403,7 @@ class UnconfirmedDocument(_Document):
     unconfirmed: NonNegativeInt = Field(description="Unconfirmed topics of the link in all, as a confirmation gives.")
     unnamed: NonNegativeInt = Field(description="Of these, topics known only by their number: there are too many.")
     causes: str = Field(description="Why they may not have come from the primary, the likeliest first.")
-    branches: tuple[BranchCount, ...] = Field(
-        description="Branches they are in, the fullest first; empty behind page 1."
-    )
+    branches: tuple[BranchCount, ...] = Field(description="Their branches, the fullest first; empty after page 1.")
     topics: tuple[str, ...] = Field(description="Local topics of this page, in order.")
     next: str | None = Field(description="Value of `after` for the next page; null when there is none.")
 
@@ -411,7 +414,7 @@ class SkippedDetail(_Document):
     at: AwareDatetime
     topic: str = Field(description="Its topic, escaped and cut; empty for unknown.")
     reason: str = Field(description="Why it was skipped, as in `skipped_total`.")
-    detail: str = Field(description="What exactly was wrong; empty when the reason says it.")
+    detail: str = Field(description="Details of the fault; empty if the reason says it all.")
 
 
 class LinkDetail(LinkReadiness):
@@ -419,12 +422,12 @@ class LinkDetail(LinkReadiness):
 
     selectors: tuple[SelectorDetail, ...]
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
-    last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
+    last_error: str | None = Field(description="The last error since the node started, if any.")
     last_error_at: AwareDatetime | None = Field(
         default=None, description="When that was; null without an error, or for a limit that is in the way now."
     )
-    last_error_over: bool = Field(default=False, description="Whether the link has been live since that error.")
-    hint: str | None = Field(description="What an operator can do about `last_error`; null once that is over.")
+    last_error_over: bool = Field(default=False, description="True if the link has been live since that error.")
+    hint: str | None = Field(description="Remedy for `last_error`; null once that is over.")
     stale_left_seconds: NonNegativeFloat | None = Field(
         default=None, description="How long the replica of a lost session is served at most; null while it is not."
     )
@@ -449,7 +452,7 @@ class LinkDetail(LinkReadiness):
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
     audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
-    alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    alarm: str | None = Field(default=None, description="Decision that a person must make; null for none.")
     unconfirmed: NonNegativeInt = Field(
         default=0, description="Topics that the newest comparison with the primary did not bring, kept all the same."
     )
@@ -465,7 +468,7 @@ class LinkDetail(LinkReadiness):
     )
     count_difference: str | None = Field(
         default=None,
-        description="How what is held differs from what the primary counts; null when equal, or not compared.",
+        description="Difference between the number held and the primary's count; null when equal, or not compared.",
     )
     audit_completed: AwareDatetime | None = Field(
         default=None, description="When the newest audit that did not fail ended; null before one."
@@ -508,7 +511,7 @@ class LinkDetail(LinkReadiness):
 
 
 class ServerStatus(_Document):
-    """What the node serves to its own MQTT clients."""
+    """Figures of the node's service to its own MQTT clients."""
 
     connections: NonNegativeInt = Field(description="Network Connections of clients now.")
     sessions: NonNegativeInt = Field(description="Sessions now, those without a Network Connection included.")
@@ -516,7 +519,7 @@ class ServerStatus(_Document):
     audiences: NonNegativeInt = Field(description="Groups of sessions with identical subscriptions now.")
     retained_topics: NonNegativeInt = Field(description="Topics with a retained value that a client can read now.")
     own_complete: bool = Field(
-        default=True, description="Whether the newest retained message of each topic published here is held."
+        default=True, description="True if the newest retained message of each topic published here is held."
     )
     own_short_by: tuple[str, ...] = Field(
         default=(), description="Keys of the limits that keep such messages out now; they were delivered all the same."
@@ -531,14 +534,12 @@ class ServerStatus(_Document):
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
     in_flight_bytes: NonNegativeInt = Field(
-        description="Bytes of QoS 1 and 2 messages sent and not completed now; what clients share counts once."
+        description="Bytes of QoS 1 and 2 messages sent and not completed now; shared bytes count once."
     )
     conflated_topics: NonNegativeInt = Field(
         description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
     )
-    conflated_total: NonNegativeInt = Field(
-        description="Messages that slow QoS 0 readers did not get because a newer value took their place."
-    )
+    conflated_total: NonNegativeInt = Field(description="Messages replaced by a newer value for slow QoS 0 readers.")
     dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
     connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
     connections_refused_total: NonNegativeInt = Field(
@@ -553,14 +554,14 @@ class ServerStatus(_Document):
         description="Network Connections ended because the client broke MQTT."
     )
     sessions_overflowed_total: NonNegativeInt = Field(
-        description="Sessions ended because more messages at QoS 1 and 2 waited for them than may."
+        description="Sessions ended because too many messages at QoS 1 and 2 waited for them."
     )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
     limits_reached_total: dict[str, NonNegativeInt] = Field(
         description="How often clients reached a limit, by its key in [server]."
     )
     entry_faults_total: dict[str, NonNegativeInt] = Field(
-        description="Network Connections that broke what MQTT is wrapped in: proxy_header, tls, websocket."
+        description="Network Connections with a fault below MQTT: proxy_header, tls, websocket."
     )
     ended_total: dict[str, NonNegativeInt] = Field(
         description="Network Connections that the server ended, by Reason Code."
@@ -572,8 +573,10 @@ class WorkerStatus(_Document):
 
     number: int = Field(ge=1, description="Which worker, from 1.")
     state: Literal["down", "starting", "serving", "silent"] = Field(
-        description="`starting` until it holds every value; `down` while it waits to be started again; `silent` when "
-        "it served and says nothing any more."
+        description=(
+            "`starting` until it holds every value; `down` while it waits to be started again; `silent` when it"
+            " served and does not answer now."
+        )
     )
     pid: int | None = Field(description="Of its process; null without one.")
     restarts_total: NonNegativeInt = Field(description="How often the worker was started again.")
@@ -599,9 +602,9 @@ class ConfigStatus(_Document):
 
 
 class AccessStatus(_Document):
-    """Who was let in, and what it took to find out; totals count since the node started."""
+    """Admitted and refused clients, and the checks; totals count since the node started."""
 
-    admitted_total: dict[str, NonNegativeInt] = Field(description="Clients let in, by what their identity rests on.")
+    admitted_total: dict[str, NonNegativeInt] = Field(description="Clients admitted, by proof of identity.")
     refused_total: dict[str, NonNegativeInt] = Field(description="Clients refused, by Reason Code.")
     password_checks_total: NonNegativeInt = Field(description="Passwords checked.")
     password_remembered_total: NonNegativeInt = Field(description="Password checks that a remembered outcome saved.")
@@ -638,7 +641,7 @@ class LogStatus(_Document):
     """The node's replication log; totals count since the node started."""
 
     directory: str
-    alarm: str | None = Field(description="What is wrong with the log now; null when nothing is.")
+    alarm: str | None = Field(description="Present fault of the log; null for none.")
     last_sync: AwareDatetime | None = Field(
         description="When rows were last forced to the disk; null before the first time."
     )
@@ -647,9 +650,9 @@ class LogStatus(_Document):
     lost_rows_total: NonNegativeInt = Field(description="Updates not logged: the queue was full, or the disk failed.")
     lost_events_total: NonNegativeInt = Field(description="Events not logged.")
     queued_rows: NonNegativeInt = Field(description="Updates waiting to be written now.")
-    queued_bytes: NonNegativeInt = Field(description="What the waiting updates hold, about.")
+    queued_bytes: NonNegativeInt = Field(description="Approximate bytes of the waiting updates.")
     unsynced_rows: NonNegativeInt = Field(
-        description="Updates and events not on the disk yet: what a power failure would take."
+        description="Updates and events not on the disk yet; a power failure would lose them."
     )
     written_bytes_total: NonNegativeInt = Field(description="Bytes of segments written.")
     sealed_segments_total: NonNegativeInt = Field(description="Segments that became Parquet.")
@@ -659,9 +662,9 @@ class LogStatus(_Document):
     recovered_segments: NonNegativeInt = Field(description="Segments that the last run left open.")
     recovered_rows: NonNegativeInt = Field(description="Updates recovered from segments that the last run left open.")
     recovered_torn_bytes: NonNegativeInt = Field(
-        description="Bytes in the segments that the last run left open that were no whole frame."
+        description="Bytes in segments of the last run that were no whole frame."
     )
-    ship_to: str | None = Field(default=None, description="Where sealed files are copied to; null for nowhere.")
+    ship_to: str | None = Field(default=None, description="Destination of sealed files; null for none.")
     archive: ArchiveStatus | None = Field(
         default=None, description="Null when sealed files are neither shipped nor removed."
     )
@@ -697,11 +700,13 @@ class PoolStatus(_Document):
     members_reachable: NonNegativeInt = Field(description="Members of the pool that answer, this node included.")
     members_ready: NonNegativeInt = Field(description="Members of the pool that answer and are ready.")
     members_equal: NonNegativeInt = Field(
-        description="Members of the pool that held what this node held at their newest common cut, this node included."
+        description=(
+            "Members of the pool whose values equalled this node's at their newest common cut, this node included."
+        )
     )
     asked_total: NonNegativeInt = Field(description="Questions sent to other members of the pool.")
     ask_failures_total: dict[str, NonNegativeInt] = Field(
-        description="Questions to other members of the pool that brought nothing, by reason."
+        description="Questions to other members of the pool without a result, by reason."
     )
     answered_total: NonNegativeInt = Field(description="Questions of members of the pool answered here.")
     refused_total: dict[str, NonNegativeInt] = Field(
@@ -725,21 +730,21 @@ class PoolStatus(_Document):
         default=0, description="Sessions that were on their way here when the other member died."
     )
     sessions_copied: NonNegativeInt = Field(
-        default=0, description="Sessions of this node of which another member of the pool keeps a copy."
+        default=0, description="Sessions of this node with a copy at another member of the pool."
     )
     copies_held: NonNegativeInt = Field(
         default=0, description="Copies of sessions of other members of the pool that this node keeps."
     )
     copies_held_bytes: NonNegativeInt = Field(default=0, description="Bytes that the copies kept here take.")
     copies_oldest_unconfirmed_seconds: NonNegativeFloat = Field(
-        default=0.0, description="For how long the oldest copy of a session of this node is on its way; 0 when none is."
+        default=0.0, description="Time that the oldest copy of a session of this node has been on its way; 0 for none."
     )
     copies_sent_total: NonNegativeInt = Field(
-        default=0, description="Copies of sessions, and news of how far they are, sent to other members of the pool."
+        default=0, description="Copies and progress reports of sessions, sent to other members of the pool."
     )
     copies_sent_bytes_total: NonNegativeInt = Field(default=0, description="Bytes of the copies that were sent.")
     copies_failed_total: NonNegativeInt = Field(
-        default=0, description="Calls with copies of sessions that brought nothing; they are made again."
+        default=0, description="Calls with copies of sessions that failed; they are repeated."
     )
     copies_alone_total: NonNegativeInt = Field(
         default=0,
@@ -757,17 +762,19 @@ class PoolStatus(_Document):
     )
     history_bytes: NonNegativeInt = Field(
         default=0,
-        description="Bytes of recent updates, from which the queues of dead members' sessions are made again.",
+        description="Bytes of recent updates, from which the queues of dead members' sessions are rebuilt.",
     )
     history_seconds: NonNegativeFloat = Field(default=0.0, description="Age of the oldest recent update that is held.")
     history_used_ratio: NonNegativeFloat = Field(
         default=0.0,
-        description="Part of pool.history_bytes that has come since the oldest message that waits for a session; "
-        "from 1 on that session cannot go on elsewhere.",
+        description=(
+            "Share of pool.history_bytes used since the oldest message that waits for a session; from 1 on that"
+            " session cannot go on elsewhere."
+        ),
     )
     fenced: bool = Field(
         default=False,
-        description="Whether this node serves no durable session, because other members may take it for dead.",
+        description="True if this node serves no durable session, because other members may take it for dead.",
     )
     fences_total: NonNegativeInt = Field(
         default=0,
@@ -799,42 +806,44 @@ class PoolMember(_Document):
     """One member of the pool; null stands for what is not known, and for what a member did not say."""
 
     node: str | None = Field(description="Its `node.id`; null before it has answered.")
-    address: str | None = Field(description="Where it is asked; null for the node that answers.")
-    is_self: bool = Field(description="Whether it is the node that answers.")
-    reachable: bool = Field(description="Whether it has answered within `pool.suspect_after_s`.")
-    failure: str | None = Field(description="Why the newest question brought nothing; null when it brought an answer.")
-    state: NodeState | None = Field(description="Whether it is ready, in a word; null while it is not reachable.")
-    ready: bool | None = Field(description="Whether it is ready; null while it is not reachable.")
+    address: str | None = Field(description="Its address; null for the node that answers.")
+    is_self: bool = Field(description="True if it is the node that answers.")
+    reachable: bool = Field(description="True if it has answered within `pool.suspect_after_s`.")
+    failure: str | None = Field(description="Why the newest question failed; null when it was answered.")
+    state: NodeState | None = Field(description="True if it is ready, in a word; null while it is not reachable.")
+    ready: bool | None = Field(description="True if it is ready; null while it is not reachable.")
     topics: NonNegativeInt | None = Field(description="Retained topics that its clients can read.")
     digest_equal: bool | None = Field(
         default=None,
-        description="Whether it held what this node held at their newest common cut; null without a recent one.",
+        description="True if its values equalled this node's at their newest common cut; null without a recent one.",
     )
     digest_equal_since: AwareDatetime | None = Field(default=None, description="Since when that is so.")
-    lag: NonNegativeFloat | None = Field(description="How far its links are behind at most, in seconds.")
+    lag: NonNegativeFloat | None = Field(description="Greatest lag of its links, in seconds.")
     sessions: NonNegativeInt | None = Field(description="Sessions of its clients.")
     moved_in: NonNegativeInt | None = Field(default=None, description="Sessions that came to it from other members.")
     moved_out: NonNegativeInt | None = Field(default=None, description="Sessions that left it for other members.")
     sessions_copied: NonNegativeInt | None = Field(
-        default=None, description="Its sessions of which another member keeps a copy; null where none are kept."
+        default=None, description="Its sessions with a copy at another member; null without copies."
     )
     copies_held: NonNegativeInt | None = Field(
-        default=None, description="Copies of other members' sessions that it keeps; null where it keeps none."
+        default=None, description="Copies of other members' sessions that it keeps; null without copies."
     )
     copies_late_seconds: NonNegativeFloat | None = Field(
-        default=None, description="For how long its oldest copy is on its way, in seconds; 0 when none is."
+        default=None, description="Time that its oldest copy has been on its way, in seconds; 0 for none."
     )
     history_seconds: NonNegativeFloat | None = Field(
         default=None, description="Age of the oldest recent update that it holds, in seconds; null without any."
     )
     history_used_ratio: NonNegativeFloat | None = Field(
         default=None,
-        description="Part of `pool.history_bytes` that has come since the oldest message that waits for a session of "
-        "it; from 1 on that session cannot go on elsewhere.",
+        description=(
+            "Share of `pool.history_bytes` used since the oldest message that waits for one of its sessions; from 1"
+            " on that session cannot go on elsewhere."
+        ),
     )
     version: str | None = Field(description="The version of fanout that it runs, as it said last.")
     config_digest: str | None = Field(
-        description="Digest of what it replicates, as it said last; equal for the same links and selectors."
+        description="Digest of its links and selectors, as it said last; equal for the same ones."
     )
 
 
@@ -842,17 +851,17 @@ class PoolDocument(_Document):
     """`/v1/pool`: the members of the pool, as one of them sees them."""
 
     node: str
-    ready: bool = Field(description="Whether every member is reachable and ready, and replicates the same.")
+    ready: bool = Field(description="True if every member is reachable and ready, and replicates the same.")
     reasons: tuple[str, ...] = Field(description="Every reason why the pool is not ready; empty when it is.")
     members: tuple[PoolMember, ...] = Field(description="This node first, the others in the order of their names.")
     fenced: bool = Field(
         default=False,
-        description="Whether this node serves no durable session, because other members may take it for dead.",
+        description="True if this node serves no durable session, because other members may take it for dead.",
     )
     stay_reasons: tuple[str, ...] | None = Field(
         default=None,
         description="Every reason why this node should not be stopped now, its clients and sessions having nowhere "
-        "to go; empty when it may be. Null where an older node answers.",
+        "to go; empty when it may be. Null from an older node.",
     )
 
 
@@ -862,7 +871,7 @@ class NodeStatus(_Document):
     node: str
     version: str = Field(description="The version of fanout that the node runs.")
     build: Literal["compiled", "pure"] = Field(
-        default="pure", description="Whether the modules of the hot path are compiled; they do the same, faster."
+        default="pure", description="True if the modules of the hot path are compiled; they do the same, faster."
     )
     role: Role
     started: AwareDatetime
@@ -881,7 +890,7 @@ class NodeStatus(_Document):
     access: AccessStatus | None = Field(default=None, description="Null on a node that serves nobody (a tap).")
     log: LogStatus | None = Field(description="Null without a replication log.")
     retained: RetainedStatus | None = Field(default=None, description="Null when retained values are in memory only.")
-    http: HttpStatus | None = Field(default=None, description="Null where an older node answers.")
+    http: HttpStatus | None = Field(default=None, description="Null from an older node.")
     pool: PoolStatus | None = Field(default=None, description="Null for a node that is in no pool.")
     limits: dict[str, NonNegativeFloat] = Field(
         default_factory=dict, description="The bounds in force, by their dotted key in the configuration."
@@ -893,17 +902,17 @@ class LinkLag(_Document):
 
     name: str
     state: LinkState
-    lag_seconds: NonNegativeFloat | None = Field(
-        description="How far behind the replica is, at least. Null when it is not known; never zero for that."
-    )
+    lag_seconds: NonNegativeFloat | None = Field(description="Least lag of the replica. Null if unknown, never zero.")
     basis: Literal["heartbeat", "unknown"] = Field(
         description="`heartbeat`: measured by the link's own message through the data path; or `unknown`."
     )
     detail: str = Field(description="Why the lag is unknown or only a lower bound; empty otherwise.")
     items_behind: NonNegativeInt | None = Field(
         default=None,
-        description="How many updates a `fanout primary` had stamped that had not come, of all its topics, when that "
-        "was known last. Null when it is not known, as at any other primary; never zero for that.",
+        description=(
+            "Updates of all topics that a `fanout primary` had stamped and that had not come, as last known. Null"
+            " if unknown, as at any other primary, never zero."
+        ),
     )
     heartbeat_age_seconds: NonNegativeFloat | None = Field(
         description="Time since a heartbeat last came back; null when none did in this epoch."

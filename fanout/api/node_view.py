@@ -84,7 +84,7 @@ class NodeView(Protocol):
 
         Args:
             order: By Client Identifier, or the slowest first.
-            after: Client Identifier behind which the page begins, with the order "id"; empty for the first one.
+            after: Client Identifier after which the page begins, with the order "id"; empty for the first one.
             limit: Limit of clients on the page.
             client_id: The only client that is asked for; None for all.
 
@@ -104,7 +104,7 @@ class NodeView(Protocol):
 
         Args:
             topic: A legal Topic Name.
-            at_primary: Whether it is the topic's name at the primary, not at this node.
+            at_primary: True if it is the topic's name at the primary, not at this node.
             client_id: The client that does not get it; None for none.
         """
 
@@ -116,4 +116,4 @@ class NodeView(Protocol):
         """
 
     async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
-        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""
+        """Return a page of the unconfirmed topics of one of the links, after the topic `after`."""

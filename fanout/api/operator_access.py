@@ -38,7 +38,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAccess:
-    """Rule of who is an operator."""
+    """Rule that decides whether a request comes from an operator."""
 
     token: str | None = field(default=None, repr=False)
     """The token that every request must carry; None for none."""

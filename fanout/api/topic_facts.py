@@ -69,7 +69,7 @@ class TopicLink(_Document):
     audited: AwareDatetime | None = Field(
         default=None, description="When the newest audit that did not fail ended; null before the first."
     )
-    retained: bool = Field(default=True, description="Whether the selector takes retained values (not `live_only`).")
+    retained: bool = Field(default=True, description="True if the selector takes retained values (not `live_only`).")
     limit: str | None = Field(
         default=None, description="Key of the limit that keeps the newest value out; null for none that is known."
     )
@@ -78,7 +78,7 @@ class TopicLink(_Document):
     )
     unconfirmed: bool = Field(
         default=False,
-        description="Whether the newest comparison with the primary did not bring the topic, and its value was kept.",
+        description="True if the newest comparison with the primary did not bring the topic, and its value was kept.",
     )
 
 
@@ -136,8 +136,8 @@ class TopicClient(_Document):
     """A client, as far as delivery of the topic is concerned."""
 
     client_id: str
-    session: bool = Field(description="Whether the node has a session of it.")
-    connected: bool = Field(default=False, description="Whether it has a Network Connection.")
+    session: bool = Field(description="True if the node has a session of it.")
+    connected: bool = Field(default=False, description="True if it has a Network Connection.")
     filters: tuple[str, ...] = Field(default=(), description="Its Topic Filters that match the topic, twenty at most.")
     subscriptions: NonNegativeInt = Field(default=0, description="Number of all its subscriptions.")
     denied_by: str | None = Field(
@@ -146,10 +146,10 @@ class TopicClient(_Document):
     queued_messages: NonNegativeInt = Field(default=0, description="Messages that wait for it.")
     queued_bytes: NonNegativeInt = 0
     conflated_topics: NonNegativeInt = Field(
-        default=0, description="Topics of which only the newest value waits, because it reads too slowly."
+        default=0, description="Topics with only the newest value waiting, because it reads too slowly."
     )
     slow_seconds: float | None = Field(default=None, description="How long it has been slow; null when it is not.")
-    unknown: str | None = Field(default=None, description="Why nothing is known of it; null when something is.")
+    unknown: str | None = Field(default=None, description="Why nothing is known about it; null otherwise.")
 
 
 class TapFacts(_Document):
@@ -158,7 +158,7 @@ class TapFacts(_Document):
     node: str
     value: TopicValue | None = Field(description="The value that it holds; null for none.")
     username: str | None = Field(description="User Name of its link at the primary.")
-    primary: PrimaryAnswer | None = Field(description="What the primary answered to its user; null if not asked.")
+    primary: PrimaryAnswer | None = Field(description="Answer of the primary to its user; null if not asked.")
 
 
 class TopicFacts(_Document):
@@ -169,13 +169,13 @@ class TopicFacts(_Document):
     at: AwareDatetime = Field(description="When the question was answered.")
     link: TopicLink | None = Field(description="The link that replicates it; null for a topic outside the selectors.")
     nearest: NearestSelector | None = Field(
-        default=None, description="Outside the selectors: the selector that comes closest; null without any."
+        default=None, description="Outside the selectors: the closest selector; null without any."
     )
-    own: bool = Field(default=False, description="Whether the value here was published by a client of this node.")
+    own: bool = Field(default=False, description="True if the value here was published by a client of this node.")
     value: TopicValue | None = Field(description="The value that this node holds; null for none.")
     primary: PrimaryAnswer | None = Field(default=None, description="Null for a topic outside the selectors.")
     changing: bool = Field(
-        default=False, description="Whether the value here changed each time while the primary was asked."
+        default=False, description="True if the value here changed each time while the primary was asked."
     )
     log: TopicLog | None = Field(default=None, description="Null without a replication log.")
     client: TopicClient | None = Field(default=None, description="Null when no client was asked about.")
@@ -194,5 +194,5 @@ class TopicExplanation(_Document):
     """`/v1/explain`: what is the matter with one topic."""
 
     verdict: Finding = Field(description="The finding that explains most.")
-    also: tuple[Finding, ...] = Field(default=(), description="Whatever else is true and is not well.")
+    also: tuple[Finding, ...] = Field(default=(), description="All other findings.")
     facts: TopicFacts

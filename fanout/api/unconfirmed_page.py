@@ -33,7 +33,7 @@ class Unconfirmed(Protocol):
         """Number of topics that are known only by their number."""
 
     def pieces(self, *, after: bytes = b"") -> Iterator[list[bytes]]:
-        """Yield the others that sort behind `after`, in order, in pieces."""
+        """Yield the others that sort after `after`, in order, in pieces."""
 
 
 async def unconfirmed_page(link: str, unconfirmed: Unconfirmed, *, causes: str, after: str) -> UnconfirmedDocument:
@@ -43,7 +43,7 @@ async def unconfirmed_page(link: str, unconfirmed: Unconfirmed, *, causes: str, 
         link: Name of the link.
         unconfirmed: Its unconfirmed topics, which may change meanwhile.
         causes: Why topics may not have come, for an operator.
-        after: Topic behind which the page begins; empty for the first page.
+        after: Topic after which the page begins; empty for the first page.
     """
     topics: list[str] = []
     size, more = 0, False

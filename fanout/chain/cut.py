@@ -1,7 +1,7 @@
 """Cuts: places in the stream of a primary that all members of a pool have in common, and what a replica holds there.
 
-A message that all members receive splits each one's stream at the same place. What their replicas hold there can be
-compared, however far behind one of them is.
+A message that all members receive splits each one's stream at the same place. Their replicas can be compared there,
+however far behind one of them is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class RetainedSet:
-    """What a replica holds of one selector."""
+    """Content of a replica for one selector."""
 
     count: int
     """Number of topics."""
@@ -35,7 +35,7 @@ class Cut:
     marker: str
     """Payload of the message, which no other message of the pool has."""
     sets: tuple[RetainedSet | None, ...]
-    """What the replica holds of each selector; None for one that members may hold differently."""
+    """Content of the replica for each selector; None for one that members may hold differently."""
 
     def document(self) -> dict[str, Any]:
         """Return the cut as JSON has it."""

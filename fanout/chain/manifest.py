@@ -3,11 +3,11 @@
 A link requests it with a User Property in SUBSCRIBE, and the same one in SUBACK promises it. `fanout.server` sends it,
 `fanout.link` compares it with the messages that came. Count and digest cannot stand in SUBACK: the values are looked up
 while they are sent, so that nothing has to be searched or held for a slow reader, and they may change until then. So
-they follow in two messages to this session alone: one before the first retained message, and one behind the last. In
+they follow in two messages to this session alone: one before the first retained message, and one after the last. In
 between comes nothing else that looks like a retained message.
 
 Messages of the set that could not be sent, for instance because they are too large for the client, are in the sum, so
-that they are missed. A value for which a newer live message waits is not: that message is sent behind the set.
+that they are missed. A value for which a newer live message waits is not: that message is sent after the set.
 """
 
 from __future__ import annotations

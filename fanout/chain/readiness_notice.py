@@ -1,7 +1,7 @@
 """Readiness notice of a fanout node to the nodes below it: whether its replica is complete, and its paths from the top.
 
 `fanout.node` publishes it, `fanout.link` subscribes to it. It is a retained message and comes in order with the data:
-"not ready" before the removals that it announces, "ready" behind the last value that was missing. So a replica with
+"not ready" before the removals that it announces, "ready" after the last value that was missing. So a replica with
 evidence of its own is complete as seen from the top once the newest notice of its primary says "ready".
 """
 

@@ -3,8 +3,8 @@
 See `docs/explanation/update-identity.md`. The value is text, so that any MQTT tool shows it:
 `primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
 
-Between two nodes the property is a trailer: the sender puts it behind all properties of the message, and the receiver
-removes exactly one. `;copy` behind the stamp, or in place of one, marks a value that the nodes below have already, and
+Between two nodes the property is a trailer: the sender puts it after all properties of the message, and the receiver
+removes exactly one. `;copy` after the stamp, or in place of one, marks a value that the nodes below have already, and
 of which only the expiry changed. Clients that have the value do not get it again. A node below must get it, or it would
 remove the value too early, or serve it too long. A message without a stamp gets an empty trailer when its own
 properties could end with bytes that look like a trailer. So nothing that a publisher sends is ever taken for the
@@ -128,7 +128,7 @@ class StampCount:
 
         Args:
             updates: Updates of one run, all received at the same time.
-            live: Whether they are live updates.
+            live: True if they are live updates.
         """
         # Measured (2 shared cores, Python 3.11): 0.4 us an update.
         node, epoch, sequence = self.node, self.epoch, self.sequence
@@ -162,7 +162,7 @@ def as_copy(update: Update) -> Update:
 
 
 def encode_stamp(stamp: Stamp) -> bytes:
-    """Return `stamp` as one encoded User Property (MQTT 5, section 3.3.2.3.7), for a place behind all others."""
+    """Return `stamp` as one encoded User Property (MQTT 5, section 3.3.2.3.7), for a place after all others."""
     return with_trailer(b"", stamp)
 
 

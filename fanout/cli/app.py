@@ -34,12 +34,12 @@ __all__ = ["app"]
 
 _EPILOG = """\b
 Exit codes:
-  0    done; where a question was asked, the answer is yes
+  0    done, or the answer is yes
   1    the answer is no: not ready, not complete enough, damaged
   2    the command line or the configuration is wrong
   3    the node, or the primary, does not answer
   4    an optional part is not installed
-  5    the work could not be done
+  5    the command failed
   70   a defect of fanout
   130  stopped by Ctrl-C
 """

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    link: Annotated[str | None, typer.Argument(metavar="LINK", help="Name of a link; all links without it.")] = None,
+    link: Annotated[str | None, typer.Argument(metavar="LINK", help="Name of a link; default: all links.")] = None,
     url: UrlOption = DEFAULT_URL,
     *,
     token_file: TokenOption = None,
@@ -42,7 +42,7 @@ def audit(
             "--confirm",
             metavar="NUMBER",
             min=0,
-            help="Remove the unconfirmed topics, so many, because they are deleted at the primary.",
+            help="Remove this number of unconfirmed topics, because they are deleted at the primary.",
         ),
     ] = None,
     listing: Annotated[

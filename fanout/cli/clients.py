@@ -34,7 +34,7 @@ def clients(
         bool, typer.Option("--slowest", help="Show the slowest first, not in the order of IDs.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="COUNT", help="How many to show.")] = _SHOWN,
-    after: Annotated[str, typer.Option(metavar="ID", help="Show those behind this Client Identifier.")] = "",
+    after: Annotated[str, typer.Option(metavar="ID", help="Show those after this Client Identifier.")] = "",
     client: Annotated[str | None, typer.Option(metavar="ID", help="Show this one in full.")] = None,
     token_file: TokenOption = None,
     as_json: JsonOption = False,
@@ -49,7 +49,7 @@ def clients(
     from fanout.cli.output.terminal import facts, print_json, show
 
     if slowest and after:
-        raise typer.BadParameter("there are pages in the order of IDs only", param_hint="--after")
+        raise typer.BadParameter("pages exist only in the order of IDs", param_hint="--after")
     with NodeClient(url, token_file=token_file) as node:
         order = "slowest" if slowest else "id"
         document = node.clients(order=order, limit=limit, after=after, client_id=client)
@@ -69,7 +69,7 @@ def kick(
     client_id: Annotated[str, typer.Argument(metavar="ID", help="Client Identifier.")],
     url: UrlOption = DEFAULT_URL,
     *,
-    clean: Annotated[bool, typer.Option("--clean", help="End the session too, with what waits in it.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="End the session too, with its waiting messages.")] = False,
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -29,14 +29,16 @@ def register(app: typer.Typer) -> None:
         epilog="Exit codes: 0 draining, with --wait ended, with --hold held; 1 not ended in time; 2 options that do not"
         " go together; 3 unreachable; 5 it drains or stops, and cannot be held."
     )(drain)
-    app.command(epilog="Exit codes: 0 not held; 3 unreachable; 5 it drains or stops, which has no way back.")(undrain)
+    app.command(epilog="Exit codes: 0 not held; 3 unreachable; 5 it drains or stops, and cannot come back.")(undrain)
 
 
 def drain(
     url: UrlArgument = DEFAULT_URL,
     *,
     token_file: TokenOption = None,
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to end.")] = 0,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Seconds to wait until the node has ended.")
+    ] = 0,
     hold: Annotated[
         bool, typer.Option("--hold", help="Leave the pool only, until `fanout undrain` or a restart; nothing ends.")
     ] = False,
@@ -100,7 +102,7 @@ def _held_lines(held: Held, *, disconnect: bool) -> Iterator[str]:
     since = "" if held.held_since is None else f" since {held.held_since:%Y-%m-%d %H:%M:%S} UTC"
     yield f"{held.node} is {'held' if held.changed else 'held already,'}{since}: not ready, until fanout undrain"
     clients = counted(held.connections, "client")
-    yield f"{clients} {'are being sent away' if disconnect else 'may stay'}; new ones that come all the same are served"
+    yield f"{clients} {'are being sent away' if disconnect else 'may stay'}; clients that connect directly are served"
 
 
 def wait_ended(

@@ -41,7 +41,7 @@ _NO_VALUE = "no value"
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
-        epilog="Exit codes: 0 equal at the primary; 1 it is not, or something is the matter; 3 the node or the primary"
+        epilog="Exit codes: 0 equal at the primary; 1 not equal, or another finding; 3 the node or the primary"
         " does not answer; 5 the node does not explain it now."
     )(explain)
 

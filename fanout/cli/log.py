@@ -44,7 +44,7 @@ def show_rows(
     *,
     last: Annotated[
         int | None,
-        typer.Option(min=1, metavar="ROWS", help="How many rows to show: 20; with --since 1000.", show_default=False),
+        typer.Option(min=1, metavar="ROWS", help="Number of rows to show: 20; with --since 1000.", show_default=False),
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Show the rows of this node only.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="FILTER", help="Show updates that this filter matches.")] = None,

@@ -56,14 +56,14 @@ def upgrade_check(
     url: UrlArgument = DEFAULT_URL,
     token_file: TokenOption = None,
     wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the others to be ready for it.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Seconds to wait until the others are ready for it.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Ask whether a member may be stopped now, to be upgraded.
 
     The others must be ready for its clients and sessions: every one reachable, not on its way out, and with the
-    same links and values. Whether the member itself is ready does not matter. Follow with fanout drain.
+    same links and values. The member itself need not be ready. Follow with fanout drain.
     """
     from fanout.cli.asking.client import NodeClient, ask_until
     from fanout.cli.output.pool_table import leaving_lines

@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
 def probe(
     primary: Annotated[str, typer.Argument(metavar="URL", help="The primary's address, as a link has it.")],
     *,
-    username: Annotated[str | None, typer.Option(metavar="USER", help="User Name; without it none is sent.")] = None,
+    username: Annotated[str | None, typer.Option(metavar="USER", help="User Name; default: none.")] = None,
     password_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File whose content is the password.")
     ] = None,
@@ -85,9 +85,7 @@ def probe(
     ] = None,
     client_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
     tls_insecure: Annotated[bool, typer.Option("--tls-insecure", help="Do NOT verify its certificate.")] = False,
-    read_filter: Annotated[
-        str, typer.Option("--filter", metavar="FILTER", help="The Topic Filter that the link shall replicate.")
-    ],
+    read_filter: Annotated[str, typer.Option("--filter", metavar="FILTER", help="The Topic Filter to replicate.")],
     mqtt: Annotated[ProbedVersion, typer.Option(help="The protocol versions to try.")] = ProbedVersion.BOTH,
     prefix: Annotated[
         str, typer.Option(metavar="TOPIC", help="Publish below this topic, where the user may write and read.")
@@ -96,7 +94,7 @@ def probe(
         int, typer.Option(metavar="COUNT", min=0, max=100_000, help="Retained messages to publish; 0 for none.")
     ] = _SET_SIZE,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long all checks may take together.")
+        float, typer.Option(metavar="SECONDS", min=1, help="Seconds for all checks together.")
     ] = _TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:

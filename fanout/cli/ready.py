@@ -34,7 +34,7 @@ def ready(
     url: UrlArgument = DEFAULT_URL,
     *,
     token_file: TokenOption = None,
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to be ready.")] = 0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Seconds to wait until the node is ready.")] = 0,
     whole_pool: Annotated[
         bool, typer.Option("--pool", help="Ask for the whole pool: every member is reachable and ready.")
     ] = False,

@@ -83,7 +83,7 @@ def _every_report(
     tables: Tables = None,
     master: Master = LOCAL_MASTER,
 ) -> None:
-    """Name the options that every report has, behind its own."""
+    """Name the options that every report has, after its own."""
 
 
 def _judged_report(
@@ -133,7 +133,7 @@ def summary(
     log_dirs: LogDirectories,
     *,
     depth: Annotated[
-        int, typer.Option(min=0, metavar="LEVELS", help="Count by prefixes of so many levels too; 0 does not.")
+        int, typer.Option(min=0, metavar="LEVELS", help="Also count by topic prefixes of this many levels; 0 for none.")
     ] = 0,
 ) -> None:
     """Answer what an operator asks first, as quickly as can be.
@@ -164,7 +164,7 @@ def completeness(
     depth: Annotated[
         int,
         typer.Option(
-            min=0, metavar="LEVELS", help="Also list shares and the slowest by topic prefixes of so many levels."
+            min=0, metavar="LEVELS", help="Also list shares and the slowest by topic prefixes of this many levels."
         ),
     ] = 0,
 ) -> None:
@@ -182,7 +182,7 @@ def lag(
     *,
     depth: Annotated[
         int,
-        typer.Option(min=0, metavar="LEVELS", help="Also list the slowest topic prefixes of so many levels."),
+        typer.Option(min=0, metavar="LEVELS", help="Also list the slowest topic prefixes of this many levels."),
     ] = 0,
 ) -> None:
     """Show how long updates took to arrive.

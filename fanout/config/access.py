@@ -86,7 +86,7 @@ class RuleSection:
     filter: RuleFilterText
     """Topic Filter that it decides on; `%u` is the client's user, `%c` its Client Identifier, `%%` a per cent sign."""
     allow: Direction | None = None
-    """What it allows: "read", "write" or "all"; this or `deny`."""
+    """Allowed action: "read", "write" or "all"; this or `deny`."""
     deny: Direction | None = None
     """What it denies."""
     user: RuleUser = ANY
@@ -104,7 +104,7 @@ class HookConfig:
     url: HookUrl
     """Address that questions are posted to."""
     actions: HookActions = ("connect",)
-    """What it is asked: "connect", "subscribe", "publish"."""
+    """Actions to ask about: "connect", "subscribe", "publish"."""
     timeout_s: Seconds = 3.0
     """How long an answer may take, waiting for a free request included; later ones are refusals."""
     requests_max: Few = 32
@@ -127,7 +127,7 @@ class AccessConfig:
     __pydantic_config__ = _STRICT
 
     anonymous: AnonymousPolicy = "loopback"
-    """Which clients may connect without a verified user; see `AnonymousPolicy`."""
+    """Clients that may connect without a verified user; see `AnonymousPolicy`."""
     password_file: PathText | None = None
     """Users and the hashes of their passwords, made by `fanout passwd`; None for none."""
     password_checks_max: Few = 2

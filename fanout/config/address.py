@@ -52,12 +52,12 @@ class Address:
 
     @property
     def has_tls(self) -> bool:
-        """Whether the scheme uses TLS."""
+        """True if the scheme uses TLS."""
         return self.scheme in _TLS
 
     @property
     def has_websocket(self) -> bool:
-        """Whether the scheme uses MQTT over WebSocket."""
+        """True if the scheme uses MQTT over WebSocket."""
         return self.scheme in _WEBSOCKET
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.envir
 
     Args:
         link: The link; `password_file` is relative to the current directory.
-        environment: Where `password_env` is looked up.
+        environment: Environment in which to look up `password_env`.
 
     Raises:
         ConfigError: When the file or the variable does not exist, cannot be read, is empty or too long.

@@ -65,11 +65,11 @@ class PoolConfig:
     dead_after_s: Seconds = 3.0
     """Silence, to this node and at the primary, after which a member is dead; one that hears nobody stops before."""
     unknown_sessions: Literal["refuse", "begin"] = "refuse"
-    """What a client gets whose session may be at a silent member: an answer once it is heard or dead, or a new one."""
+    """Response to a client whose session may be at a silent member: wait for that member, or begin a new session."""
     drain_clients_per_s: Count = 500
     """Clients that a member sends away in a second when it leaves, after its other sessions were given to members."""
     session_copies: Flag = True
-    """Whether another member keeps a copy of each durable session, which goes on there when this one dies."""
+    """True if another member keeps a copy of each durable session, which goes on there when this one dies."""
     history_bytes: ByteCount = 64 * 1024 * 1024
     """Bytes of recent updates that are held, from which the queues of a dead member's sessions are made again."""
     copies_bytes: ByteCount = 256 * 1024 * 1024
@@ -81,12 +81,12 @@ class PoolConfig:
 
     @property
     def has_tls(self) -> bool:
-        """Whether members talk over TLS, each with a certificate."""
+        """True if members talk over TLS, each with a certificate."""
         return self.certificate_file is not None
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the listener."""
+        """True if only this machine reaches the listener."""
         return _is_loopback(self.listen)
 
 
@@ -95,7 +95,7 @@ def find_pool_faults(pool: PoolConfig | None, *, has_links: bool, workers: int |
 
     Args:
         pool: The section; None without one.
-        has_links: Whether the node replicates a primary.
+        has_links: True if the node replicates a primary.
         workers: Processes that serve clients; None for a node that serves none.
     """
     if pool is None:

@@ -255,7 +255,7 @@ def _listener_key_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         if listener.proxy_protocol_from and scheme == "unix":
             yield ConfigFault(
                 f"{key}.proxy_protocol_from",
-                "whoever connects to a Unix socket has no address that could be trusted",
+                "clients of a Unix socket have no address that could be trusted",
                 "Use mqtt://127.0.0.1 with a port, or remove the line.",
             )
 
@@ -345,15 +345,15 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         if link.announce_missing and link.selectors and not any(each.holds_all_retained for each in link.selectors):
             yield ConfigFault(
                 f"{key}.announce_missing",
-                "every selector keeps retained values out (live_only, content or max_payload), so what is not held may "
-                "be at the primary all the same, and nothing would be announced",
+                "every selector keeps retained values out (live_only, content or max_payload), so a topic that is"
+                " not held may still be at the primary, and nothing would be announced",
                 "Remove the line, or those keys from a selector.",
             )
         if not link.selectors:
             yield ConfigFault(
                 f"{key}.selector",
                 f'the link "{link.name}" has no selector',
-                'Add [[link.selector]] below it, with filter = "plant/#" or what is to be replicated.',
+                'Add [[link.selector]] below it, with a filter such as "plant/#".',
             )
 
 

@@ -191,7 +191,7 @@ class ListenerConfig:
     client_ca_file: PathText | None = None
     """PEM file with the CAs of clients' certificates; None asks clients for no certificate."""
     require_client_certificate: Flag = False
-    """Whether a client without a valid certificate is refused."""
+    """True if a client without a valid certificate is refused."""
     proxy_protocol_from: tuple[NetworkAddress, ...] = ()
     """Addresses and networks of load balancers; if any, only they may connect, with a PROXY header."""
     share_port: Flag = False
@@ -255,7 +255,7 @@ class ServerConfig:
     refused_publish: RefusedPublish = "acknowledge"
     """Treatment of a client of MQTT 3.1.1 whose PUBLISH at QoS 1 or 2 is refused."""
     publisher_stamps: Flag = False
-    """Whether stamps of publishing clients are read; else they are ordinary properties."""
+    """True if stamps of publishing clients are read; else they are ordinary properties."""
     sys_interval_s: SecondsOrZero = 10.0
     """Pause between new values of the `$SYS` topics; 0 has none of them."""
     websocket_origins: tuple[Origin, ...] = ()
@@ -348,7 +348,7 @@ class RetainedConfig:
     expiry_s: Uint32 = 0
     """Expiry of retained values of this node's own topics without a Message Expiry Interval; 0: never."""
     available: Flag = True
-    """Whether clients may publish retained messages here (Retain Available); others are refused."""
+    """True if clients may publish retained messages here (Retain Available); others are refused."""
 
 
 _RETAINED = RetainedConfig()
@@ -386,9 +386,9 @@ class SelectorSection:
     content: tuple[ContentKind, ...] = ()
     """Kinds of content that are replicated; empty: all."""
     retained_only: Flag = False
-    """Whether only messages with RETAIN are replicated."""
+    """True if only messages with RETAIN are replicated."""
     live_only: Flag = False
-    """Whether only live messages are replicated, and no retained values."""
+    """True if only live messages are replicated, and no retained values."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is replicated; 0: no limit."""
     min_topics: MessageCount = 0
@@ -437,7 +437,7 @@ class LinkConfig:
     tls_min_version: TlsVersion = "1.2"
     """Oldest version of TLS that the link accepts."""
     tls_insecure: Flag = False
-    """Whether the primary's certificate is not verified: anybody on the way can read and change everything."""
+    """True if the primary's certificate is not verified: anybody on the way can read and change everything."""
     version: Literal[4, 5] = 5
     """Protocol version: 5 for MQTT 5, 4 for MQTT 3.1.1."""
     retain_policy: RetainPolicy = "bridge"
@@ -455,7 +455,7 @@ class LinkConfig:
     stall_grace_s: Seconds = 300.0
     """Used with `on_stall = "serve_stale"` only: greatest age of values that are offered as stale."""
     disconnect_clients: Flag = False
-    """Whether clients with subscriptions to the link's topics are disconnected (0x9C) before a tear-down."""
+    """True if clients with subscriptions to the link's topics are disconnected (0x9C) before a tear-down."""
     receive_maximum: PositiveUint16 = 65_535
     """QoS 1 and 2 messages that the primary may send without waiting for their acknowledgement."""
     packet_bytes_max: PacketBytes = 16 * MIB
@@ -490,11 +490,11 @@ class LinkConfig:
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     announce_missing: Flag = False
-    """Whether a local SUBSCRIBE inside a selector that matches no topic is announced at the primary."""
+    """True if a local SUBSCRIBE inside a selector that matches no topic is announced at the primary."""
     stamp_updates: Flag = False
-    """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
+    """True if live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
     publisher_stamps: Flag = False
-    """Whether stamps of publishers are read; else they are ordinary properties."""
+    """True if stamps of publishers are read; else they are ordinary properties."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer of the socket (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000
@@ -508,7 +508,7 @@ class LinkConfig:
 
     @property
     def proves_absence(self) -> bool:
-        """Whether it can be asked about single topics whether they are deleted at the primary."""
+        """True if it can be asked about single topics whether they are deleted at the primary."""
         return self.count_url is not None or self.audit_username is not None
 
 

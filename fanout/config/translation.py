@@ -70,17 +70,17 @@ _SHOWN_CHARACTERS_MAX = 60
 _MISSING_HINTS = {
     "node": 'Add a line [node] and below it id = "edge-1", with a name of your choice.',
     "node.id": 'Add id = "edge-1", with a name of your choice.',
-    "server.listener.address": 'Add address = "mqtts://0.0.0.0:8883", or where it is to listen.',
+    "server.listener.address": 'Add address = "mqtts://0.0.0.0:8883", or another address.',
     "access.http.url": 'Add url = "http://127.0.0.1:9000/mqtt", with the address of the service.',
-    "access.rule.filter": 'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
-    "log.ship.to": 'Add to = "s3://bucket/prefix", with the place that the files are copied to.',
+    "access.rule.filter": 'Add filter = "plant/#", with the Topic Filter of the rule.',
+    "log.ship.to": 'Add to = "s3://bucket/prefix", with the destination of the files.',
     "link.name": 'Add name = "plant", with a name of your choice.',
     "link.primary": 'Add primary = "mqtt://host:1883".',
-    "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',
+    "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter to replicate.',
 }
 _CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quotes."}
 _UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
-"""Endings of the names of keys with a unit, which is not written behind the number."""
+"""Endings of the names of keys with a unit, which is not written after the number."""
 _REFUSED_KEYS = {
     "max_messages": (
         "the limits have a key each",

@@ -222,12 +222,12 @@ def _check_selected_filter(text: str) -> None:
     first = text.partition("/")[0]
     if first == "$share":
         raise SelectorInvalid(
-            f'"{text}" is a shared subscription, of which each message reaches only one subscriber',
+            f'"{text}" is a shared subscription: each of its messages reaches only one subscriber',
             hint="Remove $share and the group in front: a replica needs every message.",
         )
     if first == "$SYS":
         raise SelectorInvalid(
-            f'"{text}" selects what the primary says about itself, which is not true of this node',
+            f'"{text}" selects topics in which the primary describes itself, which is not true of this node',
             hint="Remove the selector, and read these topics at the primary.",
         )
 
@@ -238,7 +238,7 @@ def _parse_network(text: str) -> Network:
     except ValueError as error:
         raise fault(
             f'"{text}" is neither an IP address nor a network',
-            'Write it as in "10.0.0.7" or "10.0.0.0/24"; a network has no bits set behind its prefix.',
+            'Write it as in "10.0.0.7" or "10.0.0.0/24"; a network has no bits set after its prefix.',
         ) from error
 
 

@@ -61,7 +61,7 @@ class EmqxList:
                     async with asyncio.timeout(self._timeout_s):
                         document = await _page(client, self._url, query)
                     if len(document["data"]) > PAGE_TOPICS:
-                        raise ValueError("more topics than were asked for")
+                        raise ValueError("more topics than were requested")
                     found = [one["topic"].encode() for one in document["data"]]
                     left -= sum(map(len, found))
                     if left < 0:
@@ -90,7 +90,7 @@ async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]
         if response.status_code != httpx.codes.OK:
             raise _failed(f"it answers with status {response.status_code}")
         if "Content-Encoding" in response.headers:
-            raise _failed("it is compressed, unasked")
+            raise _failed("it is compressed, which was not requested")
         document = bytearray()
         async for piece in response.aiter_raw():
             document += piece
@@ -101,6 +101,6 @@ async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]
 
 def _failed(problem: str) -> FanoutError:
     return FanoutError(
-        f"the primary's list of retained messages cannot be had: {problem}",
+        f"cannot get the primary's list of retained messages: {problem}",
         hint="Correct count_url and count_key_file of the link, or remove them",
     )

@@ -174,7 +174,7 @@ class Link:
         self._chunk_names = CHUNK_NAMES
         """Number of names in a SUBSCRIBE that the primary is known to take."""
         self._is_apart = False
-        """Whether a connection with another Client Identifier is known to get no session of the link."""
+        """True if a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
         """Position of a preferred address that has just answered and is to be used next; None for none."""
         self._connection: LinkConnection | None = None
@@ -183,7 +183,7 @@ class Link:
         self._attempt: asyncio.Timeout | None = None
         """Timeout of the attempt to connect under way; None for none."""
         self._retry_now = False
-        """Whether the next attempt to connect was asked for, so that no pause goes before it."""
+        """True if the next attempt to connect was asked for, so that no pause goes before it."""
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
@@ -473,7 +473,7 @@ class Link:
 
     @property
     def has_markers(self) -> bool:
-        """Whether the markers of this link come back, though it may be unable to send one at the moment.
+        """True if the markers of this link come back, though it may be unable to send one at the moment.
 
         So it is just after a start, before the first `cut`, with clients that come already.
         """
@@ -481,7 +481,7 @@ class Link:
 
     @property
     def may_send_marker(self) -> bool:
-        """Whether `send_marker` would send one now: the link is live, listens to other members, and audits nothing."""
+        """True if `send_marker` would send one now: the link is live, listens to other members, and audits nothing."""
         return bool(self._session.cuts.topics) and self._session.may_send_heartbeat
 
     def send_marker(self) -> str:
@@ -507,10 +507,10 @@ class Link:
         """Tell the members of a pool, at the primary, that sessions go on without copies here.
 
         Args:
-            instance: What identifies this process to them.
+            instance: Identifier of this process for them.
 
         Returns:
-            Whether that could be sent; it comes back as the heartbeats do (`said_alone_s`).
+            True if that could be sent; it comes back as the heartbeats do (`said_alone_s`).
         """
         is_told = self._session.tell_alone(instance, now=self._clock.monotonic())
         self._driver.write_and_plan()
@@ -525,7 +525,7 @@ class Link:
 
     @property
     def may_have_markers(self) -> bool:
-        """Whether it is not known that the primary refuses the markers of this link; True while it is not connected."""
+        """True if it is not known that the primary refuses the markers of this link; True while it is not connected."""
         return self._session.control.may_be_open
 
     @property
@@ -535,7 +535,7 @@ class Link:
 
     @property
     def own_cuts(self) -> Mapping[str, Cut]:
-        """What the replica held at the newest heartbeats of this link, by their markers."""
+        """Content of the replica at the newest heartbeats of this link, by their markers."""
         return self._session.cuts.own
 
     def newest_cut(self, node: str) -> Cut | None:
@@ -733,9 +733,9 @@ class Link:
             return error
         if (
             isinstance(error, ssl.SSLError) and self._tls is not None
-        ):  # with TLS 1.3 an alert may come behind the handshake
+        ):  # with TLS 1.3 an alert may come after the handshake
             return self._tls.failure(error, self._address)
-        hint = "When this repeats, the primary's log says why; perhaps another client has the same client_id"
+        hint = "If this repeats, see the primary's log; perhaps another client has the same client_id"
         if self._session.lifecycle.state is LinkState.CONNECTING:
             hint = unanswered_hint(self.config, address=self._address)
         return LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)

@@ -1,6 +1,6 @@
 """Publisher of messages of local clients over MQTT 3.1.1, on a Network Connection of its own.
 
-That version has no limits in CONNACK and no Reason Codes: a server that does not accept a message closes the
+MQTT 3.1.1 has no limits in CONNACK and no Reason Codes: a server that does not accept a message closes the
 connection. The link's own connection has no session there that could be resumed, so its replica would be removed each
 time. This one has nothing to lose. It is opened when there is something to publish, and closed when there was nothing
 for a while.

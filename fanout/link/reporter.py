@@ -108,7 +108,7 @@ class Reporter:
         self._doubted_since: float | None = None
         """When that, or the readiness notice, began to withhold readiness, monotonic seconds; None without either."""
         self._was_sound = False
-        """Whether the link had enough evidence and topics when it was last live."""
+        """True if the link had enough evidence and topics when it was last live."""
         self._primary = config.primaries[0]
         """Address in use."""
         self._unanswered = 0
@@ -133,7 +133,7 @@ class Reporter:
         Args:
             primary: Address of the primary in use, or to be tried next.
             missing: Announcements of missing topics.
-            lost: Whether the connection is lost already, or given up, and the state is still that from before.
+            lost: True if the connection is lost already, or given up, and the state is still that from before.
         """
         session, replica = self._session, self._replica
         lifecycle, content = session.lifecycle, session.pipeline.content
@@ -268,8 +268,10 @@ class Reporter:
                 self._logger.warning(
                     "values re-obtained, their messages did not come",
                     topics=topics,
-                    hint="They were published at QoS 0, or the link subscribes at QoS 0: a primary does not queue such"
-                    " messages for a session that is away. Publish at QoS 1 what must not be missed",
+                    hint=(
+                        "They were published at QoS 0, or the link subscribes at QoS 0: a primary does not queue"
+                        " such messages for an absent session. Publish important messages at QoS 1"
+                    ),
                 )
             case StandingTold(notice):
                 self._take_notice(notice)
@@ -285,7 +287,7 @@ class Reporter:
                 self._logger.warning(
                     "primary dropped heartbeats, updates may be missing until an audit",
                     heartbeats=count,
-                    hint="Raise the primary's limit for what waits for one client: max_queued_messages of Mosquitto,"
+                    hint="Raise the primary's queue limit for one client: max_queued_messages of Mosquitto,"
                     " mqtt.max_mqueue_len of EMQX, server.queue_messages_max and queue_bytes_max of a fanout node; or"
                     " find out why the link reads slowly",
                 )
@@ -303,7 +305,7 @@ class Reporter:
                     "heartbeats of a pool member do not come, its values are not compared here",
                     topic=topic,
                     reason=reason,
-                    hint=f"Let {self._user} read that topic at the primary; fanout check --acl writes what it needs",
+                    hint=f"Let {self._user} read that topic at the primary; fanout check --acl prints the rights",
                 )
             case QosLowered(index, qos):
                 selector = self._config.selectors[index]
@@ -318,8 +320,10 @@ class Reporter:
                 self._logger.warning(
                     "primary counts other than what is held",
                     difference=difference,
-                    hint="It counts what the link's user may not read, and topics with another $ in front, too; if"
-                    f" there are none, audit the link: fanout audit {self._config.name}",
+                    hint=(
+                        "It also counts topics that the link's user may not read, and topics that begin with"
+                        f" another $; if there are none, audit the link: fanout audit {self._config.name}"
+                    ),
                 )
             case ResumedAtQos0(indexes):
                 self._logger.warning(
@@ -447,7 +451,7 @@ class Reporter:
                 selector=selector.filter,
                 primary_count=self._session.count.total,
                 hint=f"If the primary has retained values there, let {self._user} read them in its access rules; set"
-                " min_topics of the selector where an empty set is never right",
+                " min_topics of the selector if an empty set is never right",
             )
 
     def _maybe_unreadable(self, index: int) -> bool:
@@ -470,7 +474,7 @@ class Reporter:
         return "anonymous clients" if self._config.username is None else f"user {self._config.username}"
 
     def note_unconfirmed(self) -> None:
-        """Record that the number of unconfirmed topics has changed, when they begin or end and behind each audit."""
+        """Record that the number of unconfirmed topics has changed, when they begin or end and after each audit."""
         count = len(self._replica.unconfirmed)
         began, ended = count and not self._unconfirmed_told, self._unconfirmed_told and not count
         self._unconfirmed_told = count
@@ -532,7 +536,7 @@ class Reporter:
 
     @property
     def _is_sound(self) -> bool:
-        """Whether the link has enough evidence and topics."""
+        """True if the link has enough evidence and topics."""
         return self._too_weak() is None and self._too_few() is None
 
     def _stale_since(self, now: float, *, lost: bool) -> float | None:
@@ -574,7 +578,7 @@ class Reporter:
             why = session.peer.why_unordered
             if wanted is Evidence.COUNT:
                 why = session.count.why if self._list_check is None else self._list_check.why
-                why = why or "the primary's figure is awaited"
+                why = why or "waiting for the primary's figure"
             if not why and evidence is Evidence.BARRIER:
                 refusal = session.control.refusal
                 why = f"the primary does not let the link publish below {self._config.control_topic}"
@@ -613,7 +617,7 @@ def _shortage(limits: tuple[str, ...]) -> FanoutError:
     keys = " and ".join(limits)
     return FanoutError(
         f"over {keys}: retained values are delivered but not held",
-        hint=f"Raise {keys}; or it ends by itself when their topics are cleared, expire, or get values that fit",
+        hint=f"Raise {keys}; or wait until their topics are cleared, expire, or get values that fit",
     )
 
 

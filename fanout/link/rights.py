@@ -35,9 +35,9 @@ class Right:
     filter: str
     """Topic Filter of the topics."""
     purpose: str
-    """What the link does with it; a phrase without a full stop."""
+    """Use of it by the link; a phrase without a full stop."""
     missing: str
-    """What is lost without it; a phrase."""
+    """Effect of its absence; a phrase."""
 
 
 def link_rights(config: LinkConfig, *, node_id: str, primary: PrimaryKind, in_pool: bool = False) -> tuple[Right, ...]:
@@ -47,7 +47,7 @@ def link_rights(config: LinkConfig, *, node_id: str, primary: PrimaryKind, in_po
         config: The link.
         node_id: This node.
         primary: Its primary.
-        in_pool: Whether the node is a member of a pool.
+        in_pool: True if the node is a member of a pool.
     """
     found: dict[tuple[Access, str], Right] = {}
     for right in (*_data(config), *_control(config, node_id, in_pool=in_pool), *_system(config, primary)):
@@ -61,7 +61,7 @@ def audit_rights(config: LinkConfig) -> tuple[Right, ...]:
         return ()
     missing = "missing topics of it stay unconfirmed"
     filters = dict.fromkeys(selector.filter for selector in config.selectors if not selector.live_only)
-    return tuple(Right("read", each, "missing topics, asked for by name", missing) for each in filters)
+    return tuple(Right("read", each, "missing topics, requested by name", missing) for each in filters)
 
 
 def _data(config: LinkConfig) -> Iterator[Right]:
@@ -72,7 +72,7 @@ def _data(config: LinkConfig) -> Iterator[Right]:
                 "write",
                 selector.filter,
                 'messages of local clients, which writes = "forward" hands on',
-                "local clients get them refused",
+                "they are refused",
             )
 
 
@@ -86,8 +86,8 @@ def _control(config: LinkConfig, node_id: str, *, in_pool: bool) -> Iterator[Rig
         yield Right(
             "read",
             link_control_topic(config.control_topic, node_id="+", link=config.name),
-            "heartbeats of the other members of the pool, at which they compare what they hold",
-            "the node does not notice that it, or another member, is behind",
+            "heartbeats of the other members of the pool, to compare values",
+            "the node does not notice that it, or another member, is outdated",
         )
     if config.announce_missing:
         topic = missing_topic(config.control_topic).decode()
@@ -96,9 +96,7 @@ def _control(config: LinkConfig, node_id: str, *, in_pool: bool) -> Iterator[Rig
 
 def _system(config: LinkConfig, primary: PrimaryKind) -> Iterator[Right]:
     if primary == "fanout":
-        yield Right(
-            "read", _FANOUT_TOPICS, "whether the primary is ready, and its manifest", "the primary refuses the link"
-        )
+        yield Right("read", _FANOUT_TOPICS, "the primary's readiness and manifest", "the primary refuses the link")
         return
     if is_comparable(config.selectors):
         yield Right(
@@ -111,7 +109,7 @@ def _system(config: LinkConfig, primary: PrimaryKind) -> Iterator[Right]:
     yield Right(
         "read",
         SERVER_SENTINEL.decode(),
-        "a sentinel behind retained sets, and whether the primary answers in order",
+        "a sentinel after retained sets, to learn whether the primary answers in order",
         "the link retains a sentinel of its own below its control topic",
     )
     if primary == "other" and any(one.has_wildcard and not one.live_only for one in config.selectors):
@@ -124,8 +122,8 @@ def _system(config: LinkConfig, primary: PrimaryKind) -> Iterator[Right]:
     yield Right(
         "read",
         RETAINED_COUNT.decode(),
-        "how many retained messages the primary has",
-        "a set that is too small or empty is not noticed by it",
+        "the primary's number of retained messages",
+        "the count does not reveal a set that is too small or empty",
     )
     yield Right(
         "read",

@@ -24,7 +24,7 @@ from fanout.peer_text import clean_text
 __all__ = ["SampleWatch"]
 
 _TAKEN_OVER_S = 1.0
-"""A connection of the link that is lost so soon behind a request by name may have been ended by it."""
+"""A connection of the link that is lost so soon after a request by name may have been ended by it."""
 _NEVER = float("inf")
 
 
@@ -32,7 +32,7 @@ class SampleWatch:
     """Sampling of one link; `run` goes on as long as one of its Network Connections.
 
     Attributes:
-        sampling: What it decides by, and its figures.
+        sampling: Its rules of decision and its figures.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SampleWatch:
 
         Args:
             config: The link's configuration.
-            sampling: What it decides by.
+            sampling: Its rules of decision.
             session: The link's session.
             clock: Clock of the node.
             logger: Logger.
@@ -127,7 +127,7 @@ class SampleWatch:
     async def _settle(self) -> bool:
         """Wait until every update has come that the primary sent before now; return whether they have.
 
-        A heartbeat comes behind them. Where there are none, the time of a silent primary must do.
+        A heartbeat comes after them. If there are none, the time of a silent primary must do.
         """
         sent_s, control = self._clock.monotonic(), self._session.control
         if not control.is_open:
@@ -154,7 +154,7 @@ class SampleWatch:
                 if calls_for_audit
                 else "primary cannot be asked for topics by name",
                 error=error.message,
-                hint=error.hint or "Set sample_topics = 0 for the link where the primary takes no second connection",
+                hint=error.hint or "If the primary accepts no second connection, set sample_topics = 0 for the link",
             )
         if calls_for_audit:
             await self._begin_audit(0)
@@ -187,6 +187,8 @@ class SampleWatch:
             changed=len(verdict.changed),
             asked=len(drawn.held),
             selectors=[self._config.selectors[index].filter for index in sorted(indexes)],
-            hint="Missing topics are deleted at the primary, no longer readable by the link's user, or expired; other"
-            " values mean that updates were lost, or that the primary came back from an older store",
+            hint=(
+                "Missing topics are deleted at the primary, no longer readable by the link's user, or expired;"
+                " different values mean that updates were lost, or that the primary came back with an older store"
+            ),
         )

@@ -60,7 +60,7 @@ class ShortConnection:
         self._failure: Exception | None = None
         self._tls: LinkTls | None = None
         self.was_closed = False
-        """Whether the primary closed it after it had accepted it."""
+        """True if the primary closed it after it had accepted it."""
         self._arrived = asyncio.Event()
         self._connection = LinkConnection(
             on_data=self._receive, on_closed=self._note_closed, read_ahead_bytes_max=_READ_AHEAD_BYTES_MAX
@@ -99,7 +99,7 @@ class ShortConnection:
 
         Args:
             password: The password; None for none.
-            clean_start: Whether a session that the primary has is to be dropped.
+            clean_start: True if a session that the primary has is to be dropped.
 
         Raises:
             FanoutError: The primary cannot be reached, it refuses the connection, or it has a session for it.
@@ -126,7 +126,7 @@ class ShortConnection:
             raise LinkLost("the primary does not answer CONNECT", hint=unanswered_hint(config)) from error
         if self._handshake.session_present:
             raise LinkLost(
-                "the primary gives a connection with another Client Identifier a session that it has",
+                "the primary resumed a session for a new Client Identifier",
                 hint="Perhaps it takes the User Name for the Client Identifier (Mosquitto: use_username_as_clientid):"
                 " set sample_topics = 0 for the link",
             )

@@ -59,7 +59,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """Return the Variable Byte Integer at `pos` and the position behind it.
+    """Return the Variable Byte Integer at `pos` and the position after it.
 
     Raises:
         ProtocolError: It is longer than four bytes, not the shortest form [MQTT-1.5.5-1], or cut off.
@@ -77,7 +77,7 @@ def decode_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def decode_u16(data: bytes, pos: int) -> tuple[int, int]:
-    """Return the Two Byte Integer at `pos` and the position behind it.
+    """Return the Two Byte Integer at `pos` and the position after it.
 
     Raises:
         ProtocolError: It is cut off.
@@ -89,7 +89,7 @@ def decode_u16(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def decode_u32(data: bytes, pos: int) -> tuple[int, int]:
-    """Return the Four Byte Integer at `pos` and the position behind it.
+    """Return the Four Byte Integer at `pos` and the position after it.
 
     Raises:
         ProtocolError: It is cut off.
@@ -112,7 +112,7 @@ def encode_binary(data: bytes) -> bytes:
 
 
 def decode_binary(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Return the Binary Data at `pos` and the position behind it.
+    """Return the Binary Data at `pos` and the position after it.
 
     Raises:
         ProtocolError: The length or the data is cut off.
@@ -136,7 +136,7 @@ def encode_string(text: str) -> bytes:
 
 
 def decode_string(data: bytes, pos: int) -> tuple[str, int]:
-    """Return the UTF-8 Encoded String at `pos` and the position behind it; U+FEFF stays [MQTT-1.5.4-3].
+    """Return the UTF-8 Encoded String at `pos` and the position after it; U+FEFF stays [MQTT-1.5.4-3].
 
     Raises:
         ProtocolError: It is cut off, ill-formed (surrogates included) [MQTT-1.5.4-1] or holds U+0000

@@ -56,7 +56,7 @@ class Decoder:
         known_topics: Valid Topic Names, such as the keys of a replica; membership saves validation. May be replaced
             at any time.
         fault: Fault of the peer; None without. Once set, nothing more is decoded.
-        has_more: Whether the last `feed` left bytes for the next one, because of `work_max`.
+        has_more: True if the last `feed` left bytes for the next one, because of `work_max`.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Decoder:
 
     @property
     def is_passing(self) -> bool:
-        """Whether a packet that is too large is under way, of which nothing is held."""
+        """True if a packet that is too large is under way, of which nothing is held."""
         return self._passing_bytes > 0
 
     @property

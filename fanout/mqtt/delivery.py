@@ -67,7 +67,7 @@ class Inbound:
                 (section 3.3.1.1), only the Packet Identifier counts [MQTT-4.3.3-10].
 
         Returns:
-            Whether to apply the message. False for a QoS 2 message that was received before and not released: answer it
+            True to apply the message. False for a QoS 2 message that was received before and not released: answer it
             with PUBREC again.
         """
         self._open.add(packet_id)
@@ -90,7 +90,7 @@ class Inbound:
         """Note PUBREL; answer it with PUBCOMP.
 
         Returns:
-            Whether the Packet Identifier was known; otherwise send PUBCOMP with Packet Identifier not found (0x92).
+            True if the Packet Identifier was known; otherwise send PUBCOMP with Packet Identifier not found (0x92).
         """
         if packet_id not in self._unreleased:
             return False

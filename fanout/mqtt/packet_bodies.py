@@ -73,7 +73,7 @@ class Protocol(NamedTuple):
     version: int
     """4 or 5."""
     bridge: bool
-    """Whether the Protocol Level has the bridge bit."""
+    """True if the Protocol Level has the bridge bit."""
     stop: int
     """The position of the Connect Flags."""
 

@@ -14,7 +14,7 @@ _MAX = 0xFFFF
 class PacketIds:
     """Hands out identifiers from 1 to 65,535, never one that is in use [MQTT-2.2.1-3].
 
-    The order is ascending and starts again at 1, so an identifier rests as long as possible before its next use. That
+    The order is ascending and starts again at 1, so an identifier rests as long as possible before its next use. This
     makes traces readable and a late acknowledgement noticeable.
     """
 

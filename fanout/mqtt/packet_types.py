@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 __all__ = ["ACK_TYPES", "FIXED_HEADER_FLAGS", "RECEIVABLE", "PacketType", "Role"]
 
 Role: TypeAlias = Literal["client", "server"]
-"""Which side of the Network Connection this process is."""
+"""Side of the Network Connection of this process."""
 
 
 class PacketType(enum.IntEnum):

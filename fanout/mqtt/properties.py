@@ -209,7 +209,7 @@ def _check_response_topic(topic: str) -> str:
 
 
 def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[Properties, int]:
-    """Return the properties at `pos`, which begin with their length, and the position behind them.
+    """Return the properties at `pos`, which begin with their length, and the position after them.
 
     Raises:
         ProtocolError: As Malformed Packet: the block is cut off, or has an identifier that is unknown or not
@@ -253,7 +253,7 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
 def clean_block(block: bytes, *, packet: PropertyOwner) -> bytes:
     """Return a property block, without its length, with the allowed properties only, in order.
 
-    What follows an identifier that is unknown, or a value that is cut off, is left out: where it ends cannot be told.
+    Everything after an unknown identifier, or after a value that is cut off, is omitted, because its end is not known.
     """
     pos = 0
     kept: list[bytes] = []
@@ -284,7 +284,7 @@ def clean_block(block: bytes, *, packet: PropertyOwner) -> bytes:
 
 
 def _skip_text(block: bytes, pos: int, value_type: _Type) -> int:
-    """Return the position behind a text that is not well-formed.
+    """Return the position after a text that is not well-formed.
 
     Raises:
         ProtocolError: It is cut off, or no text.

@@ -66,7 +66,7 @@ class ReasonCode(enum.IntEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it means that the operation failed (MQTT 5, section 2.4)."""
+        """True if it means that the operation failed (MQTT 5, section 2.4)."""
         return self >= 0x80
 
 

@@ -69,7 +69,7 @@ class SkippedPublish:
     packet_id: int
     """Packet Identifier to acknowledge, as the QoS in `flags` demands; 0 for none."""
     detail: str
-    """What is wrong, or how large it is."""
+    """The fault, or the size."""
     payload_bytes: int = 0
     """Bytes of the payload of a packet that is too large; 0 for another reason."""
 
@@ -85,7 +85,7 @@ class ToleratedBreach:
 
 
 Item: TypeAlias = PublishRun | AckRun | SkippedPublish | ToleratedBreach | Packet
-"""What `Decoder.feed` returns."""
+"""Results of `Decoder.feed`."""
 
 
 def is_empty_run(item: Item) -> bool:

@@ -26,9 +26,9 @@ def read_publish(flags: int, body: bytes, *, version: int, fault: ProtocolError)
 
     Args:
         flags: Flags of its fixed header.
-        body: What follows the fixed header.
+        body: The bytes after the fixed header.
         version: 4 or 5.
-        fault: What the strict reading found.
+        fault: Result of the strict reading.
     """
     qos = flags >> 1 & 3
     topic, packet_id, pos = _read_topic(flags, body)
@@ -73,7 +73,7 @@ def read_head(flags: int, head: bytes, *, size: int, length: int, version: int) 
 
     Args:
         flags: Flags of its fixed header.
-        head: The bytes behind the fixed header up to the properties, and maybe some more.
+        head: The bytes after the fixed header up to the properties, and maybe some more.
         size: Bytes of the whole packet.
         length: Its Remaining Length.
         version: 4 or 5.
@@ -161,7 +161,7 @@ _READERS: dict[PacketType, Callable[[bytes, int], Packet | None]] = {
 
 
 def _read_properties(body: bytes, pos: int, version: int, packet: PacketType) -> tuple[Properties, int]:
-    """Return the properties at `pos` that are allowed, and the position behind the block."""
+    """Return the properties at `pos` that are allowed, and the position after the block."""
     if version == 4:
         return Properties(), pos
     try:
@@ -174,7 +174,7 @@ def _read_properties(body: bytes, pos: int, version: int, packet: PacketType) ->
 
 
 def _read_topic(flags: int, body: bytes) -> tuple[bytes, int, int]:
-    """Return topic, Packet Identifier (0 for none) and the position behind them; -1 when the body ends before it."""
+    """Return topic, Packet Identifier (0 for none) and the position after them; -1 when the body ends before it."""
     try:
         topic, pos = decode_binary(body, 0)
     except ProtocolError:

@@ -108,7 +108,7 @@ def parse_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:
     """Split `$share/{ShareName}/{filter}` (MQTT 5, section 4.8.2).
 
     Returns:
-        The ShareName and the Topic Filter behind it; None when `topic_filter` is not a Shared Subscription.
+        The ShareName and the Topic Filter after it; None when `topic_filter` is not a Shared Subscription.
 
     Raises:
         ProtocolError: The ShareName is empty [MQTT-4.8.2-1], holds a wildcard, or no filter follows

@@ -40,7 +40,7 @@ def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:
         if has_password:
             problem = f"its password goes to {plain} unencrypted, and anybody on the way can read it"
         elif any(each.has_tls for each in link.primaries):
-            problem = f"it goes on unencrypted at {plain} when somebody cuts it off from the others"
+            problem = f"it falls back to {plain}, unencrypted, if somebody cuts it off from the others"
         else:
             continue
         yield ConfigFault(
@@ -57,7 +57,7 @@ def _pool_warnings(config: NodeConfig) -> Iterator[ConfigFault]:
     if not pool.peers and pool.dns is None:
         yield ConfigFault(
             "pool.peers",
-            "no other member is known: this node asks nobody, and its pool is itself",
+            "no other member is known: the pool is this node alone",
             'Add peers = ["edge-2:9201"], with the addresses of the members, or dns = "edges:9201".',
         )
     if pool.token_file is not None and not pool.has_tls and not pool.is_local:
@@ -75,8 +75,8 @@ def _silent_selectors(config: NodeConfig) -> Iterator[ConfigFault]:
                 yield ConfigFault(
                     f"link[{link_index}].selector[{index}].filter",
                     f'missing topics of "{selector.filter}" are not announced: live_only, content or max_payload keep '
-                    "retained values out, so what is not held may be at the primary all the same",
-                    "Nothing is to be done if that is meant; else remove those keys.",
+                    "retained values out, so a topic that is not held may still be at the primary",
+                    "Do nothing if that is intended; else remove those keys.",
                 )
 
 

@@ -162,7 +162,7 @@ class NodeParts(Protocol):
     reloads: Reloads
     """Reads the configuration again."""
     storage: DiskStore | None
-    """Where retained values outlive the process; None when they do not."""
+    """Storage of retained values that outlive the process; None without."""
 
     def send_clients_away(self) -> None:
         """Begin to disconnect every client, at a pace; harmless while that goes on."""
@@ -319,7 +319,7 @@ class NodeDocuments:
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
 
     async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
-        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""
+        """Return a page of the unconfirmed topics of one of the links, after the topic `after`."""
         shown = next(one for one in self._node.links if one.config.name == link)
         causes = causes_of_absence(shown.status().user)
         return await unconfirmed_page(link, shown.unconfirmed, causes=causes, after=after)

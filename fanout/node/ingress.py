@@ -56,11 +56,11 @@ class LocalIngress:
             selectors: Every selector of every link, with the function that forwards to its primary.
             control_prefixes: Prefixes of the links' control topics. Topics below are never replicated, whatever the
                 selectors say, so that a next node can publish its own control messages here. Below them at a primary,
-                behind the prefix of a selector, nobody but links may publish.
+                after the prefix of a selector, nobody but links may publish.
             accept: Logs and dispatches the changes of a batch; gets the publisher's Client Identifier, or None, and its
                 packets. Returns a verdict to await before these are acknowledged; None to acknowledge at once.
             expiry_s: Expiry in seconds of retained values without a Message Expiry Interval; 0: never.
-            publisher_stamps: Whether stamps of publishers are read; else they are ordinary properties.
+            publisher_stamps: True if stamps of publishers are read; else they are ordinary properties.
         """
         self.replica = replica
         self._stamps = stamps
@@ -145,7 +145,7 @@ class LocalIngress:
             piece: How many at most.
 
         Returns:
-            Whether there are more.
+            True if there are more.
         """
         changes = self.replica.remove_expired(now_ns, piece)
         if changes.updates:

@@ -86,7 +86,7 @@ class MissingAnnouncer:
         self._searched: bytes | None = None
         """The Topic Filter of the search under way; None while there is none."""
         self._arrived = False
-        """Whether a matching topic arrived during the search, perhaps behind the place of the search."""
+        """True if a matching topic arrived during the search, perhaps after the place of the search."""
         self._refused: ReasonCode | None = None
         """Reason Code with which the primary refused the newest announcements; None if it took them."""
 

@@ -642,7 +642,7 @@ class Node:
             await asyncio.to_thread(self.storage.forget_clients)
 
     async def _start_server(self) -> None:
-        """Start to serve clients, behind the restoration of their sessions."""
+        """Start to serve clients, after the restoration of their sessions."""
         stored = self._stored_sessions
         if stored is None:
             self._remove_outdated_sessions()

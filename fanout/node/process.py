@@ -41,7 +41,7 @@ async def run_node(
 
     Args:
         config: A validated configuration for this role.
-        role: What the node does.
+        role: Role of the node.
         path: The file of the configuration, which a reload reads again; None leaves SIGHUP alone.
         digest: Digest of that file when it was read; empty for unknown.
         member: The number of the node where several members share the file; None for a node alone.

@@ -20,12 +20,12 @@ __all__ = ["LinkFigures", "SysTopics"]
 
 @dataclass(frozen=True, slots=True)
 class LinkFigures:
-    """What clients read about one link."""
+    """Status of one link for clients."""
 
     state: str
     """State name."""
     ready: bool
-    """Whether it is live and proved complete."""
+    """True if it is live and proved complete."""
     stale_s: int | None
     """Age of its values in whole seconds; None without any, and then there is no such topic."""
 

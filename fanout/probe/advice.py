@@ -14,9 +14,8 @@ from fanout.probe.results import ProbeReport, Trial
 __all__ = ["Advice", "advise"]
 
 _TWO_PASS_MEANS: Final = (
-    'with min_evidence = "two-pass" only, without which the node is never ready: a set counts as complete when it was'
-    " taken twice, each time until nothing new came for a while, and brought the same topics; one that is cut short"
-    " alike each time passes, too"
+    'only with min_evidence = "two-pass": a set counts as complete if it was taken twice with the same topics, each'
+    " time until nothing new came for a while; one that is cut short at the same place each time passes too"
 )
 
 
@@ -84,6 +83,6 @@ def _link_keys(trial: Trial) -> Iterator[str]:
             yield "# Every live message counts as retained until an audit: select topics on which all messages are."
     if trial.evidence is Evidence.TWO_PASS:
         yield 'min_evidence = "two-pass"'
-        yield "# No proof: a set that is cut short alike in two passes counts as complete."
+        yield "# No proof: a set that is cut short at the same place in two passes counts as complete."
     if settings.quiet_s is not None:
         yield f"snapshot_quiet_s = {settings.quiet_s:.1f}  # the primary makes pauses within a set"

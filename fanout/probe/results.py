@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Trial:
-    """What a link with some settings did; filled in while it runs, so that it can be read when the time is up."""
+    """Results of a link with some settings; filled in while it runs, so that they can be read when the time is up."""
 
     settings: Settings
     """Its settings."""
@@ -47,25 +47,25 @@ class Trial:
     reason: str = ""
     """Why it is of no use as it is; empty when it is of use."""
     hint: str = ""
-    """What to do about that; empty for nothing."""
+    """Remedy for that; empty for none."""
     accepted: bool = False
-    """Whether the primary accepted a connection of the link."""
+    """True if the primary accepted a connection of the link."""
     complete: bool = False
-    """Whether every check was made, or none that is left can change the result; else the time was up."""
+    """True if every check was made, or none that is left can change the result; else the time was up."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether a node with these settings becomes ready, if its `min_evidence` allows the evidence."""
+        """True if a node with these settings becomes ready, if its `min_evidence` allows the evidence."""
         return not self.reason and self.evidence is not None and self.evidence.is_at_least(Evidence.TWO_PASS)
 
     @property
     def is_proved(self) -> bool:
-        """Whether it becomes ready by proof."""
+        """True if it becomes ready by proof."""
         return self.is_usable and self.evidence is not None and self.evidence.is_at_least(Evidence.BARRIER)
 
     @property
     def has_heartbeats(self) -> bool:
-        """Whether heartbeats came back, so that lag is known and a stall is noticed."""
+        """True if heartbeats came back, so that lag is known and a stall is noticed."""
         return any(one.check == "heartbeats" and one.outcome is Outcome.PASSED for one in self.findings)
 
     def add(self, check: str, outcome: Outcome | bool, seen: str) -> None:
@@ -86,7 +86,7 @@ class ProbeReport:
     trials: tuple[Trial, ...]
     """In the order in which they were made; at least one."""
     complete: bool
-    """Whether the time was enough."""
+    """True if the time was enough."""
     left_behind: str
     """Text of what could not be cleaned up; empty for nothing."""
 

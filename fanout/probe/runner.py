@@ -209,7 +209,7 @@ class _Probe:
             if not self._loaded:
                 self._not_loaded = error.message
         if not self._covers_own_topics():
-            self._not_loaded = "--filter takes a part of them only: give another --prefix"
+            self._not_loaded = "--filter covers only a part of them: give another --prefix"
 
     async def _ask(self, topics: Sequence[str], version: int) -> dict[str, bytes]:
         """Return the retained messages of some topics that come by name."""

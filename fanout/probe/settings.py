@@ -20,7 +20,7 @@ class Settings:
     version: int
     """5, or 4 for MQTT 3.1.1."""
     keeps: bool = False
-    """Whether every live message counts as retained (`retain_policy = "keep"`)."""
+    """True if every live message counts as retained (`retain_policy = "keep"`)."""
     quiet_s: float | None = None
     """`snapshot_quiet_s`; None for the default."""
 

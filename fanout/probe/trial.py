@@ -265,4 +265,4 @@ async def _audit(trial: Trial, running: _Running) -> None:
     is_equal = not (report.failure or report.changed or report.kept)
     trial.add("audit", is_equal, report.failure or seen)
     if report.failure or report.kept:
-        trial.reason = f"an audit finds the set other than the snapshot ({report.failure or seen})"
+        trial.reason = f"an audit finds another set than the snapshot ({report.failure or seen})"

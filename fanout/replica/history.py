@@ -46,7 +46,7 @@ class MessageHistory:
         self.updates = 0
         """Number of updates in all batches that were numbered."""
         self.is_wanted = False
-        """Whether there is a session that needs what comes."""
+        """True if there is a session that needs what comes."""
 
     def takes(self, changes: Changes) -> bool:
         """Return whether a session without a connection may wait for a batch: it waits for none at QoS 0."""

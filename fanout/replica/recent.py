@@ -31,7 +31,7 @@ _JOINED_BYTES: Final = 32 * 1024
 """Bytes up to which batches that follow each other are one: an object of each batch would have to be looked at by
 garbage collections, which stop the event loop."""
 _PARTS: Final = 100
-"""What is held is at least so many batches when it is full: the oldest goes as a whole."""
+"""A full history holds at least so many batches: the oldest goes as a whole."""
 _COMPACT: Final = 1024
 """Batches that have gone before their entries are removed."""
 _NO_LIMIT: Final = 1 << 62
@@ -125,7 +125,7 @@ class RecentBatch:
         self._by_digest: dict[int, Update] | None = None
 
     def add(self, updates: list[Update], *, size: int) -> None:
-        """Add updates that were dispatched behind the others."""
+        """Add updates that were dispatched after the others."""
         if self._index is not None:
             self._index |= {id(one): index for index, one in enumerate(updates, len(self.updates))}
         self._by_digest = None
@@ -146,7 +146,7 @@ class RecentBatch:
 
 
 class _Segment:
-    """Updates of a link behind one heartbeat."""
+    """Updates of a link after one heartbeat."""
 
     __slots__ = ("batches", "count", "exact_until", "first_number", "key")
 
@@ -154,7 +154,7 @@ class _Segment:
         self.key = key
         """Member and heartbeat; None before the first."""
         self.first_number = first_number
-        """Number that the first batch of any link has behind the heartbeat."""
+        """Number that the first batch of any link has after the heartbeat."""
         self.batches: list[RecentBatch] = []
         """Those that are held."""
         self.count = 0
@@ -208,7 +208,7 @@ class RecentUpdates:
         self._noted: list[Update] | None = None
         self._epochs: dict[str, int] = {}
 
-    # What happens, in order.
+    # Entries of the history, in order.
 
     def note(self, link: str, updates: list[Update], *, now_ns: int) -> None:
         """Note live updates of a link that are about to be dispatched; those at QoS 0 are left out.
@@ -264,7 +264,7 @@ class RecentUpdates:
             self.stray_number = self._number
 
     def mark(self, link: str, node: str, marker: str) -> None:
-        """Note that a member's heartbeat came behind everything that was noted of a link."""
+        """Note that a member's heartbeat came after everything that was noted of a link."""
         stream, key = self._streams[link], (node, marker)
         if key in stream.by_key:
             return
@@ -299,10 +299,10 @@ class RecentUpdates:
         return self._streams.keys()
 
     def ends(self, *, exactly: bool) -> dict[str, Place | None]:
-        """Return the place behind everything, by link.
+        """Return the place after everything, by link.
 
         Args:
-            exactly: Whether nothing but everything may be in front of it; otherwise it is the last place with a name.
+            exactly: True if nothing but everything may be in front of it; otherwise it is the last place with a name.
 
         Returns:
             None for a link where it has no name at the moment.
@@ -355,7 +355,7 @@ class RecentUpdates:
             return self.grown - self.bytes_max
         return self._batches[at].grown if at < len(self._batches) else self.grown
 
-    # What others have named.
+    # Names given by others.
 
     def is_gone(self, link: str, place: Place) -> bool:
         """Return whether what follows a place is not held any more, or may never have been.
@@ -379,7 +379,7 @@ class RecentUpdates:
         Args:
             link: The link.
             place: The place.
-            exactly: Whether nothing that is in front of it may come; otherwise it begins at the heartbeat in front of
+            exactly: True if nothing that is in front of it may come; otherwise it begins at the heartbeat in front of
                 the place where the place itself is not found.
 
         Returns:
@@ -394,7 +394,7 @@ class RecentUpdates:
         return None if exactly else self._start(stream, segment, 0)
 
     def get(self, link: str, place: Place, *, digest: int) -> Update | None:
-        """Return the update behind a place; None when it is not held, or has another digest.
+        """Return the update after a place; None when it is not held, or has another digest.
 
         Args:
             link: The link.
@@ -491,7 +491,7 @@ def message_digest(update: Update) -> int:
 
 
 def _place(segment: _Segment, count: int) -> Place | None:
-    """Return the place behind so many updates of a segment; None when it has no name here."""
+    """Return the place after so many updates of a segment; None when it has no name here."""
     if segment.key is None or count > min(segment.count, segment.exact_until):
         return None
     if not count:

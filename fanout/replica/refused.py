@@ -52,7 +52,7 @@ class _Refused(NamedTuple):
     pass_number: int
     """The newest pass at the time of its arrival."""
     is_skipped: bool
-    """Whether the message cannot be replicated; otherwise a limit of the replica keeps it out."""
+    """True if the message cannot be replicated; otherwise a limit of the replica keeps it out."""
 
 
 class RefusedTopics:
@@ -67,7 +67,7 @@ class RefusedTopics:
         limit is a reason to skip."""
         self._pass_number = 0
         self._settles = False
-        """Whether topics that the newest pass did not bring are forgotten once it is complete."""
+        """True if topics that the newest pass did not bring are forgotten once it is complete."""
 
     def __bool__(self) -> bool:
         """Tell whether there may be any; some may have expired."""
@@ -165,7 +165,7 @@ class RefusedTopics:
         """Note that a pass over a selector's retained set begins.
 
         Args:
-            goes_on: Whether it continues earlier passes; then topics that those refused may still exist.
+            goes_on: True if it continues earlier passes; then topics that those refused may still exist.
         """
         self._pass_number += 1
         self._settles = not goes_on

@@ -52,7 +52,7 @@ _REFUSED = int(ChangeKind.REFUSED)
 
 
 def _is_later(stamp: Stamp | None, held: Stamp | None) -> bool:
-    """Tell whether a stamp is behind another one of the same count."""
+    """Tell whether a stamp is after another one of the same count."""
     if stamp is None or held is None:
         return False
     return (stamp.primary, stamp.epoch) == (held.primary, held.epoch) and stamp.sequence > held.sequence
@@ -73,8 +73,8 @@ class Replica:
         refused_by: The same by the key of the limit.
         refused: Topics that a limit keeps out at the moment.
         unconfirmed: Topics that the newest comparison with the primary did not bring.
-        counts_down: Whether the primary is known to count a Message Expiry Interval down in the copies that it sends.
-        clock_was_set: Whether values have expiries by another time of day; then those of copies count in any case.
+        counts_down: True if the primary is known to count a Message Expiry Interval down in the copies that it sends.
+        clock_was_set: True if values have expiries by another time of day; then those of copies count in any case.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class Replica:
         self._copied: set[bytes] = set()
         """Topics whose copy the running pass brought, and that was not applied."""
         self._copies_newer = False
-        """Whether a copy in the running pass is newer than the live updates in front of it."""
+        """True if a copy in the running pass is newer than the live updates in front of it."""
         self._cleared: set[bytes] = set()
         """Topics of the same selector that the running pass brought or cleared and that have no value now."""
         self._pass_index = 0
         self._pass_closed = False
-        """Whether the running pass has brought all copies, and serves only to find unseen topics."""
+        """True if the running pass has brought all copies, and serves only to find unseen topics."""
 
     def __len__(self) -> int:
         """Return the number of topics with a retained value."""
@@ -173,7 +173,7 @@ class Replica:
             updates: In the order of arrival; with local topics that are inside the selectors.
             phase: Why they arrived. In `SNAPSHOT` and `AUDIT` a value equal to the one held (payload and properties) is
                 not dispatched again; in `LIVE` every update is.
-            of_pass: Whether they count for the running pass; false for updates sent before its request.
+            of_pass: True if they count for the running pass; false for updates sent before its request.
 
         Returns:
             The changes.
@@ -397,7 +397,7 @@ class Replica:
         Args:
             selector_index: Position of the selector.
             seen: Topics of it that have arrived already; the replica has them.
-            copies_newer: Whether a copy is newer than each live update in front of it.
+            copies_newer: True if a copy is newer than each live update in front of it.
         """
         self._copies_newer = copies_newer
         self._seen = set(seen)

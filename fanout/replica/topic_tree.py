@@ -21,7 +21,7 @@ _CHUNK_TOPICS = 256
 """Length of the pieces into which a list is split when it has more than twice as many topics."""
 
 _ABOVE_ALL = b"\xff"
-"""Sorts behind all topics with the same beginning: UTF-8 never has this byte."""
+"""Sorts after all topics with the same beginning: UTF-8 never has this byte."""
 
 _MERGE_AT = 8
 """Number of new topics in one list from which sorting it again is faster than inserting one by one."""

@@ -70,7 +70,7 @@ class UnconfirmedTopics:
         self._unnamed.clear()
 
     def pieces(self, *, after: bytes = b"") -> Iterator[list[bytes]]:
-        """Yield the topics that are remembered by name and sort behind `after`, in order, in pieces.
+        """Yield the topics that are remembered by name and sort after `after`, in order, in pieces.
 
         The set may change meanwhile, as with `TopicTree.match`.
         """

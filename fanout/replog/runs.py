@@ -52,7 +52,7 @@ class RunRecord:
         self.runs: dict[int, Run] = {}
         """By node epoch."""
         self.damaged = False
-        """Whether the file could not be read."""
+        """True if the file could not be read."""
         self._path = place / _NAME
         self._node_epoch = node_epoch
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a request over HTTP raises when it brings no answer, for clients that are asked beside an event loop."""
+"""Errors of a request over HTTP without an answer, for clients used beside an event loop."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
         level: The lowest level that is written, a number of the `logging` module.
         as_json: One JSON object a line, with `time`, `level`, `logger`, `event` and the event's fields; otherwise one
             line of text for people, coloured when `stream` is a terminal.
-        stream: Where lines go; standard error in a service, so that standard output stays clean.
+        stream: Stream for the lines; standard error in a service, so that standard output stays clean.
     """
     limit = RepeatLimit()
     shared: list[Processor] = [

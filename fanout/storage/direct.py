@@ -74,7 +74,7 @@ class DirectStore(DiskStore):
         """Updates handed over and not committed."""
         self._rows_total = 0
         self._clients = ClientWrites()
-        """What the sessions of clients need, of the transaction under way."""
+        """Changes that the sessions of clients need, in the transaction under way."""
         self._unforced: list[tuple[int, list[Done]]] = []
         """With `always`: the numbers of transactions, and the callbacks that wait until they are on the disk."""
         self._passes = 0
@@ -291,7 +291,7 @@ class DirectStore(DiskStore):
                 self.database.execute("ROLLBACK")
             self._failure = StoreError(
                 f"retained values cannot be read from or written to {self.path}: {error}",
-                hint="Check the disk. What was acknowledged is in the file; when it is damaged, a start sets it aside",
+                hint="Check the disk. Acknowledged messages are in the file; if it is damaged, a start sets it aside",
             )
             self._failed.set()
         return self._failure

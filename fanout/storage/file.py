@@ -65,7 +65,7 @@ _CLIENTS_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS client_session (client_id TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS history (position INTEGER PRIMARY KEY, batches BLOB NOT NULL)",
 )
-"""What clients need after a kill. `position` is the number of the last batch in a row."""
+"""Data that clients need after a kill. `position` is the number of the last batch in a row."""
 _PIECE: Final = "substr(?2, json_extract(value, '$[{}]'), json_extract(value, '$[{}]'))"
 _PUT: Final = (
     f"INSERT INTO retained SELECT ?1, {_PIECE.format(0, 1)}, {_PIECE.format(2, 3)} FROM json_each(?3) WHERE true"
@@ -76,7 +76,7 @@ _REMOVE: Final = f"DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT {_
 
 @dataclass(slots=True)
 class ClientWrites:
-    """What the sessions of clients need on disk."""
+    """Data that the sessions of clients need on disk."""
 
     history: list[HistoryBatch] = field(default_factory=list)
     """Batches that are dispatched."""
@@ -109,7 +109,7 @@ class RetainedFile:
         Args:
             path: The file.
             sync: See `Sync`.
-            shared: Whether this process opens it more than once; then the caller locks other processes out.
+            shared: True if this process opens it more than once; then the caller locks other processes out.
             cache_bytes: Size of SQLite's cache.
 
         Raises:
@@ -123,7 +123,7 @@ class RetainedFile:
         self._synchronous = ""
         self._ids: dict[str, int] = {}
         self.wal_damage = ""
-        """What of the write-ahead log was not what was written, so that the end of it is missing; empty for nothing."""
+        """Damage of the write-ahead log, whose end is missing then; empty for none."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Used by one thread at a time: the one that opens it, then the writer.
@@ -201,8 +201,8 @@ class RetainedFile:
         Args:
             writes: The values.
             sessions: New sessions of stores.
-            clients: What the sessions of clients need; None for nothing.
-            force: Whether to wait until these and all earlier changes are on the disk.
+            clients: Changes that the sessions of clients need; None for none.
+            force: True to wait until these and all earlier changes are on the disk.
 
         Raises:
             sqlite3.Error: Nothing was changed.

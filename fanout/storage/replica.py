@@ -1,7 +1,7 @@
 """Replica whose values are in a file only (`disc_only`).
 
 Memory holds the values of one batch's topics at a time. They are read before the batch, the ordinary `Replica` applies
-the batch to them, and the changes are written behind it. So `Replica` alone defines what a batch does.
+the batch to them, and the changes are written after it. So `Replica` alone defines what a batch does.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the form of the file, which is written whole and read once. A node that was killed leaves none: what clients
 have got and said since a file was written would be missing in it, and a message at QoS 2 would come twice or never.
-What a record holds is not known here.
+The content of a record is not known here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["read_records", "remove_file", "set_aside", "write_records", "written
 
 _MAGIC: Final = b"fanout sessions\0\1"
 _HEADER: Final = struct.Struct(f"!{len(_MAGIC)}sQI")  # the time at which it was written follows, and its CRC-32
-_RECORD: Final = struct.Struct("!II")  # length and CRC-32 of the record behind it
+_RECORD: Final = struct.Struct("!II")  # length and CRC-32 of the record after it
 _END: Final = 0xFFFF_FFFF  # in place of a length; the number of records follows
 
 

@@ -90,7 +90,7 @@ class DiskStore(abc.ABC):
         self._held = False
         self._transactions = 0
         self.is_cut = False
-        """Whether the file has lost its end, so that what was acknowledged may be missing."""
+        """True if the file has lost its end, so that what was acknowledged may be missing."""
         self._mark: ToldMark | None = None
         self.history = MessageHistory()
         """Numbers the batches that sessions of clients may wait for; what reads the file sets where they begin."""
@@ -182,13 +182,13 @@ class DiskStore(abc.ABC):
         return self._opened.forget_clients()
 
     def begin_history(self, position: int) -> bool:
-        """Continue the history behind its last batch, before `start`.
+        """Continue the history after its last batch, before `start`.
 
         Args:
             position: The number of that batch, as far as the history and the records of sessions tell.
 
         Returns:
-            Whether it is the last one that was committed; if not, the file has lost its end.
+            True if it is the last one that was committed; if not, the file has lost its end.
         """
         self._mark = self._mark or ToldMark(self.path.with_name(f"{self.path.name}-told"))
         is_whole = position >= self._mark.position

@@ -37,7 +37,7 @@ _SCRATCH: Final = (
 _BITS: Final = 20
 _MASK: Final = 2**_BITS - 1
 _ABOVE_ALL: Final = b"\xff"
-"""Sorts behind every topic, and behind all with the same beginning: UTF-8 never has this byte."""
+"""Sorts after every topic, and after all with the same beginning: UTF-8 never has this byte."""
 _TOPIC: Final = f"substr(?2, place.value >> {_BITS}, place.value & {_MASK})"
 _SELECT: Final = (
     "SELECT retained.topic, retained.value FROM json_each(?3) AS place CROSS JOIN retained"
@@ -66,7 +66,7 @@ _STEP_MAX: Final = 1_000
 _ROOTS_MAX: Final = 1_000
 """Number of stretches for which `spread` remembers where it was."""
 _KEY_BYTES: Final = 8
-"""Number of bytes of a topic, behind what all topics of a stretch have in common, that place it in the stretch."""
+"""Number of bytes of a topic, after what all topics of a stretch have in common, that place it in the stretch."""
 _UNMARKED: Final = (
     "SELECT topic, NOT EXISTS"
     " (SELECT 1 FROM scratch.mark WHERE pass = ?5 AND mark.topic = retained.topic AND flags & 1)"
@@ -197,7 +197,7 @@ class RetainedTable(TopicSearch):
         return topic
 
     def _go_on(self, root: bytes, high: bytes, step: int) -> bytes | None:
-        """Return the topic that is `step` topics, or fewer at the end, behind the last one below `root`."""
+        """Return the topic that is `step` topics, or fewer at the end, after the last one below `root`."""
         low = self._went_to.pop(root, root)
         while True:
             with self._rows.reading():

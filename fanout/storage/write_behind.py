@@ -74,7 +74,7 @@ class WriteBehindStore(DiskStore):
         self._queue: deque[_Unit] = deque()
         self._woken = False
         self._is_telling = False
-        """Whether those who wait for the last transaction are being told: what they put goes into the next one."""
+        """True if those who wait for the last transaction are being told: what they put goes into the next one."""
         self._close_by = 0.0  # monotonic time; valid once `_closing` is set
         self._put_rows = self._put_bytes = 0  # counted by the event loop
         self._done_rows = self._done_bytes = 0  # counted by the thread
@@ -153,8 +153,8 @@ class WriteBehindStore(DiskStore):
         """
         await self._failed.wait()
         raise RuntimeError(
-            f"the thread that writes retained values to {self.path} ended: {self._failure!r}. This is a bug: report it "
-            "with the log. What was acknowledged is in the file"
+            f"the thread that writes retained values to {self.path} ended: {self._failure!r}. This is a bug: report"
+            " it with the log. Acknowledged messages are in the file"
         ) from self._failure
 
     def stats(self) -> StoreStats:

@@ -186,8 +186,8 @@ def test_topic_outside_the_selectors_and_content_that_is_not_taken(place: Place)
     code, lines = explained(place.secondary, "office/door")
     assert code == ExitCode.NO
     assert lines[0] == (
-        'Selector "office/#" of link primary does not take the value that the primary has for "office/door": its kind'
-        " is not in content."
+        'Selector "office/#" of link primary does not take the value that the primary has for "office/door": its'
+        " kind is not in content."
     )
 
 

@@ -253,7 +253,7 @@ async def test_what_is_said_of_a_primary_at_qos_0(nodes: Nodes, version: int) ->
         node = nodes.secondary(link(mosquitto.port, selector("set/#"), settings=f"{QUICK}version = {version}\n"))
         await node.begin()
         assert node.link_status()["evidence"] == "barrier"
-        why = "the primary takes no messages at QoS 1 (CONNACK: Maximum QoS 0)"
+        why = "the primary accepts no messages at QoS 1 (CONNACK: Maximum QoS 0)"
         assert (why if version == 5 else "the primary closes the connection at a message at QoS 1") in node.log_text()
         assert "publish and read below" not in node.log_text()
 

@@ -165,7 +165,7 @@ def test_behind_a_web_gateway(nodes: Nodes, authority: Authority, tmp_path: Path
         lost.start()
         wait_until_blocking(lambda: lost.link_status()["last_error"] is not None)
         assert lost.link_status()["last_error"] == f"no WebSocket with wss://localhost:{port}: HTTP status 404"
-        assert lost.link_status()["hint"] == "Write the path of its MQTT endpoint behind the port, often /mqtt"
+        assert lost.link_status()["hint"] == "Write the path of its MQTT endpoint after the port, often /mqtt"
 
 
 def test_an_unverified_primary_is_warned_of_at_each_start(nodes: Nodes, authority: Authority) -> None:

@@ -87,16 +87,16 @@ def test_every_fault_is_told_at_once_and_no_secret() -> None:
     assert [key for key, _ in faults] == [f"line {number}" for number in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13)]
     assert [problem.split(":")[0] for _, problem in faults] == [
         "there is no colon between user and hash",
-        "what follows the colon is not an Argon2id hash",
+        "the text after the colon is not an Argon2id hash",
         "the user name is empty",
         "the user name begins or ends with a blank",
         "the user name contains a character that cannot be printed",
         "the user of line 6 is here again",
-        "what follows the colon is not an Argon2id hash",
+        "the text after the colon is not an Argon2id hash",
         "the hash costs too much, or nothing",
         "the hash costs too much, or nothing",
         "the hash is damaged",
-        "what follows the colon is not an Argon2id hash",
+        "the text after the colon is not an Argon2id hash",
         "the user name is too long for MQTT",
     ]
     assert "plaintext" not in str(faults)

@@ -99,7 +99,7 @@ async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: h
         assert answer.status_code == 422
         assert answer.json() == {
             "error": "draining must be 404 or 503",
-            "hint": "/openapi.json says what may be asked",
+            "hint": "see /openapi.json",
         }
 
 
@@ -282,7 +282,7 @@ async def test_a_body_that_is_no_text_is_no_json(http: httpx.AsyncClient) -> Non
     answer = await http.post("/v1/links/plant/audit", content=b'"\xff"', headers=headers)
     assert (answer.status_code, answer.json()) == (
         422,
-        {"error": "the body is not JSON", "hint": "/openapi.json says what may be asked"},
+        {"error": "the body is not JSON", "hint": "see /openapi.json"},
     )
 
 
@@ -299,7 +299,7 @@ async def test_a_large_body_is_a_json_413(http: httpx.AsyncClient) -> None:
     answer = await http.post("/v1/links/plant/audit", content=b" " * 65_537, headers=headers)
     assert (answer.status_code, answer.json()) == (
         413,
-        {"error": "the body has more than 65536 bytes", "hint": "/openapi.json says what may be asked"},
+        {"error": "the body has more than 65536 bytes", "hint": "see /openapi.json"},
     )
 
 

@@ -127,7 +127,7 @@ def test_mqtt_listener_is_recognised() -> None:
     """Asking the MQTT port says so, more or less."""
     with answering(b"\x20\x03\x00\x84\x00") as url:
         error = refusal(url)
-    assert error.message == f"what listens at {url} does not speak HTTP"
+    assert error.message == f"the server at {url} does not speak HTTP"
     assert "not that of an MQTT listener" in error.hint
 
 

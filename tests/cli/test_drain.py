@@ -95,7 +95,7 @@ def test_hold_and_undrain(runner: CliRunner) -> None:
     assert [answer.exit_code for answer in (*held, *freed, as_json)] == [0] * 5
     assert held[0].stdout == (
         "edge-1 is held since 2025-11-21 08:00:00 UTC: not ready, until fanout undrain\n"
-        "12 clients may stay; new ones that come all the same are served\n"
+        "12 clients may stay; clients that connect directly are served\n"
     )
     assert held[1].stdout.startswith("edge-1 is held already, since 2025-11-21 08:00:00 UTC: not ready")
     assert "12 clients are being sent away;" in held[1].stdout

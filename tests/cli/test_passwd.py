@@ -149,7 +149,7 @@ def test_a_faulty_file_is_not_touched(runner: CliRunner, tmp_path: Path) -> None
     file.write_text("bob:plaintext\n")
     answer = runner.invoke(app, ["passwd", str(file), "alice"], input="x")
     assert answer.exit_code == 2
-    assert "line 1: what follows the colon is not an Argon2id hash" in answer.stderr
+    assert "line 1: the text after the colon is not an Argon2id hash" in answer.stderr
     assert "plaintext" not in answer.stderr
     assert file.read_text() == "bob:plaintext\n"
 

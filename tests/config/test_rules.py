@@ -141,7 +141,7 @@ class TestListeners:
             ),
             (
                 'address = "unix:///a"\nproxy_protocol_from = ["10.0.0.1"]',
-                {"proxy_protocol_from": "whoever connects to a Unix socket has no address that could be trusted"},
+                {"proxy_protocol_from": "clients of a Unix socket have no address that could be trusted"},
             ),
             (
                 'address = "mqtt://a"\nproxy_protocol_from = ["10.0.0.1/8", "10.0.0.0/8", "::1"]',
@@ -435,7 +435,7 @@ class TestLinks:
             (
                 "link[0].selector",
                 'the link "plant" has no selector',
-                'Add [[link.selector]] below it, with filter = "plant/#" or what is to be replicated.',
+                'Add [[link.selector]] below it, with a filter such as "plant/#".',
             )
         ]
 

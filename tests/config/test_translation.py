@@ -144,12 +144,12 @@ def test_text_without_quotes_is_told_with_its_default(text: str, key: str, probl
         (
             f'{NODE}{SERVER}[[access.rule]]\nallow = "read"\n',
             "access.rule[0].filter",
-            'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
+            'Add filter = "plant/#", with the Topic Filter of the rule.',
         ),
         (
             f"{NODE}{SERVER}[[server.listener]]\n",
             "server.listener[0].address",
-            'Add address = "mqtts://0.0.0.0:8883", or where it is to listen.',
+            'Add address = "mqtts://0.0.0.0:8883", or another address.',
         ),
         (
             f'{NODE}{SERVER}[[link]]\nprimary = "mqtt://a"\n{SELECTOR}',
@@ -164,7 +164,7 @@ def test_text_without_quotes_is_told_with_its_default(text: str, key: str, probl
         (
             f"{NODE}{SERVER}{LINK}[[link.selector]]\n",
             "link[0].selector[0].filter",
-            'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',
+            'Add filter = "plant/#", with the Topic Filter to replicate.',
         ),
     ],
 )

@@ -101,17 +101,17 @@ def test_a_link_refuses_what_mqtt_or_the_system_cannot_use(line: str, key: str, 
     [
         (
             "$share/group/a/#",
-            '"$share/group/a/#" is a shared subscription, of which each message reaches only one subscriber',
+            '"$share/group/a/#" is a shared subscription: each of its messages reaches only one subscriber',
             "Remove $share and the group in front: a replica needs every message.",
         ),
         (
             "$SYS",
-            '"$SYS" selects what the primary says about itself, which is not true of this node',
+            '"$SYS" selects topics in which the primary describes itself, which is not true of this node',
             "Remove the selector, and read these topics at the primary.",
         ),
         (
             "$SYS/#",
-            '"$SYS/#" selects what the primary says about itself, which is not true of this node',
+            '"$SYS/#" selects topics in which the primary describes itself, which is not true of this node',
             "Remove the selector, and read these topics at the primary.",
         ),
     ],

@@ -556,7 +556,7 @@ def test_topics_that_are_created_all_the_time_do_not_keep_a_pass_for_ever() -> N
     pair = Pair(primary=without_sentinel())
     pair.connect()
     churn(pair, 300)
-    assert "no end that can be told: new topics, " in pair.reason()
+    assert "no visible end: new topics, " in pair.reason()
     failed = pair.of(Failed)[0].error
     assert isinstance(failed, SnapshotUnproved)
     assert "live_only = true" in failed.hint
@@ -593,7 +593,7 @@ def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None
     pair.pump()
     churn(pair, 300)
     (ended,) = pair.of(AuditEnded)
-    assert "no end that can be told" in ended.report.failure
+    assert "no visible end" in ended.report.failure
     assert not ended.report.loss, "everything was answered: nothing shows that an update was dropped"
     assert ended.report.removed == 0
     assert pair.is_in(S.LIVE)

@@ -79,7 +79,7 @@ def test_no_packet_is_larger_than_the_primary_takes(version_text: bytes, asynchr
         else:
             error = pair.of(Failed)[0].error
             assert isinstance(error, PrimaryRefused)
-            assert f"packets of {most} bytes at most (CONNACK: Maximum Packet Size)" in error.message
+            assert f"packets of at most {most} bytes (CONNACK: Maximum Packet Size)" in error.message
             assert "max_packet_size of Mosquitto" in error.hint
     assert came_up == sorted(came_up)
     assert came_up[0] is False
@@ -92,7 +92,7 @@ def test_a_selector_that_is_too_long_is_named_at_once() -> None:
     pair = Pair(make_config(Selector("plant/1"), Selector(long)), strict(maximum_packet_size=150))
     pair.connect()
     assert pair.failure().startswith(
-        "the primary takes packets of 150 bytes at most (CONNACK: Maximum Packet Size), and SUBSCRIBE for"
+        "the primary accepts packets of at most 150 bytes (CONNACK: Maximum Packet Size), and SUBSCRIBE for"
         f" {long} has 215. Raise that limit"
     )
     assert pair.primary.subscribes == []
@@ -132,7 +132,7 @@ def test_wildcards_that_the_primary_does_not_take_are_refused() -> None:
     pair = Pair(make_config(Selector("plant/1"), Selector("plant/line/+")), strict(wildcard_subscription_available=0))
     pair.connect()
     assert pair.failure() == (
-        "the primary takes no Topic Filters with wildcards, as plant/line/+ is one (CONNACK: Wildcard Subscription"
+        "the primary accepts no Topic Filters with wildcards, as plant/line/+ is one (CONNACK: Wildcard Subscription"
         " Available 0). Use a selector for each topic, or another primary"
     )
     assert pair.primary.subscribes == []
@@ -190,7 +190,7 @@ def test_a_resumed_session_keeps_to_the_limits_of_now() -> None:
     assert [event.reason_code for event in pair.of(Forwarded)].count(UNAVAILABLE) == 2
     assert len(pair.of(Forwarded)) == 3
     assert [event.reason for event in pair.of(ControlRefused)] == [
-        "the primary takes no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
+        "the primary accepts no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
     ]
 
 

@@ -138,7 +138,7 @@ def without(config: LinkConfig, line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (f"topic read fanout/control/{NODE}/plant/#", "does not come back"),
+        (f"topic read fanout/control/{NODE}/plant/#", "do not come back"),
         (f"topic write fanout/control/{NODE}/plant/#", "Not authorized"),
     ],
     ids=["read", "write"],

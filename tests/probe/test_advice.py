@@ -79,7 +79,7 @@ def test_without_proof_heartbeats_decide() -> None:
     advice = advice_for(bridge, keep)
     (link,) = config_of(advice).links
     assert (link.retain_policy, link.min_evidence) == ("keep", "two-pass")
-    assert "only, without which the node is never ready" in advice.reason
+    assert 'only with min_evidence = "two-pass"' in advice.reason
 
 
 def test_patience_is_a_setting() -> None:

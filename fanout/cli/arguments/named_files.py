@@ -107,7 +107,7 @@ def _certificate_warnings(config: NodeConfig, *, now_s: float) -> Iterator[Confi
         when = f"expires on {day}" if expires_s > now_s else f"has expired on {day}"
         yield ConfigFault(
             key,
-            f"{path}: the certificate in it {when}",
+            f"{path}: its certificate {when}",
             "Renew it; links read it again by themselves, listeners after SIGHUP, a pool after a restart.",
         )
 

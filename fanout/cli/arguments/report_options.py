@@ -41,14 +41,14 @@ LOCAL_MASTER: Final = "local[*]"
 def local_path(text: str) -> Path:
     """Return a path that this process writes to; refuse a URI, which would become a directory with a strange name."""
     if "://" in text:
-        raise typer.BadParameter(f"{text} is a URI, and this is written to a local path")
+        raise typer.BadParameter(f"{text} is a URI; give a local path")
     return Path(text)
 
 
 def local_file(text: str) -> Path:
     """Return a path that this process reads or writes to; refuse a URI, and what stands for standard output."""
     if text == "-":
-        raise typer.BadParameter("- stands for standard output, and this needs a FILE of its own; ./- would be one")
+        raise typer.BadParameter("- is standard output; give a FILE, such as ./-")
     return local_path(text)
 
 
@@ -72,7 +72,7 @@ JsonFile: TypeAlias = Annotated[
     typer.Option(
         "--json",
         metavar="FILE|URI",
-        help="Write the report as JSON; - writes it to standard output, alone.",
+        help="Write the report as JSON; - prints it in place of the tables.",
     ),
 ]
 HtmlFile: TypeAlias = Annotated[
@@ -80,7 +80,7 @@ HtmlFile: TypeAlias = Annotated[
     typer.Option(
         "--html",
         metavar="FILE|URI",
-        help="Write the report as one self-contained page; - writes it to standard output, alone.",
+        help="Write the report as one self-contained page; - prints it in place of the tables.",
     ),
 ]
 MarkdownFile: TypeAlias = Annotated[
@@ -88,23 +88,24 @@ MarkdownFile: TypeAlias = Annotated[
     typer.Option(
         "--markdown",
         metavar="FILE|URI",
-        help="Write the answers as Markdown, for a ticket; - writes them to standard output, alone.",
+        help="Write the answers as Markdown, for a ticket; - prints them in place of the tables.",
     ),
 ]
-Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all tables behind the answers.")]
+Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all tables, not only the answers.")]
 Trend: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--trend",
         callback=_own_place,
         metavar="FILE|URI",
-        help="Say whether it got worse since the reports of the last 30 days in this file, and add this one to it: a "
-        "line of JSON.",
+        help="Compare with the reports of the last 30 days in this file, and append this one as a line of JSON.",
     ),
 ]
 ParquetDirectory: TypeAlias = Annotated[
     str | None,
-    typer.Option("--parquet", metavar="DIR", help="Write the tables behind the report as Parquet below this place."),
+    typer.Option(
+        "--parquet", metavar="DIR", help="Write the underlying tables as Parquet below this directory or URI."
+    ),
 ]
 Tables: TypeAlias = Annotated[
     str | None,
@@ -118,7 +119,7 @@ Reference: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="NODE",
-        help="The node whose log says what there was to replicate. Default: the only primary, "
+        help="The node whose log lists the updates to replicate. Default: the only primary, "
         "else the only secondary that stamps for others, else the only tap, else all secondaries together.",
     ),
 ]
@@ -131,8 +132,8 @@ Since: TypeAlias = Annotated[
     typer.Option(
         parser=parse_time,
         metavar="TIME",
-        help="Only what happened since then: 2026-02-02T14:00 (UTC; +01:00 at its end says another zone), yesterday, "
-        "today, or an age such as 2h or 30m. What was published before is in no figure.",
+        help="Count only from this time on: 2026-02-02T14:00 (UTC; append +01:00 for another zone), yesterday, "
+        "today, or an age such as 2h or 30m. Earlier updates are in no figure.",
     ),
 ]
 Until: TypeAlias = Annotated[
@@ -140,8 +141,10 @@ Until: TypeAlias = Annotated[
     typer.Option(
         parser=parse_time,
         metavar="TIME",
-        help="Only what happened before then, whenever it arrived. Final values, which are of the end of the logs, are "
-        "left out.",
+        help=(
+            "Count only updates published before this time, whenever they arrived. Final values are left out: they"
+            " belong to the end of the logs."
+        ),
     ),
 ]
 BehindMax: TypeAlias = Annotated[
@@ -149,8 +152,10 @@ BehindMax: TypeAlias = Annotated[
     typer.Option(
         min=0,
         metavar="SECONDS",
-        help="How long before the reference's, without a stop, a log may end: later updates are pending, "
-        "beyond it unknown. Default: 120 where only sealed files are read, else as --settle.",
+        help=(
+            "How long before the reference's log another one may end without a stop: later updates are pending,"
+            " beyond that unknown. Default: 120 if only sealed files are read, else as --settle."
+        ),
     ),
 ]
 FailUnder: TypeAlias = Annotated[
@@ -167,7 +172,7 @@ AcceptUnion: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--accept-union",
-        help="With --fail-under: judge by the union of the secondaries too. What none of them got stays unseen.",
+        help="With --fail-under: judge by the union of the secondaries too. Updates that none of them got stay unseen.",
     ),
 ]
 Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]

@@ -201,7 +201,7 @@ class NodeClient:
 
         Args:
             topic: The topic.
-            at_primary: Whether it is the topic's name at the primary, not at the node.
+            at_primary: True if it is the topic's name at the primary, not at the node.
             client_id: The client that does not get it; None for none.
 
         Raises:
@@ -246,7 +246,7 @@ class NodeClient:
         return self._parse(AuditDetail, self._json(answer, "the audit"))
 
     def unconfirmed(self, link: str, *, after: str = "") -> UnconfirmedDocument:
-        """Return a page of a link's unconfirmed topics, behind the topic `after`.
+        """Return a page of a link's unconfirmed topics, after the topic `after`.
 
         Raises:
             AuditRefused: The node has no such link.
@@ -301,8 +301,11 @@ class NodeClient:
             raise _connect_failure(self.url, error) from error
         except httpx.TransportError as error:
             raise NodeUnreachable(
-                f"what listens at {self.url} does not speak HTTP",
-                hint="Give the address of http.listen, not that of an MQTT listener; a node that ends looks alike",
+                f"the server at {self.url} does not speak HTTP",
+                hint=(
+                    "Give the address of http.listen, not that of an MQTT listener; a node that is stopping looks"
+                    " the same"
+                ),
             ) from error
 
     def _read(self, answer: httpx.Response) -> bytes:

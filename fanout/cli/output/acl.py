@@ -64,7 +64,7 @@ def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax, in_pool: bool
         link: The link.
         node_id: This node.
         syntax: The syntax.
-        in_pool: Whether the node is a member of a pool.
+        in_pool: True if the node is a member of a pool.
 
     Raises:
         AclUnwritable: The syntax cannot carry a user name or Topic Filter.
@@ -97,7 +97,7 @@ def _plain_line(text: str) -> str:
     if text != text.strip():
         raise AclUnwritable(text, "the file does not keep blanks at the begin or end")
     if printable(text) != text:
-        raise AclUnwritable(text, "the file has no escapes for characters that cannot be seen")
+        raise AclUnwritable(text, "the file has no escapes for invisible characters")
     return text
 
 

@@ -1,6 +1,6 @@
 """Inheritance of durable sessions: sessions of a member that is gone go on here, from their copies.
 
-A copy names places in streams that this node has too. What was sent to nobody behind them is dispatched once more, to
+A copy names places in streams that this node has too. What was sent to nobody after them is dispatched once more, to
 the inherited sessions alone, by the code that dispatches: so subscriptions, limits and expiry hold as they did.
 """
 
@@ -56,7 +56,7 @@ class _Heir(NamedTuple):
     starts: Mapping[str, Start]
     """Place in the stream of each link from which on it gets messages."""
     first: int
-    """Number of the first batch behind one of these."""
+    """Number of the first batch after one of these."""
 
 
 def inherit(
@@ -143,7 +143,7 @@ class _Piece:
 def _dispatch_again(
     server: Server, recent: RecentUpdates, heirs: Mapping[int, _Heir], *, now_ns: int
 ) -> dict[int, list[Message]]:
-    """Return the messages at QoS 1 and 2 behind the places of sessions, in order."""
+    """Return the messages at QoS 1 and 2 after the places of sessions, in order."""
     registry = server.registry.empty()
     dispatcher = Dispatcher(registry.index, counters=Counters())
     collectors: dict[int, Session] = {}
@@ -179,7 +179,7 @@ def _pieces(batches: Iterable[RecentBatch]) -> Iterator[_Piece]:
 
 
 def _behind(collector: Session, starts: Mapping[str, Start], pieces: Sequence[_Piece]) -> Iterator[Message]:
-    """Yield what a session has collected behind the place of each link.
+    """Yield what a session has collected after the place of each link.
 
     Args:
         collector: It has collected the pieces, each with its number from 1 on.

@@ -270,9 +270,9 @@ class SessionMoves:
         Args:
             exported: The session.
             claimant: Client that waits for it; None when none does.
-            behind: Messages that were collected for it here, to be queued behind its own.
+            behind: Messages that were collected for it here, to be queued after its own.
             waiting: Its queued messages; None to make them.
-            retained_anew: Whether its client gets the retained messages of all its subscriptions again.
+            retained_anew: True if its client gets the retained messages of all its subscriptions again.
             messages: Makes its messages; None when they are those of no other session, and were exported now.
 
         Raises:

@@ -26,7 +26,7 @@ _AT_ONCE: Final = 64
 
 
 class Recovered(NamedTuple):
-    """What the record of a session that is there again says of its place."""
+    """Place of a restored session according to its record."""
 
     position: int
     """See `SessionRecord.position`."""
@@ -48,7 +48,7 @@ async def recover_sessions(
         server: The server, without sessions.
         restart: Puts sessions into it.
         records: Records by Client Identifier.
-        history: What was dispatched, in order.
+        history: Dispatched messages, in order.
         logger: Takes log lines.
 
     Returns:

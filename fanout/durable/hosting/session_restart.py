@@ -78,7 +78,7 @@ class SessionRestart:
         Args:
             session: The session.
             left_ns: Unix time in nanoseconds at which it was left.
-            was_connected: Whether its client was connected then, so that its expiry begins now.
+            was_connected: True if its client was connected then, so that its expiry begins now.
         """
         away_ms = 0 if was_connected else max(0, self._clock.now_ns() - left_ns) // _NS_PER_MS
         self._away_ms = max(self._away_ms, away_ms)

@@ -1,6 +1,6 @@
 """Classification of PUBLISH rows: live, part of a snapshot, or copies beside live updates.
 
-It follows from the flags of a PUBLISH and from the state of the session. Where these do not tell, the replica does
+It follows from the flags of a PUBLISH and from the state of the session. If these do not tell, the replica does
 (`fanout.replica.store.Replica.split_pass`).
 """
 
@@ -23,7 +23,7 @@ class PassUnderWay(Protocol):
 
     @property
     def copies_complete(self) -> bool:
-        """Whether every copy of the requested retained set has come, so that further rows are live."""
+        """True if every copy of the requested retained set has come, so that further rows are live."""
 
 
 def split_phases(
@@ -41,8 +41,8 @@ def split_phases(
         rows: In the order of arrival.
         state: State of the link.
         stage: Stage under way; asked anew for each part, because the part before may complete its copies.
-        auditing: Whether an audit of the live link is under way.
-        copies_late: Whether copies for an audit that was given up may still come.
+        auditing: True if an audit of the live link is under way.
+        copies_late: True if copies for an audit that was given up may still come.
         continues: Says by a row whether the resumed session is the one that was left, not an older copy; called with
             each row in order while the link is resuming.
     """
@@ -64,7 +64,7 @@ def split_phases(
         for again, part in groupby(rows, lambda row: not continues(row) or row[FLAGS] & DUP > 0 or _may_be_copy(row)):
             yield Phase.AUDIT if again else Phase.LIVE, list(part)
     elif state is LinkState.VERIFYING:
-        # Copies come at QoS 0; rows at a higher QoS, or behind the last copy, are live.
+        # Copies come at QoS 0; rows at a higher QoS, or after the last copy, are live.
         for qos, part in groupby(rows, lambda row: row[FLAGS] & QOS):
             live = qos or (stage is not None and stage.copies_complete)
             yield Phase.LIVE if live else Phase.AUDIT, list(part)

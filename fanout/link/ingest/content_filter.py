@@ -42,7 +42,7 @@ class ContentFilter:
         Args:
             selectors: The link's selectors.
             replica: The link's replica, read only: a rejected value replaces the one held by a removal.
-            copies_come: Whether the primary sends retained sets even for `live_only` (MQTT 3.1.1).
+            copies_come: True if the primary sends retained sets even for `live_only` (MQTT 3.1.1).
         """
         self.rejected: list[dict[str, int]] = [{} for _ in selectors]
         self._selectors = tuple(selectors)

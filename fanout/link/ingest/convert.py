@@ -78,7 +78,7 @@ class Converter:
             replica: The link's replica, read only: known topics need no matching, and their names are shared.
             control_prefix: Prefix of control topics; nothing below it is replicated.
             inbound: The session's QoS 2 state.
-            retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
+            retain_all: True if every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         """
         self.split_stamp: StampReader | None = None
         self._retain_all = retain_all

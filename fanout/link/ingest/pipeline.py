@@ -63,7 +63,7 @@ class IngestPipeline:
         converter: Converter of rows into updates.
         content: Content filter; None when the selectors take everything.
         redelivery: Filter of messages that come again in a resumed session.
-        primary_stamps: Whether the primary is a fanout node that promised stamps, so that trailers are read.
+        primary_stamps: True if the primary is a fanout node that promised stamps, so that trailers are read.
         newest_stamp: Stamp of the newest live update; None when it had none, and before the first.
         cuts: Takes cuts of the replica; None for a link that has none.
     """
@@ -108,7 +108,7 @@ class IngestPipeline:
         self._stamps = stamps if config.stamp_updates else None
         self._publishers_stamp = config.publisher_stamps
         self._stamps_itself = False
-        """Whether live updates of the primary get stamps of this node."""
+        """True if live updates of the primary get stamps of this node."""
         self.redelivery = RedeliveryFilter(
             may_be_resumed=config.version == 5 and config.session_expiry_s > 0,
             counters=counters,
@@ -140,9 +140,9 @@ class IngestPipeline:
         """Note that the primary accepted a Network Connection.
 
         Args:
-            stamped: Whether it stamps its messages.
-            resumed: Whether the session continues, so that messages of the former connection may come again.
-            counts_up: Whether it is known to count Packet Identifiers up.
+            stamped: True if it stamps its messages.
+            resumed: True if the session continues, so that messages of the former connection may come again.
+            counts_up: True if it is known to count Packet Identifiers up.
         """
         self._inbound.new_connection()
         self.redelivery.begin_connection(resumed=resumed, counts_up=counts_up)
@@ -187,7 +187,7 @@ class IngestPipeline:
             phase: Why they came; None when the replica must tell which are copies; these need no acknowledgement.
             now_ns: Unix time in nanoseconds of the read that brought them.
             epoch: Epoch of the rows.
-            queued: Whether they were queued before the request of the running pass, and may come behind its copies.
+            queued: True if they were queued before the request of the running pass, and may come after its copies.
             held_back: Takes copies that differ from the replica, by topic, until `apply_held_back`: what they bring may
                 have been queued before the request, and come after them as messages. None applies them at once.
         """
@@ -228,7 +228,7 @@ class IngestPipeline:
         """Take the cuts among converted rows, each once the updates before it are applied.
 
         Returns:
-            What was applied, without acknowledgements, with the places of the cuts; the updates behind the last one.
+            Applied updates, without acknowledgements, with the places of the cuts; the updates after the last one.
         """
         cuts, updates, places = self.cuts, converted.updates, converted.others_at
         if cuts is None or places is None or cuts.topics.isdisjoint(map(_TOPIC, converted.others)):

@@ -56,7 +56,7 @@ class RedeliveryFilter:
         """Begin without any message.
 
         Args:
-            may_be_resumed: Whether the session outlives its connection; otherwise nothing is remembered.
+            may_be_resumed: True if the session outlives its connection; otherwise nothing is remembered.
             counters: Counters of the link.
             held: Returns the value of a topic at the primary; None for none.
         """
@@ -74,7 +74,7 @@ class RedeliveryFilter:
         self._left_at = 0  # `_last_packet_id` when the connection began
         self._expected_behind = 0  # of the newest one that followed it in sequence
         self._last_position = self._left_position = 0  # these two, counted on beyond the range of Packet Identifiers
-        # For each gap: a position behind it, and Unix time in nanoseconds; later values are newer than the missing one.
+        # For each gap: a position after it, and Unix time in nanoseconds; later values are newer than the missing one.
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_MAX)
         self._continues = True
 
@@ -98,8 +98,8 @@ class RedeliveryFilter:
         """Note a Network Connection.
 
         Args:
-            resumed: Whether it has the session of the former one.
-            counts_up: Whether the primary is known to count Packet Identifiers up. Then one behind the last is no new
+            resumed: True if it has the session of the former one.
+            counts_up: True if the primary is known to count Packet Identifiers up. Then one after the last is no new
                 message, even without DUP: a primary that was killed may have forgotten that it sent it.
         """
         self._is_resumed = resumed

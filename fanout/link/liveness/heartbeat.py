@@ -34,7 +34,7 @@ class Heartbeat:
 
         Args:
             now: Monotonic seconds.
-            live: Whether the link is live, not stalled already.
+            live: True if the link is live, not stalled already.
 
         Raises:
             LinkLost: Heartbeats have been missing for too long.
@@ -56,7 +56,7 @@ class Heartbeat:
 
     @property
     def may_send(self) -> bool:
-        """Whether a heartbeat can be sent now."""
+        """True if a heartbeat can be sent now."""
         return bool(self._sender.free) and self._control.may_send
 
     def send(self, now: float) -> bytes | None:

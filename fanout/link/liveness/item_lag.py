@@ -1,7 +1,7 @@
 """Lag of a link in items: how many updates the primary has stamped that have not come.
 
 A stamp tells the primary's count at the moment when its update, or the link's own heartbeat, passed the primary. All
-later updates come behind it on the same connection, so that connection cannot tell how many they are. While heartbeats
+later updates come after it on the same connection, so that connection cannot tell how many they are. While heartbeats
 are late, the count is therefore requested on a connection of its own (`fanout.link.connack_probe`).
 """
 

@@ -61,7 +61,7 @@ class KeepAlive:
         """Return when to call `tick`; infinity for never.
 
         Args:
-            staged: Whether a stage is under way, which uses PINGREQ itself.
+            staged: True if a stage is under way, which uses PINGREQ itself.
         """
         if self._connack_by is not None:
             return self._connack_by

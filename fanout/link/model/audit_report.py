@@ -12,7 +12,7 @@ class AuditReport:
     """Result of one audit."""
 
     confirmed: bool
-    """Whether an operator confirmed that unconfirmed topics are deleted at the primary."""
+    """True if an operator confirmed that unconfirmed topics are deleted at the primary."""
     checked: int = 0
     """Topics compared."""
     changed: int = 0
@@ -26,8 +26,8 @@ class AuditReport:
     failure: str = ""
     """Why it failed; empty when it did not. Repairs made before the failure stay."""
     reason: str = ""
-    """What called for it: "sample" for a sample of topics that differed, "pool" for members of a pool that hold
+    """Its cause: "sample" for a sample of topics that differed, "pool" for members of a pool that hold
     different values, "evidence" for better evidence that can be had now, "resumed" for the verification of a resumed
     session, whose result it has; empty for the schedule or a person."""
     loss: bool = False
-    """Whether the failure shows that the primary may have dropped messages, updates among them."""
+    """True if the failure shows that the primary may have dropped messages, updates among them."""

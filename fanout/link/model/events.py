@@ -63,7 +63,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class MarkerPassed:
-    """A heartbeat of a member of the pool came: its place is between the events before and behind this one."""
+    """A heartbeat of a member of the pool came: its place is between the events before and after this one."""
 
     node: str
     """The member, which may be this node."""
@@ -242,7 +242,7 @@ class SystemTopicsShunned:
     """The primary closes each connection in the capability check; the next ones leave something out."""
 
     left_out: str
-    """What they leave out, for an operator."""
+    """Topics that they omit, for an operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class Order(enum.Enum):
-    """Whether the answers to requests behind a retained set come behind that set, best first."""
+    """True if the answers to requests after a retained set come after that set, best first."""
 
     KNOWN = "known"
     """They do: the primary is a Mosquitto or a fanout node, or the sets of this epoch have shown it."""

@@ -24,11 +24,11 @@ class StoredSession:
     sentinel: bytes | None
     """Topic of the sentinel; None when it must be found anew."""
     order: Order
-    """Whether the primary answers in order."""
+    """True if the primary answers in order."""
     why_unordered: str
     """Why that is not known, in words; empty when it is."""
     control_permitted: bool | None
-    """Whether control messages come back."""
+    """True if control messages come back."""
     session_expiry_s: int
     """How long the primary keeps the session without a connection."""
     unreleased: frozenset[int] = frozenset()
@@ -38,7 +38,7 @@ class StoredSession:
     stale_filters: frozenset[str] = frozenset()
     """Topic Filters that are subscribed at the primary and are no longer configured."""
     is_mosquitto: bool = False
-    """Whether the primary is a Mosquitto."""
+    """True if the primary is a Mosquitto."""
     at_qos_0: frozenset[str] = frozenset()
     """Topic Filters of selectors whose subscriptions had, or may have had, QoS 0 in place of their own: what was
     published without RETAIN while the session was away is lost."""

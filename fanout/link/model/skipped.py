@@ -28,7 +28,7 @@ class MessageSkipped:
     topic: str
     """Its topic, escaped and cut; empty for unknown."""
     detail: str
-    """What exactly was wrong, or how large it was; empty when the reason says it."""
+    """Details of the fault, or the size; empty if the reason says it all."""
     at_ns: int
     """When it was skipped, Unix time in nanoseconds."""
 
@@ -69,7 +69,7 @@ class SkippedMessages:
             reason: Why it is skipped.
             topic: Its topic as far as known, maybe no valid one; empty for unknown.
             now_ns: Unix time in nanoseconds.
-            detail: What exactly is wrong; text of a stranger is escaped here.
+            detail: Details of the fault; untrusted text is escaped here.
         """
         shown = printable(topic.decode(errors="backslashreplace"), length_max=_TOPIC_CHARACTERS_MAX)
         skipped = MessageSkipped(reason, shown, printable(detail, length_max=_TOPIC_CHARACTERS_MAX), now_ns)

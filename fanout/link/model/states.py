@@ -23,7 +23,7 @@ class LinkState(enum.Enum):
     SNAPSHOT = "snapshot"
     """Retained sets arrive. In a session resumed before its snapshot was complete, its pending messages come first."""
     PROVING = "proving"
-    """The barrier behind a retained set came; the marker, another pass, or SUBACK at the full QoS is awaited."""
+    """The barrier after a retained set came; the marker, another pass, or SUBACK at the full QoS is awaited."""
     LIVE = "live"
     """The replica is proved complete, and updates flow."""
     RESUMING = "resuming"
@@ -43,8 +43,8 @@ WAITS_FOR: Final[Mapping[LinkState, str | None]] = MappingProxyType(
         LinkState.SNAPSHOT: "the retained set",
         LinkState.PROVING: "evidence that the retained set is complete",
         LinkState.LIVE: None,
-        LinkState.RESUMING: "what was pending in the resumed session",
-        LinkState.VERIFYING: "an audit of what the session may have lost",
+        LinkState.RESUMING: "messages pending in the resumed session",
+        LinkState.VERIFYING: "an audit of possible losses in the session",
         LinkState.STALLED: "a heartbeat",
         LinkState.TEARING_DOWN: "the end of the tear-down",
     }

@@ -44,13 +44,13 @@ class SelectorStatus:
     evidence: Evidence | None
     """Evidence that its snapshot of this epoch is complete; None while there is none."""
     complete: bool
-    """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
+    """True if the snapshot is proved complete and no limit kept a value out in this epoch."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
     joining: bool = False
     """Whether it was added to a link whose other selectors were proved, and is not proved yet."""
     maybe_unreadable: bool = False
-    """Whether it is empty, and may be so because the link's user may not read it at the primary."""
+    """True if it is empty, and may be so because the link's user may not read it at the primary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class LinkStatus:
     stale_s: float | None
     """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
     serves_stale: bool
-    """Whether the values are complete and stale, and may be offered as such."""
+    """True if the values are complete and stale, and may be offered as such."""
     audits: AuditTotals
     """Totals over its audits."""
     unconfirmed: int
@@ -161,7 +161,7 @@ class LinkStatus:
     last_error_ns: int | None
     """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
     last_error_over: bool
-    """Whether the link has been live since that error."""
+    """True if the link has been live since that error."""
     skipped_total: Mapping[str, int] = field(default_factory=dict)
     """Messages that cannot be replicated, by `SkipReason`."""
     skipped_newest: tuple[MessageSkipped, ...] = ()
@@ -255,7 +255,7 @@ class LinkSink(Protocol):
         """Deliver a batch of a link to local clients; called after it was recorded and acknowledged."""
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
-        """Note the place of a member's heartbeat: what came before it was dispatched, what comes behind it not yet."""
+        """Note the place of a member's heartbeat: what came before it was dispatched, what comes after it not yet."""
 
     def readiness_changed(self, link: str) -> None:
         """Note that `not_ready_reason` or `paths_above` of a link's status may have changed."""

@@ -45,8 +45,8 @@ class ControlChannel:
         sentinel_topic: Topic of this link's own sentinel, a retained message (`fanout.link.snapshot.capability_check`).
         own_filter: A Topic Filter with a wildcard that matches the own sentinel only.
         probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE for it has no effect but its answer.
-        permitted: Whether messages come back; None while that is not known in this epoch.
-        answered: Whether the newest question about that is answered (`CapabilityCheck`).
+        permitted: True if messages come back; None while that is not known in this epoch.
+        answered: True if the newest question about that is answered (`CapabilityCheck`).
         refusal: Why the newest message did not, for an operator; empty when it did or that is unknown.
         stamp: Newest stamp of the primary on one of them; None without stamps.
         dropped: Number of heartbeats that the newest message that came back has shown to be dropped.
@@ -73,7 +73,7 @@ class ControlChannel:
         self.stamp: Stamp | None = None
         self.dropped = 0
         self._tries_again = False
-        """Whether the primary may take the next message although it refused one."""
+        """True if the primary may take the next message although it refused one."""
         self.nonce = nonce
         self._heartbeat_s = heartbeat_s
         self._count = 0
@@ -118,12 +118,12 @@ class ControlChannel:
 
     @property
     def is_open(self) -> bool:
-        """Whether a message that is published now should come back."""
+        """True if a message that is published now should come back."""
         return bool(self.permitted) and not self.refusal
 
     @property
     def may_be_open(self) -> bool:
-        """Whether messages may come back, as far as that is known in this epoch."""
+        """True if messages may come back, as far as that is known in this epoch."""
         return self.permitted is not False or self._tries_again
 
     @property
@@ -194,12 +194,12 @@ class ControlChannel:
 
     @property
     def may_send(self) -> bool:
-        """Whether fewer messages are under way than may be."""
+        """True if fewer messages are under way than may be."""
         return len(self._under_way) < UNDER_WAY_MAX
 
     @property
     def has_room_to_spare(self) -> bool:
-        """Whether a message may be sent before a heartbeat is due.
+        """True if a message may be sent before a heartbeat is due.
 
         The primary may have dropped all that are under way. So room is left for the next heartbeat, which shows that.
         """

@@ -75,7 +75,7 @@ class Forwarding:
     session ends.
 
     Attributes:
-        is_to_blame: Whether the primary may have closed the newest connection at a message.
+        is_to_blame: True if the primary may have closed the newest connection at a message.
     """
 
     def __init__(self, sender: PacketSender) -> None:
@@ -121,7 +121,7 @@ class Forwarding:
 
         Args:
             now: Monotonic seconds.
-            live: Whether the link is live. Before, nothing is sent at which the primary may close the connection.
+            live: True if the link is live. Before, nothing is sent at which the primary may close the connection.
         """
         sender = self._sender
         if not live:
@@ -135,14 +135,14 @@ class Forwarding:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether messages wait for `send`."""
+        """True if messages wait for `send`."""
         return bool(self._sender.held or self._waiting)
 
     def note_lost(self, *, by_primary: bool) -> tuple[OutgoingMessage | None, list[OutgoingMessage]]:
         """Note that the Network Connection is gone.
 
         Args:
-            by_primary: Whether the primary closed it, for no reason that has nothing to do with messages.
+            by_primary: True if the primary closed it, for no reason that has nothing to do with messages.
 
         Returns:
             The message that is given up because the primary closes the connection at it, or None; and the messages that

@@ -37,14 +37,14 @@ _RETURN_CODES = {
 AUTHENTICATION_CODES = frozenset((ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED))
 """Reason Codes of CONNACK for a user name, a password or rights that the primary does not accept."""
 
-_OTHER_SERVER = "A link does not follow to a server that a primary names; if it is the right one, set primary to it"
+_OTHER_SERVER = "A link does not follow a primary to another server; if that is the right one, set primary to it"
 
 _HINTS = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "Set version = 4 for the link; the primary may not speak MQTT 5",
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "Set client_id for the link to one that the primary accepts",
-    ReasonCode.NOT_AUTHORIZED: "Allow the link's user at the primary what fanout check --acl prints",
+    ReasonCode.NOT_AUTHORIZED: "Give the link's user at the primary the rights that fanout check --acl prints",
     ReasonCode.SESSION_TAKEN_OVER: "Another client uses the same Client Identifier: give each node its own id",
-    ReasonCode.PACKET_TOO_LARGE: "Raise the primary's limit of the size of a packet",
+    ReasonCode.PACKET_TOO_LARGE: "Raise the primary's limit on the size of a packet",
     ReasonCode.USE_ANOTHER_SERVER: _OTHER_SERVER,
     ReasonCode.SERVER_MOVED: _OTHER_SERVER,
     ReasonCode.QUOTA_EXCEEDED: "The primary is at a limit of its own; its log says which",
@@ -56,7 +56,7 @@ class Handshake:
     """Content of a CONNACK that accepts the connection."""
 
     session_present: bool
-    """Whether the primary has the session."""
+    """True if the primary has the session."""
     limits: PrimaryLimits
     """Limits of the primary for packets of the link."""
     keep_alive_s: int
@@ -66,7 +66,7 @@ class Handshake:
     primary_node: str | None
     """Node identifier of the primary; None when it is no fanout node."""
     stamped: bool
-    """Whether the primary stamps its messages."""
+    """True if the primary stamps its messages."""
     count: Count | None = None
     """Stamp count of a primary that stamps everything it serves; None of any other."""
 
@@ -121,7 +121,10 @@ def _connack_hint(code: int, config: LinkConfig) -> str:
 def _authentication_hint(config: LinkConfig) -> str:
     """Return the possible causes of a refused user, by the keys that the link has."""
     if config.username is None and config.password_file is None and config.password_env is None:
-        return "The link sends no user name and no password: set username and password_file, or let it connect without"
+        return (
+            "The link sends no user name and no password: set username and password_file, or allow anonymous"
+            " clients there"
+        )
     user = "no user name" if config.username is None else f"the user name {clean_text(config.username)}"
     if config.password_file is not None:
         password = f"the password in {clean_text(str(config.password_file))}, which is read again at each attempt"
@@ -149,7 +152,7 @@ def unanswered_hint(config: LinkConfig, *, address: Address | None = None) -> st
             f"{'wss' if address.has_websocket else 'mqtts'}:// if that has TLS"
         )
     if config.version == 4 and config.retain_policy == "bridge":
-        return 'Set retain_policy = "keep" for the link; many primaries do not take the bridge bit in CONNECT'
+        return 'Set retain_policy = "keep" for the link; many primaries do not accept the bridge bit in CONNECT'
     return "The primary's log may say why; check that the address is that of its MQTT listener"
 
 

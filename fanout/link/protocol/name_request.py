@@ -1,9 +1,9 @@
 """Request for retained messages by exact Topic Name (core): SUBSCRIBE packets out, retained messages and refusals in.
 
 It goes over a connection without any other subscription. Names are requested in chunks, one after another. PINGREQ
-stands behind each, and the sentinel, if there is one, in the same SUBSCRIBE. Where the primary is known to answer in
-order, a name that did not come before these answers has no retained message. Elsewhere the primary must also be silent
-for a while.
+stands after each, and the sentinel, if there is one, in the same SUBSCRIBE. If the primary is known to answer in order,
+a name that did not come before these answers has no retained message. Elsewhere the primary must also be silent for a
+while.
 
 A primary may accept only some names in one SUBSCRIBE, or none below a certain depth. Names that it refuses for another
 reason than a missing right are requested again in smaller chunks, then one by one without the sentinel. Only then they
@@ -85,7 +85,7 @@ class NameRequest:
             topics: Topic Names at the primary, at most `NAMES_MAX`.
             sender: Sender of the connection.
             sentinel: Topic of the sentinel; None for none.
-            order: Whether the primary answers in order.
+            order: True if the primary answers in order.
             quiet_s: Seconds of silence that show the end of the answers at a primary of which that is not known.
             chunk_names: Size of the first chunks, of `CHUNK_SIZES`.
             qos: QoS of the request, 0 or 1.
@@ -126,7 +126,7 @@ class NameRequest:
 
     @property
     def done(self) -> bool:
-        """Whether every name is answered."""
+        """True if every name is answered."""
         return not (self._left or self._chunk or self._again)
 
     @property
@@ -257,7 +257,7 @@ class NameRequest:
         return name in self._values or name in self._refused or name in self._again
 
     def _send_next(self, now: float) -> None:
-        """Send as many names in one SUBSCRIBE as the primary takes, and PINGREQ behind it."""
+        """Send as many names in one SUBSCRIBE as the primary takes, and PINGREQ after it."""
         if not self._left and (smaller := _smaller(self._size)) is not None:
             self._size = smaller
             self._refused_again = 0

@@ -24,15 +24,15 @@ class RemotePeer:
     Attributes:
         node: Node identifier that a fanout node gave in CONNACK; else None.
         sentinel: Topic of the sentinel that snapshots of this epoch use; None for none.
-        order: Whether it answers in order, as far as this epoch has shown.
+        order: True if it answers in order, as far as this epoch has shown.
         why_unordered: Why that is not known, in words; empty when it is.
-        hears_readiness: Whether it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
+        hears_readiness: True if it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
         ordered_topics: Topics whose messages must be handled at their place among the data.
-        is_mosquitto: Whether it is a Mosquitto, whose counts are understood, and which sends messages at QoS 0 in
+        is_mosquitto: True if it is a Mosquitto, whose counts are understood, and which sends messages at QoS 0 in
             front of those that it has queued at QoS 1 and 2.
-        merges_no_local: Whether No Local of a selector applies to the control topic, too, so that no control message
+        merges_no_local: True if No Local of a selector applies to the control topic, too, so that no control message
             comes back (mochi-mqtt); found out once in the life of the process.
-        system_topics: Whether it takes subscriptions below `$SYS/`, and messages at QoS 1.
+        system_topics: True if it takes subscriptions below `$SYS/`, and messages at QoS 1.
     """
 
     def __init__(self, config: LinkConfig, *, node_id: str, sender: PacketSender) -> None:

@@ -16,7 +16,7 @@ class RemoteSession:
     """Session of one link at its primary.
 
     Attributes:
-        exists: Whether the primary may have a session that matches the replica.
+        exists: True if the primary may have a session that matches the replica.
         expiry_s: Seconds for which the primary keeps the session without a connection.
     """
 

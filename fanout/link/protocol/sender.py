@@ -89,11 +89,11 @@ class PrimaryLimits:
     maximum_qos: int = 2
     """Highest QoS; at 0, no PUBLISH of the link would be answered."""
     retain_available: bool = True
-    """Whether the primary takes retained messages."""
+    """True if the primary takes retained messages."""
     packet_bytes_max: int | None = None
     """Maximum Packet Size; None for no limit."""
     wildcards_available: bool = True
-    """Whether the primary takes Topic Filters with wildcards."""
+    """True if the primary takes Topic Filters with wildcards."""
 
 
 class PacketSender:
@@ -128,7 +128,7 @@ class PacketSender:
         self.held: deque[int] = deque()
         """Packet Identifiers of forwarded messages in flight that are to be sent again alone, one after another."""
         self._is_trying = False
-        """Whether the first of these was sent on this Network Connection."""
+        """True if the first of these was sent on this Network Connection."""
         self._spent: deque[int] = deque()
         """Packet Identifiers of messages at QoS 2 that were given up, the oldest first."""
         self._limits = PrimaryLimits()
@@ -171,7 +171,7 @@ class PacketSender:
 
     @property
     def has_output(self) -> bool:
-        """Whether `take` has something."""
+        """True if `take` has something."""
         return bool(self._output)
 
     def take(self) -> bytes:
@@ -211,8 +211,8 @@ class PacketSender:
         for selector in self._config.selectors:
             if selector.has_wildcard and not limits.wildcards_available:  # section 3.2.2.3.11
                 raise PrimaryRefused(
-                    f"the primary takes no Topic Filters with wildcards, as {selector.filter} is one (CONNACK: Wildcard"
-                    " Subscription Available 0)",
+                    f"the primary accepts no Topic Filters with wildcards, as {selector.filter} is one (CONNACK:"
+                    " Wildcard Subscription Available 0)",
                     reason_code=ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
                     hint="Use a selector for each topic, or another primary",
                 )
@@ -250,13 +250,13 @@ class PacketSender:
         Args:
             topic_filter: The Topic Filter.
             qos: Maximum QoS.
-            no_local: Whether to exclude own messages.
+            no_local: True to exclude own messages.
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
             then_qos: Maximum QoS that the subscription has after the retained messages, by a second entry in the same
                 packet; None for the first one.
             sentinel: Topic of the sentinel, requested after the retained set: in the same packet, or in a second one if
                 both are too large for one; None for none.
-            manifest: Whether to request a manifest from a fanout node (`fanout.chain.manifest`).
+            manifest: True to request a manifest from a fanout node (`fanout.chain.manifest`).
             now: Monotonic seconds.
 
         Raises:
@@ -291,7 +291,7 @@ class PacketSender:
 
         Args:
             names: Topic Names.
-            sentinel: Topic of the sentinel, requested behind them; None for none.
+            sentinel: Topic of the sentinel, requested after them; None for none.
             now: Monotonic seconds.
             qos: Maximum QoS of all.
 
@@ -479,7 +479,7 @@ class PacketSender:
 
         Args:
             reason_code: Reason Code. MQTT 3.1.1 has none; for a failure nothing is sent there.
-            end_session: Whether the primary ends the session at once (MQTT 5).
+            end_session: True if the primary ends the session at once (MQTT 5).
             now: Monotonic seconds.
         """
         if self.version == 4:
@@ -516,7 +516,7 @@ class PacketSender:
             name, topic_filter = "UNSUBSCRIBE", packet.topic_filters[0]
         most = self._limits.packet_bytes_max
         raise PrimaryRefused(
-            f"the primary takes packets of {most} bytes at most (CONNACK: Maximum Packet Size),"
+            f"the primary accepts packets of at most {most} bytes (CONNACK: Maximum Packet Size),"
             f" and {name} for {clean_text(topic_filter.decode())} has {len(encoded)}",
             reason_code=ReasonCode.PACKET_TOO_LARGE,
             hint="Raise that limit of the primary (max_packet_size of Mosquitto, mqtt.max_packet_size of EMQX,"

@@ -4,7 +4,7 @@ Session Present only tells that the primary has a session with the link's Client
 same configuration may have begun it, or have resumed it and taken messages. So each process subscribes some of eight
 Topic Filters below its control topic, to which nobody publishes; which ones tells the processes apart. At each
 resumption it removes all eight, and subscribes its own again. UNSUBACK tells which of them there were (MQTT 5, section
-3.11.3), thus which process had the session last. That counts if the primary has told of this mark before.
+3.11.3), thus which process had the session last. This counts if the primary has shown this mark before.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class SessionMark:
         """
         number = 1 + xxh3_64_intdigest(b"%d" % control.nonce) % (2**_FILTERS - 2)  # neither none nor all
         self._own = tuple(bool(number >> bit & 1) for bit in range(_FILTERS))
-        """Which of the filters this process subscribes."""
+        """Those of the filters that this process subscribes to."""
         self._control = control
         self._sender = sender
         self._filters = [control.topic + b"/session/%d" % bit for bit in range(_FILTERS)]
         self._is_trusted = False
-        """Whether the primary has told of this mark in this epoch."""
+        """True if the primary has told of this mark in this epoch."""
         self._is_placed = False
-        """Whether the session that this process knows has the mark."""
+        """True if the session that this process knows has the mark."""
         self._subscribe_id = 0
         """Packet Identifier of the newest SUBSCRIBE; 0 once it is answered."""
         self._unsubscribe_id = 0
         """The same of UNSUBSCRIBE."""
         self._is_expected = False
-        """Whether this UNSUBSCRIBE must find the mark."""
+        """True if this UNSUBSCRIBE must find the mark."""
 
     def begin_epoch(self) -> None:
         """Forget the mark of the former session."""
@@ -90,7 +90,7 @@ class SessionMark:
 
     @property
     def _can_place(self) -> bool:
-        """Whether the primary takes a mark: it lets the link subscribe to its control topic."""
+        """True if the primary takes a mark: it lets the link subscribe to its control topic."""
         return (
             self._sender.version == 5
             and bool(self._control.permitted)

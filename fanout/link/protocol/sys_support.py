@@ -34,12 +34,12 @@ class SystemTopics:
 
     @property
     def asked(self) -> bool:
-        """Whether topics below `$SYS/` are requested from the address in use."""
+        """True if topics below `$SYS/` are requested from the address in use."""
         return self._ladder[self._step][0]
 
     @property
     def may_publish(self) -> bool:
-        """Whether the address in use takes messages at QoS 1, as far as is known."""
+        """True if the address in use takes messages at QoS 1, as far as is known."""
         return self._ladder[self._step][1]
 
     def use(self, address: str) -> None:

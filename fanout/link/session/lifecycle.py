@@ -82,7 +82,7 @@ class SessionLifecycle:
         evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
         first_empty: Positions of selectors whose first proved set of this epoch was empty.
         snapshot_seconds: Duration of the newest complete snapshot; None before the first.
-        connected: Whether there is a Network Connection that is not to be closed.
+        connected: True if there is a Network Connection that is not to be closed.
         stage: Stage under way before the link is live, or the pass of an audit; None for none.
         stale_policy: Staleness of the replica.
         joining: Positions of selectors that were added to the session of a link with others, and are not proved yet.
@@ -143,13 +143,13 @@ class SessionLifecycle:
         self._removable: dict[int, Removable] = {}
         """Position of each selector with unconfirmed topics to what may be removed of it."""
         self._absence: AbsenceCheck | None = None
-        """Evidence that the audit under way awaits behind its pass; None for none."""
+        """Evidence that the audit under way awaits after its pass; None for none."""
         self._removals: deque[Iterator[None]] = deque()
         """Steps that remove topics which that evidence shows to be deleted."""
         self._clock_ahead_ns: int | None = None
         """Nanoseconds by which the time of day was ahead of the monotonic clock when it was last looked at."""
         self._clock_set_s: float | None = None
-        """When the time of day was set, monotonic seconds; None once a pass that began behind it has ended."""
+        """When the time of day was set, monotonic seconds; None once a pass that began after it has ended."""
         self._shown_retained: set[bytes] | None = None
         """Topics, as named at the primary, that came as copies in this epoch; None unless live messages count as
         retained (`keep`)."""
@@ -210,7 +210,7 @@ class SessionLifecycle:
 
     @property
     def auditing(self) -> bool:
-        """Whether the pass of an audit of the live link is under way."""
+        """True if the pass of an audit of the live link is under way."""
         return self.audits.current is not None and self._absence is None
 
     @property
@@ -227,7 +227,7 @@ class SessionLifecycle:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the link is live, and neither an audit nor a stage is under way."""
+        """True if the link is live, and neither an audit nor a stage is under way."""
         return self.state is LinkState.LIVE and self.stage is None and self.audits.current is None
 
     def weak_selectors(self) -> Iterator[int]:
@@ -247,7 +247,7 @@ class SessionLifecycle:
     def below_own_qos(self) -> tuple[int, ...]:
         """Positions of selectors whose subscriptions have, or may have, QoS 0 in place of their own.
 
-        What is published without RETAIN while the session is away is lost for them.
+        Messages without RETAIN that are published while the session is absent are lost for them.
         """
         now = self.stage.below_own_qos if isinstance(self.stage, RetainedPass) else ()
         left = () if self.state in (LinkState.LIVE, LinkState.STALLED) else self._left_below_qos
@@ -255,12 +255,12 @@ class SessionLifecycle:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether topics that a proved set did not bring are being found and removed: `sweep` does the next step."""
+        """True if topics that a proved set did not bring are being found and removed: `sweep` does the next step."""
         return bool(self._removals) or (self._proved is not None and self._proved[0] is self.stage)
 
     @property
     def is_staged(self) -> bool:
-        """Whether PINGREQ belongs to a stage, or to the stage that follows a tear-down."""
+        """True if PINGREQ belongs to a stage, or to the stage that follows a tear-down."""
         return self.stage is not None or self.state is LinkState.TEARING_DOWN
 
     @property
@@ -334,7 +334,7 @@ class SessionLifecycle:
 
     def abandon(self) -> None:
         """Give up, offline, a session that has expired at the primary."""
-        self._lose_session(Trigger.ABANDONED, "the session at the primary has expired by now")
+        self._lose_session(Trigger.ABANDONED, "the session at the primary has expired")
 
     def end_grace(self) -> None:
         """Tear the stale replica down, and give up a snapshot that is under way to replace it."""
@@ -387,7 +387,7 @@ class SessionLifecycle:
 
         Args:
             sign: The sign, of `fanout.link.session.twin`.
-            taken: Whether it shows that the other process took this very session, so that it is lost again.
+            taken: True if it shows that the other process took this very session, so that it is lost again.
         """
         is_first = self._raise_twin_alarm(sign)
         if (is_first or taken) and self.connected and self.state is not LinkState.TEARING_DOWN:
@@ -448,7 +448,7 @@ class SessionLifecycle:
                     self._trigger(Trigger.BARRIER)
 
     def sweep(self) -> None:
-        """Do the next step behind a proved set; to be called while `is_sweeping`, and `advance` afterwards."""
+        """Do the next step after a proved set; to be called while `is_sweeping`, and `advance` afterwards."""
         if self._removals:
             if next(self._removals[0], True):
                 self._removals.popleft()
@@ -500,7 +500,7 @@ class SessionLifecycle:
 
     @property
     def _lacks_findings(self) -> bool:
-        """Whether a capability check may find something that would give better evidence, or a known lag."""
+        """True if a capability check may find something that would give better evidence, or a known lag."""
         unordered = self._peer.order is not Order.KNOWN and self._peer.why_unordered != CAME_LATE
         return unordered or not self._control.is_open
 
@@ -524,9 +524,9 @@ class SessionLifecycle:
         Args:
             confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
                 None for no confirmation.
-            reason: What called for it (`AuditReport`).
+            reason: Cause of the audit (`AuditReport`).
             first: Position of the selector whose set is taken first.
-            recheck: Whether to ask the primary first for what it has refused, or not shown.
+            recheck: True to ask the primary first for what it has refused, or not shown.
         """
         if self.state is not LinkState.LIVE:
             return f"the link is {self.state.value.replace('_', ' ')}"
@@ -672,7 +672,7 @@ class SessionLifecycle:
         """Look whether the time of day was set; if so, let no value expire until all are compared with the primary.
 
         To be called before expired values are removed. A copy has the rest of the value's expiry, so its time is right
-        again behind the comparison.
+        again after the comparison.
         """
         before_ns, self._clock_ahead_ns = self._clock_ahead_ns, self.now_ns - round(self.now * 1e9)
         if before_ns is None or abs(self._clock_ahead_ns - before_ns) <= _CLOCK_STEP_NS:
@@ -841,7 +841,7 @@ class SessionLifecycle:
         took_s = self.now - retained_pass.started_s
         self.audits.plan(self.now, took_s=took_s)
         if retained_pass.order is Order.NONE:
-            # An old copy may have come behind a newer update: an audit tells them apart.
+            # An old copy may have come after a newer update: an audit tells them apart.
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
         if self.state is not LinkState.VERIFYING:
             self.snapshot_seconds = took_s
@@ -921,7 +921,7 @@ class SessionLifecycle:
 
         Args:
             retained_pass: The pass.
-            few: Whether they are not too many to be removed without confirmation.
+            few: True if they are not too many to be removed without confirmation.
         """
         replica, index, found = self._replica, retained_pass.index, list[bytes]()
         for number, values in enumerate(replica.unseen()):

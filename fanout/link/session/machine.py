@@ -271,7 +271,7 @@ class LinkSession:
         Args:
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
-            by_peer: Whether the other end closed it, without a word in MQTT and without a fault.
+            by_peer: True if the other end closed it, without a word in MQTT and without a fault.
         """
         lifecycle = self.lifecycle
         lifecycle.at(now_ns, now)
@@ -330,9 +330,9 @@ class LinkSession:
                 None for no confirmation.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
-            reason: What called for it (`AuditReport`).
+            reason: Cause of the audit (`AuditReport`).
             first: Position of the selector whose set is taken first.
-            recheck: Whether to ask the primary first for what it has refused, or not shown.
+            recheck: True to ask the primary first for what it has refused, or not shown.
 
         Returns:
             What happened, or why no audit can begin.
@@ -349,12 +349,12 @@ class LinkSession:
 
     @property
     def was_lost_at_message(self) -> bool:
-        """Whether the newest connection may have been closed at a message of a client, by a primary that is well."""
+        """True if the newest connection may have been closed at a message of a client, by a primary that is well."""
         return self._forwarding.is_to_blame
 
     @property
     def may_send_heartbeat(self) -> bool:
-        """Whether `send_heartbeat` would send one now."""
+        """True if `send_heartbeat` would send one now."""
         lifecycle, control = self.lifecycle, self.control
         is_current = lifecycle.state is LinkState.LIVE and lifecycle.stage is None
         return is_current and control.is_open and control.has_room_to_spare and self._heartbeat.may_send
@@ -387,7 +387,7 @@ class LinkSession:
         if lifecycle.state is LinkState.LIVE and lifecycle.stage is None:
             connection = self.counters.connections_total
             for topic in self.cuts.listen_to(nodes, connection=connection, now=now):
-                lifecycle.emit(MemberUnheard(topic, "the primary takes no SUBSCRIBE that is as long"))
+                lifecycle.emit(MemberUnheard(topic, "the primary does not accept so long a SUBSCRIBE"))
             if self.control.may_send_early(now):
                 self.send_heartbeat(now=now)
         return lifecycle.take_events()
@@ -436,7 +436,7 @@ class LinkSession:
         """Send DISCONNECT because the node stops.
 
         Args:
-            end_session: Whether to end the session: the replica does not survive the process.
+            end_session: True to end the session: the replica does not survive the process.
             now: Monotonic seconds.
         """
         if self.lifecycle.connected and self.lifecycle.state is not LinkState.CONNECTING:
@@ -455,7 +455,7 @@ class LinkSession:
 
     @property
     def has_output(self) -> bool:
-        """Whether `take_output` has something."""
+        """True if `take_output` has something."""
         return self._sender.has_output
 
     def take_output(self) -> bytes:
@@ -494,7 +494,7 @@ class LinkSession:
             elif now >= lifecycle.evidence_due_s:
                 lifecycle.end_absence_check()
             lifecycle.advance()
-        # In an audit control messages wait behind the retained set, which has its own limit for silence.
+        # In an audit control messages wait after the retained set, which has its own limit for silence.
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             self._tick_heartbeat(now)
 

@@ -71,7 +71,7 @@ class PacketRouter:
     """Router of one link, over all its Network Connections.
 
     Attributes:
-        was_disconnected: Whether the primary ended the newest Network Connection with a DISCONNECT that may concern a
+        was_disconnected: True if the primary ended the newest Network Connection with a DISCONNECT that may concern a
             message of the link.
     """
 

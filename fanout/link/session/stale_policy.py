@@ -41,7 +41,7 @@ class StalePolicy:
 
         Args:
             reason: Why the session is lost, for an operator.
-            complete: Whether the replica was proved complete in that session; an incomplete snapshot is not served.
+            complete: True if the replica was proved complete in that session; an incomplete snapshot is not served.
             now: Monotonic seconds.
         """
         if self.reason is None and self._allowed and complete:

@@ -58,7 +58,7 @@ class TwinAlarm:
         Args:
             sign: The sign, one of those above.
             now: Monotonic seconds.
-            live: Whether the link is live.
+            live: True if the link is live.
         """
         self.reason = f"another process uses {self._identity}: {sign}"
         self.over_s = now + self._calm_s if live else _NEVER

@@ -51,13 +51,13 @@ class AbsenceCheck:
     removable: dict[int, Removable] = field(default_factory=dict)
     """Position of each selector with missing topics to what may be removed of it."""
     awaits_count: bool = False
-    """Whether the primary's next count is awaited."""
+    """True if the primary's next count is awaited."""
     awaits_answers: bool = False
-    """Whether answers about single topics are awaited."""
+    """True if answers about single topics are awaited."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is awaited any more."""
+        """True if nothing is awaited any more."""
         return not (self.awaits_count or self.awaits_answers)
 
     def may_remove(self, selector_index: int, *, exact: bool) -> bool:

@@ -25,7 +25,7 @@ __all__ = [
 RETRY_S = 30.0
 """Shortest pause between audits after one that failed, or while topics are unconfirmed."""
 CALL_PAUSE_MIN_S = 1.0
-"""First pause behind an audit before one that is called for; it doubles with each call in a row, up to `RETRY_S`."""
+"""First pause after an audit before one that is called for; it doubles with each call in a row, up to `RETRY_S`."""
 INTERVAL_MIN_S = 300.0
 INTERVAL_MAX_S = 3_600.0
 COST_FACTOR = 100
@@ -49,7 +49,7 @@ class Audit:
         Args:
             confirmed: Number of topics of which an operator confirmed that they are deleted; None for no confirmation.
             now: Monotonic seconds.
-            reason: What called for it.
+            reason: Cause of the audit.
             first: See the class.
         """
         self.report = AuditReport(confirmed is not None, reason=reason)
@@ -64,8 +64,8 @@ class Audit:
         Args:
             found: Losses that the proved pass shows.
             topics: Number of topics of the selector in the replica.
-            is_few: Whether the missing ones are not too many to be removed without confirmation.
-            exact: Whether the evidence of the pass proves that missing topics are deleted.
+            is_few: True if the missing ones are not too many to be removed without confirmation.
+            exact: True if the evidence of the pass proves that missing topics are deleted.
         """
         report = self.report
         self.report = replace(report, checked=report.checked + topics, changed=report.changed + found.changed)
@@ -97,7 +97,7 @@ class LiveAudits:
     Attributes:
         current: Audit under way; None for none.
         due_s: When the next audit is due, monotonic seconds; infinity for never.
-        copies_late: Whether copies for an audit that was given up may still come.
+        copies_late: True if copies for an audit that was given up may still come.
         called: Why an audit was called for, and none has begun since; empty for no call.
     """
 
@@ -114,7 +114,7 @@ class LiveAudits:
         self.called = ""
         self._ended_s = -_NEVER
         self._call_pause_s = 0.0
-        """Pause behind the newest audit before one that is called for."""
+        """Pause after the newest audit before one that is called for."""
         self._interval_s = config.audit_interval_s
         self._spread = 1 + _JITTER * (seed % 2001 - 1000) / 1000
         self._removed_percent_max = config.max_removed_percent
@@ -147,8 +147,8 @@ class LiveAudits:
     def call(self, reason: str, now: float) -> None:
         """Schedule an audit now, because something may be wrong until it has ended.
 
-        There is a short pause behind the former one, longer with each call in a row, because calls may come all the
-        time. A call during an audit is for another one behind it.
+        There is a short pause after the former one, longer with each call in a row, because calls may come all the
+        time. A call during an audit is for another one after it.
 
         Args:
             reason: Why something may be wrong, for an operator.

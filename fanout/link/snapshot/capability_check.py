@@ -1,8 +1,8 @@
 """First stage of an epoch: requests that show which evidence the primary can give.
 
 It answers four questions. Does a message to the control topic come back? Then markers and heartbeats are possible. Is
-there a *sentinel*: a retained message that a SUBSCRIBE can request behind a retained set, in the same packet? Does the
-primary answer in order, so that requests behind a set are answered behind it? Does it send retained messages for a
+there a *sentinel*: a retained message that a SUBSCRIBE can request after a retained set, in the same packet? Does the
+primary answer in order, so that requests after a set are answered after it? Does it send retained messages for a
 Topic Filter with wildcards at all?
 
 Sentinels tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
@@ -64,7 +64,7 @@ _FANOUT = b"fanout"
 """First bytes of the versions of primaries whose order is known. Over MQTT 3.1.1 CONNACK does not tell a node."""
 _OVERTAKEN = "the primary's answers overtake its retained messages"
 _NO_SENTINEL = (
-    "no retained message could be had that marks the end of a set; allow the link's user to read $SYS/broker/version,"
+    "no sentinel could be obtained to mark the end of a set; allow the link's user to read $SYS/broker/version,"
     " or to write and read below its control topic"
 )
 _NOTHING_RETAINED = (
@@ -72,9 +72,9 @@ _NOTHING_RETAINED = (
     " live_only = true for its selectors"
 )
 _PERHAPS_NOTHING_RETAINED = "; or it keeps no retained messages at all: then set live_only = true for its selectors"
-_NO_QOS_1 = "the primary takes no messages at QoS 1 (CONNACK: Maximum QoS 0)"
+_NO_QOS_1 = "the primary accepts no messages at QoS 1 (CONNACK: Maximum QoS 0)"
 _CLOSES_AT_QOS_1 = "the primary closes the connection at a message at QoS 1"
-_TOO_LARGE = "the primary takes no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
+_TOO_LARGE = "the primary accepts no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
 LIMIT_REFUSALS = {
     _NO_QOS_1: "Raise its Maximum QoS (max_qos of Mosquitto), or set heartbeat_s = 0; nothing is forwarded either",
     _CLOSES_AT_QOS_1: "Raise its max_qos, or what else it checks, or set heartbeat_s = 0; nothing is forwarded either",
@@ -111,12 +111,12 @@ class CapabilityCheck(Stage):
     """Capability check of one epoch.
 
     Attributes:
-        done: Whether all questions are answered.
-        answered: Whether the primary answered the request behind the first questions.
+        done: True if all questions are answered.
+        answered: True if the primary answered the request after the first questions.
         sentinel: Topic of the sentinel; None while none is known.
-        order: Whether the primary answers in order.
+        order: True if the primary answers in order.
         why: Why that is not known, in words; empty when it is.
-        is_mosquitto: Whether the primary calls itself Mosquitto.
+        is_mosquitto: True if the primary calls itself Mosquitto.
     """
 
     def __init__(self, context: LinkContext) -> None:
@@ -140,7 +140,7 @@ class CapabilityCheck(Stage):
         self._own_sentinel_published = False
         self._own_sentinel_requests = 0
         self._trials = 0
-        """Number of sentinels that came before the PINGRESP that was requested behind them."""
+        """Number of sentinels that came before the PINGRESP that was requested after them."""
         self._late_sentinel_by = _NEVER
         """Deadline of a sentinel that did not come before PINGRESP."""
         self._wild = next((one.filter for one in config.selectors if one.has_wildcard and not one.live_only), None)
@@ -151,7 +151,7 @@ class CapabilityCheck(Stage):
         self._control_by = _NEVER
         self._ponged = False
         self._sentinel_came = False
-        """Whether the sentinel of the newest request has come."""
+        """True if the sentinel of the newest request has come."""
         self._fails_at = _NEVER
         self._begun = False
 
@@ -214,7 +214,7 @@ class CapabilityCheck(Stage):
         self._answer(now)
 
     def receive_pingresp(self, now: float) -> None:
-        """Take PINGRESP, behind which nothing more should come."""
+        """Take PINGRESP, after which nothing more should come."""
         if not self._begun:
             self.begin(now)
             return
@@ -236,7 +236,7 @@ class CapabilityCheck(Stage):
             LinkLost: The primary does not answer.
         """
         if now >= self._control_by and not self._control.answered:
-            self._control.refuse("what the link publishes to its control topic does not come back")
+            self._control.refuse("messages to the link's control topic do not come back")
         if now >= min(self._control_by, self._late_sentinel_by):
             self._answer(now)
         if not self.done and now >= self._fails_at:
@@ -312,7 +312,7 @@ class CapabilityCheck(Stage):
         elif now >= self._late_sentinel_by:
             raise SnapshotUnproved(
                 f"the primary sends no retained messages for Topic Filters with wildcards, as {self._wild} is one: it"
-                f" sent {sentinel.decode()} when asked by that name, and not when asked by {self._wildcard.decode()}",
+                f" sent {sentinel.decode()} by that name, but not by {self._wildcard.decode()}",
                 hint="Use a selector for each topic, or live_only = true for this one, or another primary; if access"
                 " rules of the primary are the reason, allow the link's user to subscribe below its control topic",
             )

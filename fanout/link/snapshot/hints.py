@@ -12,17 +12,17 @@ LIMIT_HINT: Final = (
 )
 """For topics that come for a narrower Topic Filter, or by name, but not with the set."""
 LOSS_HINT: Final = (
-    "Raise the primary's limit for what it queues for a session that is away: max_queued_messages of Mosquitto,"
+    "Raise the primary's queue limit for absent sessions: max_queued_messages of Mosquitto,"
     " mqtt.max_mqueue_len of EMQX, server.queue_messages_max and queue_bytes_max of a fanout node"
 )
 """For messages that the primary had promised to the session, and dropped."""
 CHURN_HINT: Final = (
     "Exclude the branch in which topics are created all the time, and give it a selector of its own with live_only ="
-    " true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if what comes is the set,"
+    "true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if the set itself comes"
     " slowly"
 )
 """For new topics that hide the end of a set at a primary that does not answer in order."""
-ALTERED_HINT: Final = "Look for what changes messages on the way from the primary, as a proxy between both may"
+ALTERED_HINT: Final = "Something changes messages on the way from the primary, perhaps a proxy"
 """For messages that differ from those that a fanout node says it sent."""
 
 
@@ -30,17 +30,17 @@ def shortfall_hint(*, is_node: bool, is_mosquitto: bool) -> str:
     """Return the advice about a set that ended before its evidence came.
 
     Args:
-        is_node: Whether the primary is a fanout node, which waits for a slow reader and drops nothing.
-        is_mosquitto: Whether it is a Mosquitto.
+        is_node: True if the primary is a fanout node, which waits for a slow reader and drops nothing.
+        is_mosquitto: True if it is a Mosquitto.
     """
     if is_node:
-        return "Behind a slow line use narrower selectors, or raise snapshot_quiet_s; else look at the primary's log"
+        return "On a slow line use narrower selectors, or raise snapshot_quiet_s; else look at the primary's log"
     if is_mosquitto:
         return (
-            "Behind a slow line use narrower selectors; else raise max_queued_messages of Mosquitto, which drops what a"
-            " slow reader leaves in its queue"
+            "On a slow line use narrower selectors; else raise max_queued_messages of Mosquitto, which drops"
+            " messages queued for a slow reader"
         )
     return (
-        "Behind a slow line use narrower selectors; else raise the primary's limit for what waits for one client, which"
-        " is mqtt.max_mqueue_len at EMQX"
+        "On a slow line use narrower selectors; else raise the primary's queue limit for one client,"
+        " mqtt.max_mqueue_len at EMQX"
     )

@@ -57,7 +57,7 @@ class MissedValues:
 
     @property
     def is_open(self) -> bool:
-        """Whether the primary must be asked about some of them."""
+        """True if the primary must be asked about some of them."""
         return bool(self._in_doubt) and not self.lost
 
     def note(self, changed: int, topics: Iterable[bytes], *, prefix: str, promised: bool) -> None:
@@ -67,7 +67,7 @@ class MissedValues:
             changed: Number of them.
             topics: Their local topics.
             prefix: Prefix of the selector, which they begin with.
-            promised: Whether the session is promised what is published at QoS 1 or 2 for this selector.
+            promised: True if the session is promised what is published at QoS 1 or 2 for this selector.
         """
         if not promised:
             self.repaired += changed
@@ -149,12 +149,12 @@ class PromiseCheck(Stage):
 
     @property
     def copies_complete(self) -> bool:
-        """Whether every copy has come: the verification is over."""
+        """True if every copy has come: the verification is over."""
         return True
 
     @property
     def done(self) -> bool:
-        """Whether all values are judged."""
+        """True if all values are judged."""
         return not self._missed.is_open
 
     @property

@@ -1,7 +1,7 @@
 """Narrower Topic Filters that show omissions of a primary, and set sizes that look like a limit.
 
 A limit on the retained messages for one SUBSCRIBE (ejabberd: 1 000, by `match_retained_limit`) truncates each pass
-alike, with every answer behind it, so passes that agree show nothing. Narrower Topic Filters, for branches that the set
+alike, with every answer after it, so passes that agree show nothing. Narrower Topic Filters, for branches that the set
 has shown, have the same limit for fewer topics, and may bring topics that the wide filter did not. If they bring
 nothing new, that proves nothing: they cannot when every branch has one topic. Then only the count itself is suspicious.
 """
@@ -61,7 +61,7 @@ def _branches(selector: Selector, topic: bytes) -> list[tuple[bytes, bytes]]:
     asked, levels = selector.filter.encode().split(b"/"), topic.split(b"/")
     branches = []
     for depth in range(1, len(levels)):
-        rest = asked[depth:] or [b"#"]  # behind the "#" of the selector
+        rest = asked[depth:] or [b"#"]  # after the "#" of the selector
         if b"+" in rest or b"#" in rest:
             prefix = levels[:depth]
             branches.append((b"/".join(prefix + rest), b"/".join(prefix) + b"/"))

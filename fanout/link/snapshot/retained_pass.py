@@ -84,7 +84,7 @@ class RetainedPass(Stage):
         index: Index of the selector under way; the number of selectors when none is left.
         topics_total: Number of topics that the proved sets brought.
         evidence: Evidence for the set under way; None before `Step.PROVED`.
-        order: Whether the primary answers in order, as far as these passes have shown.
+        order: True if the primary answers in order, as far as these passes have shown.
         why: Why that is not known, in words; empty when it is.
         stamp_before: Stamp of the newest control message that had come back before the pass; None without stamps.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
@@ -100,8 +100,8 @@ class RetainedPass(Stage):
 
         Args:
             context: Collaborators of the link.
-            compare: Whether the pass is a verification or an audit, which compares even an empty replica.
-            paced: Whether to rest between two sets, for an audit.
+            compare: True if the pass is a verification or an audit, which compares even an empty replica.
+            paced: True to rest between two sets, for an audit.
             had: Number of topics of each selector in the epoch before; empty for unknown.
             positions: Positions of the selectors whose sets are taken, in this order; at least one.
         """
@@ -120,9 +120,9 @@ class RetainedPass(Stage):
         self.why = peer.why_unordered
         self.stamp_before = context.control.stamp
         self._may_keep_qos = compare and config.version == 5 and (peer.is_mosquitto or peer.node is not None)
-        """Whether the primary is known to send the copies for the first of two entries of a SUBSCRIBE at its QoS."""
+        """True if the primary is known to send the copies for the first of two entries of a SUBSCRIBE at its QoS."""
         self._keeps_qos = False
-        """Whether the subscription of the set under way has the selector's own QoS."""
+        """True if the subscription of the set under way has the selector's own QoS."""
         self._selectors = config.selectors
         self._replica = context.replica
         self._converter = context.pipeline.converter
@@ -138,7 +138,7 @@ class RetainedPass(Stage):
         self._manifest_sum: ManifestSum | None = None
         """Sum over the messages since the manifest began; None outside a manifest."""
         self._skipped_in_manifest = False
-        """Whether some of these were skipped."""
+        """True if some of these were skipped."""
         self._skipped = 0
         """Number of retained messages skipped in this pass: progress, as topics are."""
         self._compare = compare
@@ -157,10 +157,10 @@ class RetainedPass(Stage):
         self._copies = 0
         """Number of retained messages in the first pass over the set under way, without the sentinel."""
         self._narrowed = False
-        """Whether narrower Topic Filters were requested beside the set under way."""
+        """True if narrower Topic Filters were requested beside the set under way."""
         self._barrier_told = False
         self._own_qos_requested = False
-        """Whether the own QoS of the selector under way was requested."""
+        """True if the own QoS of the selector under way was requested."""
         self._own_qos_pending: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
         self._own_qos_by_s = 0.0
@@ -189,7 +189,7 @@ class RetainedPass(Stage):
             sender.publish(sentinel, now=now)
 
     def begin_next(self, now: float) -> None:
-        """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
+        """Continue after a proved set: request the own QoS of its subscription, and the set of the next selector."""
         self.topics_total += self._replica.count(self.index)
         self.request_own_qos(now)
         self.index = self._left.popleft() if self._left else len(self._selectors)
@@ -297,7 +297,7 @@ class RetainedPass(Stage):
             self._subscribe(now)
 
     def _is_suspicious(self) -> bool:
-        """Say whether the set under way is so small that it may come behind its evidence."""
+        """Say whether the set under way is so small that it may come after its evidence."""
         return is_suspiciously_small(
             self._replica.seen_count, had=self._had[self.index], max_removed_percent=self._max_removed_percent
         )
@@ -365,19 +365,19 @@ class RetainedPass(Stage):
 
     @property
     def _repeats(self) -> bool:
-        """Whether two passes over the set under way must agree."""
+        """True if two passes over the set under way must agree."""
         if self._is_live_only or self.order is Order.KNOWN:
             return False
         return self.order is Order.LIKELY or not self._compare
 
     @property
     def _is_live_only(self) -> bool:
-        """Whether the selector under way needs no retained messages, and MQTT 5 can omit them."""
+        """True if the selector under way needs no retained messages, and MQTT 5 can omit them."""
         return self._selectors[self.index].live_only and self._sender.version == 5
 
     @property
     def is_at_qos_0(self) -> bool:
-        """Whether the subscription of the set under way has QoS 0 and had the selector's own QoS before."""
+        """True if the subscription of the set under way has QoS 0 and had the selector's own QoS before."""
         return (
             self._proof is not None
             and self.evidence is None
@@ -387,7 +387,7 @@ class RetainedPass(Stage):
 
     @property
     def only_trickled(self) -> bool:
-        """Whether only a trickle of new topics keeps the set under way from its end."""
+        """True if only a trickle of new topics keeps the set under way from its end."""
         return isinstance(self._proof, SilentProof) and self._proof.trickles
 
     @property
@@ -405,7 +405,7 @@ class RetainedPass(Stage):
 
     @property
     def copies_complete(self) -> bool:
-        """Whether every copy of the set under way has come, so that further rows are live."""
+        """True if every copy of the set under way has come, so that further rows are live."""
         return self.evidence is not None or (self._barrier_told and self._replica.unseen_count == 0)
 
     def receive_bytes(self, now: float) -> None:
@@ -469,7 +469,7 @@ class RetainedPass(Stage):
             self._proof.note_part(now)
 
     def receive_manifest(self, payload: bytes, now: float) -> None:
-        """Take the manifest of the set under way: a message before it and one behind it."""
+        """Take the manifest of the set under way: a message before it and one after it."""
         manifest = decode_manifest(payload)
         if self._proof is None or manifest is None or manifest.topic_filter != self._selectors[self.index].filter:
             return
@@ -482,7 +482,9 @@ class RetainedPass(Stage):
             if came.count != manifest.count:
                 difference = f"got {came.count} of {manifest.count} retained messages that the primary says it sent"
             elif came.digest != manifest.digest and not self._skipped_in_manifest:  # these were not read whole
-                difference = f"got {came.count} retained messages, and not all are what the primary says it sent"
+                difference = (
+                    f"got {came.count} retained messages, which differ from those that the primary says it sent"
+                )
                 self._hint = ALTERED_HINT
             self._proof.receive_manifest(difference, now)
 
@@ -528,7 +530,7 @@ class RetainedPass(Stage):
             proof.end_if_due(now)
             if proof.trickles:
                 # A comparison may end all the same when all topics of the replica have come, or are requested by name;
-                # so may a pass behind evidence by answers, since a further one follows.
+                # so may a pass after evidence by answers, since a further one follows.
                 compares = self._compare and not self._repeats
                 may_end = compares and self._replica.unseen_count <= UNSEEN_ASKED
                 if not may_end and self._awaits_silence is None:
@@ -565,8 +567,8 @@ class RetainedPass(Stage):
     def _trickle(self) -> str:
         topic_filter, quiet_s = self._selectors[self.index].filter, self._quiet_s
         return (
-            f"the retained set of {topic_filter} has no end that can be told: new topics, {self.topics_now} by now,"
-            f" have come all the time, and never as long as {quiet_s:g} s none (snapshot_quiet_s)"
+            f"the retained set of {topic_filter} has no visible end: new topics, {self.topics_now} so far, keep"
+            f" coming, and never pause for {quiet_s:g} s (snapshot_quiet_s)"
         )
 
     def _shortfall(self, proof: SetProof) -> str:

@@ -2,7 +2,7 @@
 
 A sample is a few topics of the replica. The primary is asked for them on a connection of its own
 (`fanout.link.exact_names`), so its answer has no place among the updates of the link. A topic that is absent, or has
-another value, is therefore only in doubt. It counts once a heartbeat has come back that was sent behind the answer, and
+another value, is therefore only in doubt. It counts once a heartbeat has come back that was sent after the answer, and
 the replica still has the value it had: then no update for it was under way.
 
 A refusal is in doubt as well if it may mean that the user lost a right. Other refusals say that the topic cannot be
@@ -32,7 +32,7 @@ __all__ = ["COST_FACTOR", "REST_MAX_S", "REST_MIN_S", "Drawn", "Sampling", "Verd
 COST_FACTOR = 10
 """A pause between two samples is at least so many times as long as the former sample took, or its audit."""
 REST_MIN_S = 30.0
-"""Longest rest behind an audit that found something, and first rest behind one that found nothing, which doubles."""
+"""Longest rest after an audit that found something, and first rest after one that found nothing, which doubles."""
 REST_MAX_S = 3_600.0
 """Longest rest."""
 _FAILED_REST_MAX_S = 300.0
@@ -120,7 +120,7 @@ class Sampling:
         self._unspecified: frozenset[str] = frozenset()
         """Topics of the newest sample that the primary refused without a reason."""
         self._trusts_unspecified = True
-        """Whether such a refusal may mean the want of a right; an audit that found all shows that it does not."""
+        """True if such a refusal may mean the want of a right; an audit that found all shows that it does not."""
         self._failures = 0
         """Number of samples in a row that failed, or of which the primary refused every topic."""
         self._losses = 0
@@ -130,7 +130,7 @@ class Sampling:
 
     @property
     def off_for_good(self) -> bool:
-        """Whether the configuration excludes samples."""
+        """True if the configuration excludes samples."""
         return bool(why_never(self._config))
 
     @property
@@ -240,7 +240,7 @@ class Sampling:
         return refused
 
     def note_audit(self, report: AuditReport | None) -> None:
-        """Rest behind the audit that a sample called for.
+        """Rest after the audit that a sample called for.
 
         Args:
             report: Its report; None when none could begin.
@@ -261,7 +261,7 @@ class Sampling:
         self._in_vain += 1
         self._rest(
             rest_s,
-            f"resting {rest_s:.0f} s: topics of a sample differed, and the audit behind it found them all; access "
+            f"resting {rest_s:.0f} s: topics of a sample differed, and the audit after it found them all; access "
             "rules of the primary may depend on the Client Identifier",
         )
 

@@ -92,7 +92,7 @@ class SetProof:
 
     @property
     def barrier(self) -> bool:
-        """Whether SUBACK, PINGRESP and the sentinel, if there is one, have come."""
+        """True if SUBACK, PINGRESP and the sentinel, if there is one, have come."""
         return self._barrier_at is not None
 
     @property

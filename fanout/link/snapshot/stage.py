@@ -41,7 +41,7 @@ class Stage:
         """Note that a part of a packet came that is too large to be read."""
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
-        """Examine PUBLISH packets that come before or behind a manifest."""
+        """Examine PUBLISH packets that come before or after a manifest."""
 
     def receive_manifest(self, payload: bytes, now: float) -> None:
         """Take a manifest of a fanout node."""
@@ -76,7 +76,7 @@ class Stage:
 
     @property
     def copies_complete(self) -> bool:
-        """Whether every copy of the requested retained set has come, so that further rows are live."""
+        """True if every copy of the requested retained set has come, so that further rows are live."""
         return False
 
     @property
@@ -88,7 +88,7 @@ class Stage:
 class PendingStage(Stage):
     """Stage of a resumed session that waits until its pending messages have come.
 
-    PINGRESP and the marker come behind them, but this is no proof: messages that overflowed the primary's queue did
+    PINGRESP and the marker come after them, but this is no proof: messages that overflowed the primary's queue did
     not come, which only a comparison of the retained sets shows.
     """
 
@@ -108,7 +108,7 @@ class PendingStage(Stage):
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is pending, as far as can be told."""
+        """True if nothing more is pending, as far as can be told."""
         return self._gave_up_marker or (self._proof is not None and self._proof.evidence is not None)
 
     def begin(self, now: float) -> None:

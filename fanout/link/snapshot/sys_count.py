@@ -11,7 +11,7 @@ can be larger here than at the primary, hence equal sums mean that each is compl
 
 The primary works the figure out every `sys_interval`, and sends it only when it has changed. Each time it sends its
 uptime first, and everything before that is applied here. The replica at that moment is the one that the figure of the
-same moment is about, and a PINGRESP behind it shows that the figure has come if there is a new one.
+same moment is about, and a PINGRESP after it shows that the figure has come if there is a new one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SysCount:
         self._sender = sender
         self._possible = is_comparable(selectors)
         if not self._possible:
-            self.why = "the primary's count is not of what is selected"
+            self.why = "the primary's count covers other topics than the selectors"
         self._control_names: set[bytes] = set()
         self._system_names: set[bytes] = set()
         self._compared = 0
@@ -111,7 +111,7 @@ class SysCount:
 
     @property
     def is_short(self) -> bool:
-        """Whether the primary had fewer than the confirmed topics of the replica when both were compared last.
+        """True if the primary had fewer than the confirmed topics of the replica when both were compared last.
 
         The figure may have overtaken some deletions. When the comparison ends with it, some did not come.
         """
@@ -119,7 +119,7 @@ class SysCount:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no comparison is under way, or one for which the primary has sent nothing, as without the rights."""
+        """True if no comparison is under way, or one for which the primary has sent nothing, as without the rights."""
         return self.state is CountState.OFF or not self._system_names
 
     @property
@@ -150,7 +150,7 @@ class SysCount:
             unconfirmed: Number of these that are unconfirmed.
 
         Returns:
-            Whether it is one of the system topics.
+            True if it is one of the system topics.
         """
         if not topic.startswith(_SYSTEM_PREFIX):
             if retain and topic.startswith(self._control_prefix):
@@ -170,7 +170,7 @@ class SysCount:
         return True
 
     def ask(self, now: float) -> None:
-        """Send PINGREQ if its answer would come behind a figure and none is under way."""
+        """Send PINGREQ if its answer would come after a figure and none is under way."""
         if self.state is CountState.TAKEN and self._sender.ping_sent_s is None:
             self._sender.ping(now)
 

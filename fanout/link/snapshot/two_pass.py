@@ -1,4 +1,4 @@
-"""Evidence at a primary that does not answer in order: silence behind a set, and agreement of two passes.
+"""Evidence at a primary that does not answer in order: silence after a set, and agreement of two passes.
 
 Some primaries hand retained messages to another process, or send them bit by bit, and may answer later requests before
 the set is complete (`fanout.link.snapshot.capability_check` finds out). There a pass ends when nothing new has come for
@@ -30,9 +30,9 @@ _TRICKLE_SHARE = 0.01
 
 
 def is_suspiciously_small(topics: int, *, had: int, max_removed_percent: int) -> bool:
-    """Say whether a first set needs silence behind it, besides answers in an order that is only likely.
+    """Say whether a first set needs silence after it, besides answers in an order that is only likely.
 
-    A primary that looks names up at once, and scans for wildcards behind other requests, answers in front of the set.
+    A primary that looks names up at once, and scans for wildcards after other requests, answers in front of the set.
 
     Args:
         topics: Number of topics that the set brought.
@@ -46,8 +46,8 @@ class SilentProof(SetProof):
     """One pass that ends by silence: no new topic came for the quiet time.
 
     Attributes:
-        ended: Whether the pass has ended.
-        trickles: Whether new topics have come so few and so often that the end cannot be told.
+        ended: True if the pass has ended.
+        trickles: True if new topics have come so few and so often that the end cannot be told.
     """
 
     def __init__(self, suback_id: int, *, now: float, quiet_s: float) -> None:
@@ -74,7 +74,7 @@ class SilentProof(SetProof):
 
     @property
     def barrier(self) -> bool:
-        """Whether the pass has ended."""
+        """True if the pass has ended."""
         return self.ended
 
     def postpone(self, pause_s: float) -> None:

@@ -49,7 +49,7 @@ class LinkConnection(asyncio.BufferedProtocol):
     """One connection to a primary: the stream of packets, with or without TLS and WebSocket below it.
 
     Attributes:
-        read_ahead: Whether to read before decoding.
+        read_ahead: True to read before decoding.
         socket: Socket, for its options; `connect` sets it.
         error: Why the connection was lost; None when the primary closed it.
         closed: Set when the connection is gone and everything that was read has been delivered.
@@ -86,12 +86,12 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._decoding = False
-        """Whether a call of `_decode_slice` is scheduled."""
+        """True if a call of `_decode_slice` is scheduled."""
         self._monotonic = monotonic
         self._coalescing: asyncio.TimerHandle | None = None
         """Timer until which reads are queued; None while they are not coalesced."""
         self._answered = False
-        """Whether something was written since the handling of the last read began."""
+        """True if something was written since the handling of the last read began."""
         self._lost = False
         self._reading = True
         self._writable = True
@@ -374,17 +374,17 @@ async def _open_websocket(
         await websocket.open()
     except BaseException as error:
         websocket.abort()
-        if isinstance(error, ssl.SSLError) and tls is not None:  # an alert may come behind the handshake
+        if isinstance(error, ssl.SSLError) and tls is not None:  # an alert may come after the handshake
             raise tls.failure(error, address) from error
         raise
     return transport
 
 
 def _other_protocol(address: Address, spoken: str) -> PrimaryUnreachable:
-    hint = "Write the port of its MQTT listener; or ws:// with its path, where it serves MQTT over WebSocket"
+    hint = "Write the port of its MQTT listener; or ws:// with its path, if it serves MQTT over WebSocket"
     if spoken == "TLS":
         hint = f"Write {'wss' if address.has_websocket else 'mqtts'}:// in primary"
-    return PrimaryUnreachable(f"what listens on {address} speaks {spoken}, not MQTT", hint=hint)
+    return PrimaryUnreachable(f"the server at {address} speaks {spoken}, not MQTT", hint=hint)
 
 
 def _reason(error: OSError) -> str:

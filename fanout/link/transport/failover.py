@@ -39,14 +39,14 @@ class AddressChoice:
         self._return_at_s = [float("-inf")] * count
         """When each address may be probed again, while a less preferred one is in use."""
         self._returning = False
-        """Whether the current address replaced one that worked, and has not worked since."""
+        """True if the current address replaced one that worked, and has not worked since."""
 
     def may_return(self, index: int, now: float) -> bool:
         """Say whether a preferred address may be probed: not soon after a failed return to it."""
         return now >= self._return_at_s[index]
 
     def fail(self, now: float) -> None:
-        """Note that the current address failed, and choose the one that may be tried soonest, in order behind it."""
+        """Note that the current address failed, and choose the one that may be tried soonest, in order after it."""
         if self._returning:
             self._return_at_s[self.current] = now + self._returns[self.current].next_delay_s()
             self._returning = False

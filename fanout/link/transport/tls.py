@@ -101,7 +101,7 @@ class LinkTls:
     """Expiry of the link's client certificate, in Unix seconds; None without one."""
 
     def failure(self, error: Exception, address: Address) -> TlsFailed:
-        """Return the error for a failed handshake, or for an alert behind it.
+        """Return the error for a failed handshake, or for an alert after it.
 
         Args:
             error: Error of OpenSSL, or of the system when the connection ended in the handshake.
@@ -139,14 +139,14 @@ class LinkTls:
             )
         if reason in _TOO_OLD:
             return (
-                f"it speaks no version of TLS that the link does, which is {self.config.tls_min_version} or later",
+                f"it speaks no version of TLS that the link accepts, which is {self.config.tls_min_version} or later",
                 "Let the primary speak TLS 1.2 or 1.3"
                 if self.config.tls_min_version == "1.2"
                 else 'Let the primary speak TLS 1.3, or set tls_min_version = "1.2" for the link',
             )
         if reason in _NOT_TLS:
             return (
-                "what listens there does not speak TLS",
+                "the server there does not speak TLS",
                 "Write the port of the primary's listener with TLS, usually 8883; or mqtt:// if that has none",
             )
         if reason == "TLSV1_UNRECOGNIZED_NAME":
@@ -246,7 +246,7 @@ def peer_expires_s(connection: ssl.SSLObject) -> int | None:
     """Return when the primary's certificate expires, in Unix seconds; None when the connection is gone already."""
     try:
         certificate = connection.getpeercert(binary_form=True)
-    except ValueError:  # an alert came right behind the handshake
+    except ValueError:  # an alert came right after the handshake
         return None
     return None if certificate is None else expiry_s(certificate)
 

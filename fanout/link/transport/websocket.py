@@ -40,7 +40,7 @@ class WebSocketClient(WebSocketEnd[PacketReceiver]):
     """The link's end of one WebSocket connection.
 
     Attributes:
-        asked: Whether the request of the handshake was sent.
+        asked: True if the request of the handshake was sent.
     """
 
     _protocol: ClientProtocol

@@ -1,1 +1,1 @@
-"""What a node has on disk besides its log: retained values, and sessions of its clients."""
+"""Data of a node on disk besides its log: retained values, and sessions of its clients."""

@@ -1,7 +1,7 @@
 """Sessions on disk of a node whose clients are served by one process: in the file of retained values, always.
 
 Owns the order of things at a start: sessions are recovered before anything writes to the file, the journal begins
-with what was found, and only then clients are served. What several processes left at a stop is taken over.
+with what was found, and only then clients are served. Sessions that several processes wrote at a stop are taken over.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def sessions_on_disk(
         logger: Takes log lines.
 
     Returns:
-        What restored them; and for each session in the file its place, None when it was not restored.
+        The recovery that restored them; and for each session in the file its place, None if it was not restored.
     """
     restart = SessionRestart(server, clock=clock, logger=logger)
     records = await asyncio.to_thread(storage.client_records)
@@ -94,7 +94,7 @@ class JournaledSessions:
         return {name: one.epoch for name, one in self._found.items() if one is not None and present(name) is not None}
 
     async def begin(self) -> None:
-        """Write sessions from now on; behind `storage.start`, and before a client is served.
+        """Write sessions from now on; after `storage.start`, and before a client is served.
 
         Raises:
             StoreError: A file of sessions cannot be read, or not be removed.

@@ -25,7 +25,7 @@ __all__ = ["StoredSessions"]
 
 
 class _Left(NamedTuple):
-    """What an earlier process left."""
+    """Sessions that an earlier process wrote."""
 
     sessions: list[ExportedSession]
     written_ns: int

@@ -101,7 +101,7 @@ class TopicExplainer:
 
         Args:
             topic: A legal Topic Name.
-            at_primary: Whether it is the topic's name at the primary, not at this node.
+            at_primary: True if it is the topic's name at the primary, not at this node.
             client_id: The client that does not get it; None for none.
         """
         for link, replica in self._links:

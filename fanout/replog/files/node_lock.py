@@ -2,8 +2,8 @@
 
 Owns `open/node=N/lock`. One process writes a node's log at a time; the kernel frees the lock when that process ends in
 any way. The content of the file tells the next start whether the last run stopped in good order. Its modification time
-is the sign of life: no row of the run is lost that is newer. That costs no row and no sync, and survives the end of the
-process, but not that of the machine; so it holds only until the machine is started again.
+is the sign of life: no row of the run is lost that is newer. The sign costs no row and no sync, and survives the end of
+the process, but not of the machine; so it holds only until the machine restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fanout.runtime.regular_files import open_regular
 __all__ = ["LastRun", "NodeLock", "lock_is_damaged", "read_last_run"]
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-"""What the kernel names each start of the machine by."""
+"""The kernel's identifier of each start of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LastRun:
     node_epoch: int
     pid: int
     clean: bool
-    """Whether every appended row had been written when it stopped."""
+    """True if every appended row had been written when it stopped."""
     boot_id: str = field(default="", compare=False)
     """The machine's present start; empty when it is not known, as of an older version."""
 
@@ -106,7 +106,7 @@ class NodeLock:
         """Write how this run ended and give up the lock.
 
         Args:
-            clean: Whether every appended row has been written.
+            clean: True if every appended row has been written.
         """
         self._write(self._descriptor, clean=clean)
         os.close(self._descriptor)

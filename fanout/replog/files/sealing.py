@@ -79,7 +79,7 @@ class Sealed:
     damage: tuple[Damage, ...]
     """Other bytes that are no whole frames; they are kept aside."""
     finished: bool
-    """Whether the segment was closed in good order."""
+    """True if the segment was closed in good order."""
     files: tuple[Path, ...]
 
 
@@ -237,7 +237,7 @@ def convert(
     Args:
         reader: The segment, not yet iterated over.
         directory: The log's directory, or another for the same layout.
-        durable: Whether to wait until the files are on the disk.
+        durable: True to wait until the files are on the disk.
         tables: The tables to convert.
 
     Returns:

@@ -145,7 +145,7 @@ class Damage:
     first_us: int | None
     """Time of the last row before it, Unix time in microseconds; None without one."""
     last_us: int | None
-    """Time of the first row behind it."""
+    """Time of the first row after it."""
 
     @property
     def size(self) -> int:
@@ -174,7 +174,7 @@ def encode_rows(
         events: Record batches of `schema.EVENTS`.
         first_log_pos: Lowest position of any row.
         last_log_pos: Highest position of any row.
-        token: That of the segment's identity.
+        token: Epoch of the segment's identity.
         floor: Likewise.
     """
     return _encode(
@@ -286,7 +286,7 @@ class SegmentFile:
         self.last_log_pos = last_log_pos
 
     def _append(self, frame: bytes) -> None:
-        # A frame behind a torn one could not be read, so a failure must leave no part of a frame.
+        # A frame after a torn one could not be read, so a failure must leave no part of a frame.
         view = memoryview(frame)
         try:
             while view:
@@ -340,7 +340,7 @@ class SegmentReader:
         self.identity: SegmentIdentity | None = None
         """Identity of the segment; None when no frame tells it, and then no rows are read."""
         self.finished = False
-        """Whether the segment was closed in good order."""
+        """True if the segment was closed in good order."""
         self.update_rows = 0
         self.event_rows = 0
         self.first_log_pos = 0

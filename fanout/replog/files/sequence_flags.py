@@ -71,7 +71,7 @@ class SequenceFlags:
             primaries: Stamping node of each.
             epochs: Stamping epoch of each.
             sequences: Sequence of each.
-            live: Whether the batch is of phase LIVE. Copies of a snapshot or an audit are never flagged, and never
+            live: True if the batch is of phase LIVE. Copies of a snapshot or an audit are never flagged, and never
                 make a later update a duplicate. They do tell how new a topic's value is.
 
         Returns:

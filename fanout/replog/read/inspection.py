@@ -68,9 +68,9 @@ class PositionGap:
     first: int
     last: int
     explained: bool
-    """Whether gap events cover all of them."""
+    """True if gap events cover all of them."""
     removed: bool = False
-    """Whether the node itself removed their files, as too old or too many."""
+    """True if the node itself removed their files, as too old or too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class NodeCheck:
 
     @property
     def sound(self) -> bool:
-        """Whether everything is readable and every missing position is explained, or was removed by the node itself."""
+        """True if everything is readable and every missing position is explained, or was removed by the node itself."""
         return not self.problems and all(gap.explained or gap.removed for gap in self.gaps)
 
 

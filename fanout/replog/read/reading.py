@@ -69,7 +69,7 @@ class StagedLog:
     open_segments: int
     """Segments that were converted."""
     torn_bytes: int
-    """Bytes behind their last whole frame: a frame that is being written, or the end of a crashed run."""
+    """Bytes after their last whole frame: a frame that is being written, or the end of a crashed run."""
 
 
 def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:

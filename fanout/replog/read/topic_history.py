@@ -34,7 +34,7 @@ class TopicHistory:
     events: list[dict[str, Any]] = field(default_factory=list)
     """The newest events of its link and of the node, heartbeats left out."""
     whole: bool = True
-    """Whether the search went back to the begin of the log."""
+    """True if the search went back to the begin of the log."""
     oldest_us: int | None = None
     """Time of the oldest row that was searched, Unix time in microseconds; None without rows."""
 

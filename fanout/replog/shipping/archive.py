@@ -57,7 +57,7 @@ class _Kept:
     run: int
     """The node epoch."""
     begins: bool
-    """Whether it has the run's `start` event, from which reports learn the links and selectors of later rows."""
+    """True if it has the run's `start` event, from which reports learn the links and selectors of later rows."""
 
 
 class Archive:
@@ -136,7 +136,7 @@ class Archive:
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has ended without `close`, which is a bug."""
+        """True if the thread has ended without `close`, which is a bug."""
         return self._thread.ident is not None and not self._thread.is_alive() and not self._closing.is_set()
 
     def stats(self) -> ArchiveStats:

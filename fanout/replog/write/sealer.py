@@ -81,7 +81,7 @@ class Sealer:
         """Seal the queued segments until the time is up, and end the thread.
 
         Returns:
-            Whether all are sealed. The next start of the node seals the rest.
+            True if all are sealed. The next start of the node seals the rest.
         """
         self._segments.put(None)
         self._thread.join(timeout_s)

@@ -101,7 +101,7 @@ class SegmentLog:
         """Sync when it is due, and close an old segment.
 
         Args:
-            sync_now: Whether to sync even before it is due.
+            sync_now: True to sync even before it is due.
         """
         if self._segment is None:
             return

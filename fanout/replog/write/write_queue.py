@@ -98,7 +98,7 @@ class WriteQueue:
         self.events = 0
         """Events that were put and are not `done`."""
         self.dropping = False
-        """Whether batches are refused until the queue has drained."""
+        """True if batches are refused until the queue has drained."""
         self.disk_fails = False
         """Set by the writer while it cannot write; rows dropped meanwhile are counted as lost by the disk."""
         self.lost_rows_total = 0
@@ -117,7 +117,7 @@ class WriteQueue:
 
     @property
     def untold(self) -> bool:
-        """Whether there are losses without a gap event."""
+        """True if there are losses without a gap event."""
         return bool(self._losses)
 
     def put(self, changes: Changes, *, source: LogSource, link_epoch: int, flags: Sequence[int] | None) -> None:
@@ -169,7 +169,7 @@ class WriteQueue:
         """Take rows from the front, or None when there are none.
 
         Args:
-            rows_max: Updates to take at most; events among and behind them are included.
+            rows_max: Updates to take at most; events among and after them are included.
         """
         with self._lock:
             self._resume()
@@ -209,7 +209,7 @@ class WriteQueue:
             self.events -= len(pending.events)
 
     def lose(self, loss: Loss) -> None:
-        """Count rows that were lost behind the queue; a gap event follows as soon as there is room."""
+        """Count rows that were lost after the queue; a gap event follows as soon as there is room."""
         with self._lock:
             self.lost_rows_total += loss.rows or 0
             self.lost_events_total += loss.events
@@ -294,7 +294,7 @@ def _charge(updates: list[Update], count: int) -> int:
 
 
 def _split(rows: UpdateRows, count: int) -> tuple[UpdateRows, UpdateRows]:
-    """Split a batch behind its first `count` rows."""
+    """Split a batch after its first `count` rows."""
     flags = rows.flags
     return (
         rows._replace(updates=rows.updates[:count], kinds=rows.kinds[:count], flags=flags and flags[:count]),

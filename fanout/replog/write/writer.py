@@ -184,7 +184,7 @@ class LogWriter:
         except (OSError, pa.ArrowException) as error:
             self._lock.release(clean=False)
             raise LogError(
-                f"what the last run left in {place} cannot be read: {error}",
+                f"segments of the last run in {place} cannot be read: {error}",
                 hint="Check the disk, or move the segment away",
             ) from error
         for one in left_over:
@@ -203,7 +203,7 @@ class LogWriter:
             sum(one.torn_bytes for one in left_over),
         )
         if self._runs.damaged:
-            self._logger.warning("the record of former runs is damaged: their missing files may not be noticed")
+            self._logger.warning("the record of former runs is damaged: missing files of them may go unnoticed")
         if missing:
             self._logger.warning("segments are missing", segments=len(missing), first=missing[0], last=missing[-1])
         loss = crash_loss(
@@ -330,7 +330,7 @@ class LogWriter:
             timeout_s: How long to wait at most.
 
         Returns:
-            Whether it is.
+            True if it is.
         """
         target = self._queue.log_pos
         with self._progress:
@@ -345,7 +345,7 @@ class LogWriter:
             timeout_s: How long this may take.
 
         Returns:
-            Whether everything is sealed. The next start seals the rest; rows that are not written are counted as lost.
+            True if everything is sealed. The next start seals the rest; rows that are not written are counted as lost.
         """
         if not self._accepting:
             return True
@@ -394,7 +394,7 @@ class LogWriter:
         node_epoch = last_epoch(self._directory, node=self._node, runs=self._runs.runs, left_over=left_over)
         if node_epoch is None:
             return None
-        self._logger.warning("how the last run ended is not known: taken for a crash", node_epoch=node_epoch)
+        self._logger.warning("the end of the last run is not known: taken for a crash", node_epoch=node_epoch)
         return LastRun(node_epoch, 0, clean=False)
 
     @property
@@ -423,7 +423,7 @@ class LogWriter:
             everything = closing or asked or now >= flush_at
             if everything:
                 flush_at = now + self._settings.flush_interval_s
-            # What comes while this is written waits for its own turn, or it would go on for ever.
+            # Rows that come meanwhile wait for their own turn, or this would go on for ever.
             started_ns, target = self._clock.now_ns(), self._queue.log_pos
             while not self._gave_up and (everything or self._queue.rows >= self._settings.frame_rows):
                 pending = self._queue.take(_FRAMES_AT_ONCE * self._settings.frame_rows)
@@ -517,7 +517,7 @@ class LogWriter:
             return
         known = [one.positions for one in damage]
         self._logger.warning(
-            "segment damaged: what is whole is kept, the bad bytes are put aside",
+            "segment damaged: whole frames are kept, bad bytes are set aside",
             segment=segment.path.name,
             places=len(damage),
             damaged_bytes=sum(one.size for one in damage),

@@ -121,7 +121,7 @@ class Counters:
     wills: int = 0
     """Will Messages published."""
     sessions_overflowed: int = 0
-    """Sessions ended because more messages at QoS 1 and 2 waited for them than may."""
+    """Sessions ended because too many messages at QoS 1 and 2 waited for them."""
     conflated: int = 0
     """Messages that slow QoS 0 readers did not get because a newer value of the topic took their place."""
     dropped: dict[DropReason, int] = field(default_factory=lambda: dict.fromkeys(DropReason, 0))
@@ -199,7 +199,7 @@ class ServerStats:
     wills_total: int
     """Will Messages published."""
     sessions_overflowed_total: int
-    """Sessions ended because more messages at QoS 1 and 2 waited for them than may."""
+    """Sessions ended because too many messages at QoS 1 and 2 waited for them."""
     conflated_total: int
     """Messages that slow QoS 0 readers did not get because a newer value of the topic took their place."""
     dropped_total: dict[str, int]

@@ -27,7 +27,7 @@ class Pauses:
         self.until_s: float | None = None
         """Time of the clock until which no pause was too long; None when none is."""
         self.look: Callable[[], object] = bool
-        """Called behind that time; it sets the next one."""
+        """Called after that time; it sets the next one."""
 
     def check(self) -> None:
         """Tell of a pause, if there was one."""

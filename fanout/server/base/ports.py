@@ -126,22 +126,22 @@ class SessionFinder(Protocol):
 
     @property
     def may_resume(self) -> bool:
-        """Whether this node may go on with its own sessions: False while others may take it for dead."""
+        """True if this node may go on with its own sessions: False while others may take it for dead."""
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
+        """True if this node may not serve durable sessions, as others may take it for dead; looked at anew."""
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node gives its sessions away, and takes no client any more."""
+        """True if this node gives its sessions away, and takes no client any more."""
 
     def began(self, client_id: str, *, is_copied: bool) -> None:
         """Note that the session of a client begins here, or goes on here: what is older elsewhere ends.
 
         Args:
             client_id: Its Client Identifier.
-            is_copied: Whether it is copied now, where copies are kept.
+            is_copied: True if it is copied now, where copies are kept.
         """
 
     def epoch_of(self, client_id: str) -> bytes:
@@ -153,6 +153,6 @@ class SessionFinder(Protocol):
         Args:
             client_id: Its Client Identifier.
             user: Its verified user; empty without one.
-            superuser: Whether it may read and write every topic.
-            clean: Whether it wants a new session, so that none comes: it is asked whether it may end the former one.
+            superuser: True if it may read and write every topic.
+            clean: True if it wants a new session, so that none comes: it is asked whether it may end the former one.
         """

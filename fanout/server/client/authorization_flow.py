@@ -44,7 +44,7 @@ class SessionUser(Protocol):
 
     @property
     def superuser(self) -> bool:
-        """Whether it may read and write every topic."""
+        """True if it may read and write every topic."""
 
 
 class Claim(enum.Enum):

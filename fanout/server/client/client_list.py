@@ -39,7 +39,7 @@ class ClientQuery:
     order: ClientOrder = "id"
     """Order of the answer."""
     after: str = ""
-    """Client Identifier behind which the answer begins, with the order "id"; empty for the first one."""
+    """Client Identifier after which the answer begins, with the order "id"; empty for the first one."""
     limit: int = CLIENTS_MAX
     """Limit of clients in the answer."""
     client_ids: tuple[str, ...] | None = None
@@ -107,7 +107,7 @@ class ClientPage:
 
 @dataclass(frozen=True, slots=True)
 class Kicked:
-    """What became of a client that an operator sent away."""
+    """Result of sending a client away by an operator's order."""
 
     was_connected: bool
     """True when a connection was ended."""

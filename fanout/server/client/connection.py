@@ -233,8 +233,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
         Args:
             session: The session.
-            terms: What was agreed with the client.
-            session_present: Whether the client continues it.
+            terms: Agreement with the client.
+            session_present: True if the client continues it.
             keepers: Keep sessions outside of this process.
         """
         self.state = ConnectionState.OPEN

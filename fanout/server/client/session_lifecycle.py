@@ -137,7 +137,7 @@ class SessionLifecycles:
 
     @property
     def _has_users(self) -> bool:
-        """Whether a client may be another user than the owner of the session that it wants to end."""
+        """True if a client may be another user than the owner of the session that it wants to end."""
         has_certificates = any(one.client_ca_file is not None for one in self._config.listeners)
         return self._gate is not None and (self._gate.has_users or has_certificates)
 

@@ -189,7 +189,7 @@ class Follower:
         All older messages must have been sent. Messages in flight stay in `Outbound` until they are acknowledged.
 
         Returns:
-            Whether it follows now.
+            True if it follows now.
         """
         outbound = self._outbound
         end = log.end
@@ -246,7 +246,7 @@ class Follower:
             data: The bytes read; a packet starts at the first byte.
 
         Returns:
-            The number of bytes processed, and the answers. What is left of `data` is for the decoder.
+            The number of bytes processed, and the answers. The rest of `data` is for the decoder.
         """
         taken, answer = self._acknowledge_alike(data)
         if taken or self.log is None or self.log.qos == 1:

@@ -97,7 +97,7 @@ class Session(Subscriber):
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a Network Connection."""
+        """True if it has a Network Connection."""
         return self._connection_write is not None
 
     @property

@@ -241,8 +241,8 @@ async def test_a_version_that_is_too_old_is_told(
         async with live(port, ca_file=authority.certificate):
             pass
         assert await failure(port, ca_file=authority.certificate, tls_min_version="1.3") == (
-            f"no TLS with mqtts://127.0.0.1:{port}: it speaks no version of TLS that the link does, "
-            "which is 1.3 or later",
+            f"no TLS with mqtts://127.0.0.1:{port}: it speaks no version of TLS that the link accepts, which is 1.3"
+            " or later",
             'Let the primary speak TLS 1.3, or set tls_min_version = "1.2" for the link',
         )
 
@@ -270,19 +270,19 @@ async def test_the_wrong_port_is_told(authority: Authority) -> None:
         (
             b"\x15\x03\x01\x00\x02\x02\x46",
             "mqtt",
-            "what listens on {} speaks TLS, not MQTT",
+            "the server at {} speaks TLS, not MQTT",
             "Write mqtts:// in primary",
         ),
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             "mqtt",
-            "what listens on {} speaks HTTP, not MQTT",
-            "Write the port of its MQTT listener; or ws:// with its path, where it serves MQTT over WebSocket",
+            "the server at {} speaks HTTP, not MQTT",
+            "Write the port of its MQTT listener; or ws:// with its path, if it serves MQTT over WebSocket",
         ),
         (
             b"\x20\x03\x00\x84\x00",
             "mqtts",
-            "no TLS with {}: what listens there does not speak TLS",
+            "no TLS with {}: the server there does not speak TLS",
             "Write the port of the primary's listener with TLS, usually 8883; or mqtt:// if that has none",
         ),
         (
@@ -412,8 +412,8 @@ async def test_a_better_address_is_asked_over_tls(authority: Authority) -> None:
 
 ASKS = "it asks for a client certificate, and the link has none"
 REFUSES = "it refuses the client certificate of the link: {}"
-NOT_TLS = "what listens there does not speak TLS"
-NO_VERSION = "it speaks no version of TLS that the link does, which is 1.{} or later"
+NOT_TLS = "the server there does not speak TLS"
+NO_VERSION = "it speaks no version of TLS that the link accepts, which is 1.{} or later"
 CLOSED = "the connection was closed in the handshake"
 SHOWS = {"client_certificate_file": Path("c.pem"), "client_key_file": Path("c.key")}
 
@@ -487,7 +487,7 @@ async def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path
         ),
         (
             {**showing(authority), "client_key_file": encrypted},
-            "the key in {}/encrypted.key is encrypted, and nobody is there to type its password",
+            "the key in {}/encrypted.key is encrypted; it must have no password",
         ),
         (
             {**showing(authority), "client_certificate_file": tmp_path / "empty.pem"},

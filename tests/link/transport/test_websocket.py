@@ -112,7 +112,7 @@ GRANTED = (
         (
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n",
             "HTTP status 404",
-            "Write the path of its MQTT endpoint behind the port, often /mqtt",
+            "Write the path of its MQTT endpoint after the port, often /mqtt",
         ),
         (
             b"HTTP/1.0 503 Service Unavailable\r\n\r\n<html>",
@@ -122,12 +122,12 @@ GRANTED = (
         (
             b"HTTP/1.1 403 Forbidden\r\n\r\n",
             "HTTP status 403",
-            "It wants to know who asks, or from which page: let the gateway pass WebSocket without that",
+            "It requires authentication or an Origin: let the gateway pass WebSocket without them",
         ),
         (
             b"HTTP/1.1 301 Moved\r\nLocation: https://elsewhere/\r\n\r\n",
             "HTTP status 301",
-            "It sends elsewhere: write that address; wss:// where it leads to https",
+            "It redirects: write that address, with wss:// if it leads to https",
         ),
         (b"HTTP/1.1 200 OK\r\n\r\n", "HTTP status 200", ELSEWHERE),
         (
