@@ -35,7 +35,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What some number of things cost a node."""
+    """Cost of some number of things at a node."""
 
     count: int
     """How many."""

@@ -72,7 +72,7 @@ class Run:
     delivered: float
     """Messages that subscribers got to the end of their handshake."""
     expected: float
-    """What they should have got."""
+    """Messages that they should have got."""
 
     def figures(self) -> dict[str, float | int | str]:
         """Return what a table shows."""

@@ -43,8 +43,8 @@ def connect(
         client_id: Client Identifier.
         receive_buffer_bytes: Size of the socket's receive buffer; 0: as the system likes.
         version: Protocol Level: 4 (MQTT 3.1.1) or 5.
-        durable: Whether the session outlives the connection; over MQTT 3.1.1.
-        resume: Whether to go on with such a session in place of a new one.
+        durable: True if the session outlives the connection; over MQTT 3.1.1.
+        resume: True to go on with such a session in place of a new one.
 
     Raises:
         ConnectionError: There is no such session, or the client is refused.

@@ -36,9 +36,9 @@ class PacedRun:
     cpu_s_per_million: float
     """CPU seconds of the server under test for a million deliveries."""
     delivered: float
-    """What the subscribers got, in messages."""
+    """Messages that the subscribers got."""
     expected: float
-    """What they should have got."""
+    """Messages that they should have got."""
 
     def figures(self) -> dict[str, float | int | str]:
         """Return what a table shows."""
@@ -103,7 +103,7 @@ def latencies_until(
     """Publish at QoS 0 at `per_s` until something is done, and return how long each update took, in seconds.
 
     Args:
-        done: Whether it is; asked a few times a second.
+        done: True if it is; asked a few times a second.
         live: One subscriber of the updates, which takes latencies.
         publisher: Its connection to where the updates are published.
         per_s: Updates a second.

@@ -107,7 +107,7 @@ def find_mosquitto() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used, by the kernel's accounting."""
+    """Resources that a process has used, by the kernel's accounting."""
 
     cpu_s: float
     """User and system time, in seconds."""
@@ -128,7 +128,7 @@ def _used_by(pid: str) -> tuple[float, int, int]:
 
 
 class Process(Protocol):
-    """What `subprocess.Popen` has that a server needs."""
+    """The part of `subprocess.Popen` that a server needs."""
 
     @property
     def pid(self) -> int: ...
@@ -171,7 +171,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs."""
+        """True if the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def log_text(self) -> str:
@@ -248,7 +248,7 @@ class Server:
     ) -> None:
         self.stop()
 
-    # What kinds of server differ in.
+    # Differences between kinds of server.
 
     def _spawn(self, output: BinaryIO) -> Process:
         """Start the process, with what it writes going to `output`."""
@@ -317,7 +317,7 @@ class FlashMQ(Server):
             directory: For its configuration and log; must exist.
             binary: Path of FlashMQ.
             primary_port: Port on loopback of the server that it bridges.
-            topic_filter: What it subscribes to there.
+            topic_filter: Topic Filter of its subscription there.
             qos: The Maximum QoS of that subscription.
 
         Raises:
@@ -333,7 +333,7 @@ class FlashMQ(Server):
         """Write the configuration, as the manual page flashmq.conf(5) has it."""
         lines = [
             "allow_anonymous true",
-            # As little as can be is dropped: a reader behind the others fails a benchmark.
+            # As little as possible is dropped: a reader that lags fails a benchmark.
             "client_max_write_buffer_size 268435456",
             "max_qos_msg_pending_per_client 65535",
             "max_qos_bytes_pending_per_client 268435456",
@@ -374,7 +374,7 @@ class Node(Server):
             name: Its identifier.
             links: The part of its configuration that `link` returns, once or more often.
             settings: Further lines for `[server]`; must be empty for a tap.
-            log: Whether it writes a replication log; a text has further lines for `[log]`.
+            log: True if it writes a replication log; a text has further lines for `[log]`.
             drain_s: How long it drains before it stops.
             http: Further lines for `[http]`.
             members: Processes that make a pool on this machine, whose first has the HTTP interface; 0 for one node.
@@ -390,7 +390,7 @@ class Node(Server):
         self.members = members
         """Processes that make a pool on this machine; 0 for one node."""
         self.log_directory = scratch / "replication-log" / name
-        """Where it keeps its replication log."""
+        """Directory of its replication log."""
         self.links = links
         """The links of its configuration; read at every start."""
         self.settings = settings
@@ -478,7 +478,7 @@ def link(port: int, *selectors: str, name: str = "primary", other_ports: Sequenc
 
     Args:
         port: The primary's port.
-        selectors: What it replicates, from `selector`.
+        selectors: Replicated topics, from `selector`.
         name: Its name.
         other_ports: Further ports of the same primary.
         settings: Further lines for `[[link]]`.
@@ -492,7 +492,7 @@ def pool_section(port: int, peers: Sequence[int], *, settings: str = "") -> str:
     """Return the configuration of a member of a pool on loopback; it stands in front of the links.
 
     Args:
-        port: Where it listens for the other members.
+        port: Address for the other members.
         peers: Ports of all members, its own among them or not.
         settings: Further lines for `[pool]`.
     """

@@ -59,13 +59,13 @@ class Audience:
     half_speed: int = 0
     """How many more that have never read more than half of what the first fast one has."""
     latencies: bool = False
-    """Whether payloads start with the time at which they were sent, and the readers take the difference."""
+    """True if payloads start with the time at which they were sent, and the readers take the difference."""
     subscribed: bool = True
-    """Whether they subscribe at the start; otherwise when they are told to expect messages."""
+    """True if they subscribe at the start; otherwise when they are told to expect messages."""
     live_only: bool = False
-    """Whether they get no retained messages when they subscribe, for which they must speak MQTT 5."""
+    """True if they get no retained messages when they subscribe, for which they must speak MQTT 5."""
     durable: bool = False
-    """Whether their sessions outlive their connections."""
+    """True if their sessions outlive their connections."""
     name: str = "bench"
     """Start of their Client Identifiers."""
 
@@ -77,7 +77,7 @@ class Audience:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What the fast subscribers of one process got."""
+    """Messages that the fast subscribers of one process got."""
 
     finished: float
     """Time (`time.monotonic`) at which the last of them had everything."""
@@ -116,7 +116,7 @@ class Readers:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` returns, or fails, at once."""
+        """True if `wait` returns, or fails, at once."""
         return self._pipe.poll(0)
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class _Clients:
     def count(self, messages: int) -> Arrivals:
         """Read until every fast subscriber has `messages` more, and no byte beyond them."""
         audience = self._audience
-        # The SUBACK of those that subscribe only now comes before, among or behind the retained messages.
+        # The SUBACK of those that subscribe only now comes before, among or after the retained messages.
         wanted = messages * self._size + (0 if self._subscribed else _SUBACK_BYTES[audience.version])
         for client in self._everyone:
             client.read_bytes = 0
@@ -249,7 +249,7 @@ class _Clients:
                     raise TimeoutError(f"no byte for {_SILENCE_S} s; {waiting} of {len(self._fast)} subscribers wait")
                 for key, _ in ready:
                     client = key.data
-                    # Updates at an even rate go on behind those that are expected: they are left in the socket.
+                    # Updates at an even rate go on after those that are expected: they are left in the socket.
                     self._take(client, wanted - client.read_bytes if audience.latencies else _READ_BYTES)
                     if client.read_bytes >= wanted:
                         selector.unregister(client.socket)
@@ -274,7 +274,7 @@ class _Clients:
         client.read_bytes += read
 
     def _take_and_look(self, client: _Client, most: int) -> None:
-        """Read behind the rest of the last packet, so that the buffer begins with a packet."""
+        """Read after the rest of the last packet, so that the buffer begins with a packet."""
         start = len(client.rest)
         self._view[:start] = client.rest
         try:

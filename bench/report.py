@@ -1,4 +1,4 @@
-"""What a benchmark hands back: a table with what was reached beside what was asked; also as JSON.
+"""Result of a benchmark: a table of results and targets; also as JSON.
 
 Owns the layout and the medians. It knows no server and no benchmark.
 """
@@ -21,7 +21,7 @@ Asks = tuple["Ask", ...]
 
 
 class Measured(Protocol):
-    """What one run gave: a dataclass of numbers."""
+    """Result of one run: a dataclass of numbers."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
@@ -36,7 +36,7 @@ class Ask:
     what: str
     """The figure, with its unit where it has one."""
     reached: float | None
-    """What was measured; None when it could not be."""
+    """The measured value; None if it could not be measured."""
     at_least: float | None = None
     """The lowest figure that is good enough."""
     at_most: float | None = None
@@ -44,7 +44,7 @@ class Ask:
 
     @property
     def met(self) -> bool:
-        """Whether the target was reached."""
+        """True if the target was reached."""
         if self.reached is None:
             return False
         return (self.at_least is None or self.reached >= self.at_least) and (
@@ -64,9 +64,9 @@ class Row:
     figures: Figures
     """By column, in order; the columns of all rows of a report are the same."""
     asked: tuple[Ask, ...] = ()
-    """What the targets say about this line."""
+    """Verdict of the targets on this line."""
     runs: Sequence[Mapping[str, object]] = ()
-    """What each single run gave; in JSON only."""
+    """Result of each single run; in JSON only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Report:
     bench: str
     """Its name."""
     title: str
-    """What was measured, and how."""
+    """Measured quantity, and method."""
     rows: tuple[Row, ...]
     """In the order in which they were measured; at least one."""
 
@@ -137,9 +137,9 @@ def rows(
 
     Args:
         case: Columns in front that are the same for all.
-        runs: What `alternate` returned.
-        labels: What the table calls each server.
-        asked: What the targets say about a server, for those that have any.
+        runs: Result of `alternate`.
+        labels: Name of each server in the table.
+        asked: Verdict of the targets on a server, for those that have any.
     """
     return [
         Row(

@@ -1,4 +1,4 @@
-"""What an update and a delivery cost as topics and subscribers grow; ours only."""
+"""Cost of an update and of a delivery as topics and subscribers grow; ours only."""
 
 from __future__ import annotations
 

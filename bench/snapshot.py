@@ -38,7 +38,7 @@ class SnapshotRun:
     peak_bytes_per_topic: float
     """The same with the highest resident set so far."""
     delivered: float
-    """What a subscriber got that came afterwards."""
+    """Messages that a later subscriber got."""
     expected: float
     """How many topics there are."""
 

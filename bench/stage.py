@@ -121,7 +121,7 @@ class Side:
     server: Server
     """What is measured."""
     publish_port: int
-    """Where its topics are published: the primary's port."""
+    """Port at which its topics are published: the primary's."""
 
     def packet_bytes(self, *, payload_bytes: int, qos: int) -> int:
         """Return the size of each packet of its topics."""
@@ -136,13 +136,13 @@ class Stage:
 
         Args:
             qos: Of the hop from the primary to each server.
-            tls: Whether the primary has a listener with TLS, for `OURS_TLS` and `BRIDGE_TLS`.
+            tls: True if the primary has a listener with TLS, for `OURS_TLS` and `BRIDGE_TLS`.
         """
         self._qos = qos
         self._tls_port = free_port() if tls else 0
         self._ends = ExitStack()
         self.scratch = Path()
-        """Where the servers keep their files."""
+        """Directory of the servers' files."""
         self.primary: Server
         """The Mosquitto primary."""
 
@@ -322,9 +322,9 @@ class Run:
     resident_mib_max: float
     """Highest resident set size of the server under test so far, in MiB."""
     delivered: float
-    """What the fast subscribers got, in messages."""
+    """Messages that the fast subscribers got."""
     expected: float
-    """What they should have got."""
+    """Messages that they should have got."""
 
     def figures(self) -> dict[str, float | int | str]:
         """Return what a table shows."""
@@ -362,7 +362,7 @@ def burst(
         retained: How many topics have a retained value already, which the subscribers get before.
         stalled: How many subscribers more that never read.
         half_speed: How many subscribers more that read half as fast as the others.
-        durable: Whether their sessions outlive their connections.
+        durable: True if their sessions outlive their connections.
         bursts: How often, without a pause: a run of seconds, with never more in flight than a window.
     """
     packets = publishes(messages, root=side.name, topics=topics, payload_bytes=payload_bytes, qos=qos)

@@ -1,8 +1,8 @@
 """Synthetic replication logs of a primary and three secondaries, with faults that are known row by row.
 
 Owns the scenario and how it is written: through the log's own encoding of events, frames, segments, recovery and
-sealing, with whole columns instead of an object for each row. What a report must say of it is the business of
-`bench.synthetic_truth`, which knows the arrays below and not the files.
+sealing, with whole columns instead of an object for each row. The expected results are in `bench.synthetic_truth`,
+which knows the arrays below and not the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from fanout.replica.update import ChangeKind, Phase
 from fanout.replog.files.columns import Column, EventRow, RowEncoder
 from fanout.replog.files.node_lock import LastRun
-from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, UPDATES
+from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUP, FLAG_DUPLICATE, FLAG_OVERTAKEN, UPDATES
 from fanout.replog.files.sealing import open_directory, seal
 from fanout.replog.files.segments import SegmentFile, SegmentIdentity, encode_rows
 from fanout.replog.write.recovery import crash_loss, left_over_segments
@@ -43,7 +43,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the primary published: half of it on one topic. Arrays by position; the sequence is that plus a constant."""
+    """Updates of the primary: half of them on one topic. Arrays by position; the sequence is that plus a constant."""
 
     topic: npt.NDArray[np.int32]
     """Index into `names`."""
@@ -88,7 +88,7 @@ class Rows:
     applied: Ints
     first_pos: int
     torn: bool
-    """Whether the frame that holds them is torn: the log does not have them."""
+    """True if the frame that holds them is torn: the log does not have them."""
 
 
 @dataclass(slots=True)
@@ -257,7 +257,7 @@ def _lossy(published: Published, rng: np.random.Generator) -> Log:
     left = left[(published.topic[at[left]] == published.topic[at[left + 1]]) & (rng.random(len(left)) < 0.02)]
     at[left], at[left + 1] = at[left + 1], at[left].copy()
     flags = np.zeros(len(at), np.int32)
-    flags[left + 1] = FLAG_STALE
+    flags[left + 1] = FLAG_OVERTAKEN
     exchanged = np.zeros(len(at), bool)
     exchanged[left] = exchanged[left + 1] = True
     change = np.where(published.removal[at], ChangeKind.REMOVED, ChangeKind.REPLACED).astype(np.int8)
@@ -279,7 +279,7 @@ def _lossy(published: Published, rng: np.random.Generator) -> Log:
 
 
 def _broken(published: Published, rng: np.random.Generator) -> Log:
-    """Conflation, some loss, a clock 2 s behind, two selectors; a crash with a torn segment; later an outage."""
+    """Conflation, some loss, a clock 2 s after, two selectors; a crash with a torn segment; later an outage."""
     log = Log("broken", "secondary", -2 * SECOND, ("plant/+/+", "plant/hot"))
     count = len(published)
     crash, restart, cut, back = (count * part // 100 for part in (40, 42, 60, 65))
@@ -333,7 +333,7 @@ class _Names:
 def write(directory: Path, published: Published, log: Log) -> None:
     """Write a log as its node would: sealed segments; the last frame before a crash torn, and told of by a gap event.
 
-    What is torn at the very end stays in its open segment. The gap event takes its place among the log's events.
+    A torn end stays in its open segment. The gap event takes its place among the log's events.
     """
     named = _Names(
         topics=pa.array(published.names, pa.string()),
@@ -361,7 +361,7 @@ def write(directory: Path, published: Published, log: Log) -> None:
             frame = encode_rows([], [encoder.events([entry[1]])], first_log_pos=at, last_log_pos=at)
             segment.append(frame, update_rows=0, event_rows=1, last_log_pos=at)
         if isinstance(entry, Rows) and entry.torn:
-            segment.damaged = True  # closed as by a kill: nothing behind the torn frame
+            segment.damaged = True  # closed as by a kill: nothing after the torn frame
             segment.close()
             os.truncate(segment.path, segment.size - 1000)
             if position + 1 == len(log.entries):
@@ -378,7 +378,7 @@ def write(directory: Path, published: Published, log: Log) -> None:
 
 
 def _recover(place: Path, log: Log, position: int) -> None:
-    """Let the next start of the node find what the crash left, and put its gap event behind that start."""
+    """Let the next start of the node find what the crash left, and put its gap event after that start."""
     start = log.entries[position + 1]
     assert isinstance(start, tuple)
     left_over = list(left_over_segments(place))

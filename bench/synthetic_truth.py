@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bench.synthetic_logs import FIRST_SEQUENCE, HUB, LINK, T0, Ints, Log, Published, Rows
 from fanout.replica.update import ChangeKind, Phase
-from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUPLICATE, FLAG_STALE
+from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUPLICATE, FLAG_OVERTAKEN
 from fanout.reports.values.buckets import bucket_of, bucket_value_us, window_us
 
 __all__ = ["differences", "figures", "missing_sequences"]
@@ -72,7 +72,7 @@ class _Target:
             self.folded[at[folded]] = True
             self.applied[at[~folded]] = True
             self.live_rows += int((~folded).sum())
-            self.stale += int((flags[~folded] & FLAG_STALE != 0).sum())
+            self.stale += int((flags[~folded] & FLAG_OVERTAKEN != 0).sum())
             self.refused += int((change[~folded] == ChangeKind.REFUSED).sum())
         origin, topic = published.origin, published.topic
         inside = self.topics[topic] & (origin > self.from_us) & (origin <= self.until_us)
@@ -146,7 +146,7 @@ class _Target:
         """Return the figures of `FinalFigures`.
 
         Args:
-            wanted: What the primary holds: positions by topic, and digests.
+            wanted: Values of the primary: positions by topic, and digests.
         """
         log = self.log
         last_epoch = max(epoch for epoch, _ in log.events)
@@ -226,8 +226,9 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
     """Return how many numbers were compared, and those of a report that are not the truth's.
 
     Args:
-        truth: What `figures` returned.
-        report: The report's JSON; of a lag report, the truth has to be the parts that it has.
+        truth: Result of `figures`.
+        report: The report's JSON; of a lag report, the truth has to be the parts that it
+            has.
     """
     place = "node", "filter"
     lag = report["lag"]

@@ -47,7 +47,7 @@ class TearDownRun:
     delivered: float
     """Removals that the subscribers got."""
     expected: float
-    """What they should have got."""
+    """Messages that they should have got."""
 
     def figures(self) -> dict[str, float | int | str]:
         """Return what a table shows."""

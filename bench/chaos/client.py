@@ -60,7 +60,7 @@ class Client:
         self.session_present = False
         """What CONNACK said."""
         self.asked = False
-        """Whether CONNECT was sent, so that there may be a session, be it that nothing answered."""
+        """True if CONNECT was sent, so that there may be a session, be it that nothing answered."""
         self.lost = asyncio.Event()
         """Set when the connection has ended, for whatever reason."""
         self._receive = receive
@@ -68,7 +68,7 @@ class Client:
         self._writer: asyncio.StreamWriter
         self._reading: asyncio.Task[None] | None = None
         self._answers: dict[tuple[int, int], asyncio.Future[bytes]] = {}
-        """What is awaited: packet type and Packet Identifier (0 without one) to its body."""
+        """Awaited packets: packet type and Packet Identifier (0 without one) to its body."""
         self._packet_id = 0
 
     async def connect(self, port: int, client_id: str, *, clean: bool = True, expiry_s: int = 0) -> None:
@@ -231,7 +231,7 @@ class Client:
 
 
 async def read_retained(port: int, client_id: str, filters: Sequence[str]) -> dict[str, Message]:
-    """Return what a new client reads: each topic's newest retained message, until the answer to a PINGREQ behind all.
+    """Return what a new client reads: each topic's newest retained message, until the answer to a PINGREQ after all.
 
     Raises:
         ConnectionError: The server refuses, or the connection is lost.

@@ -1,4 +1,4 @@
-"""Whether the reports on the nodes' logs explain what happened by the faults that were injected.
+"""Check that the reports on the nodes' logs explain the events by the injected faults.
 
 Owns the judgement of `fanout report completeness`, `snapshots` and `stalls`, which run as their users run them. It must
 not know the nodes, only their log directories and the time line of faults. An epoch or a stalled topic needs a fault;
@@ -57,7 +57,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the reports say of one run."""
+    """Results of the reports on one run."""
 
     documents: Sequence[Mapping[str, Any]]
     """Those of `completeness`: one for each reference."""
@@ -74,7 +74,7 @@ def explain(
 ) -> tuple[dict[str, Any], list[str]]:
     """Run the reports over the logs of stopped nodes, and judge them.
 
-    Where a secondary stamps, what it and the one below it logged is reported on by itself too: by identity.
+    If a secondary stamps, its log and that of the node below get a report of their own too: by identity.
 
     Args:
         directories: The log directory of each node, by its name.
@@ -115,7 +115,7 @@ def judge(evidence: Evidence, windows: Sequence[Window], *, setting: Setting) ->
     """Return what no fault explains.
 
     Args:
-        evidence: What the reports say.
+        evidence: Results of the reports.
         windows: The faults.
         setting: The configuration of the run, which says how long a loss may go unnoticed, and who may drop silently.
     """

@@ -1,4 +1,4 @@
-"""What the seed decides: the configuration of one run, and fault after fault.
+"""Plan that the seed decides: the configuration of one run, and fault after fault.
 
 Owns the draw; everything that it returns follows from the seed alone. It must not know how a fault is done.
 """
@@ -31,7 +31,7 @@ EDGES = (PROXIED, "edge-b")
 LEAF = "leaf"
 """A secondary of the second of them, in some runs."""
 ABOVE = {LEAF: EDGES[1]}
-"""What is between a node and the primary."""
+"""Path between a node and the primary."""
 PRIMARIES = ("mosquitto", "fanout")
 """What the primary can be."""
 SAMPLE_TOPICS = 256
@@ -70,23 +70,23 @@ class Setting:
     audit_interval_s: float
     """Of every link: short where the primary drops, for nothing else finds what a live session has lost."""
     session_expiry_s: int
-    """Of the link behind the proxy."""
+    """Of the link after the proxy."""
     on_session_loss: str
     """Of the other secondary."""
     workers: int
     """Of the other secondary."""
     stored: bool = False
-    """Whether the other secondary has its retained values on disk, hence after a kill too."""
+    """True if the other secondary has its retained values on disk, hence after a kill too."""
     primary_role: str = "mosquitto"
-    """What the primary is: `mosquitto`, or `fanout` with its retained values on disk."""
+    """Kind of the primary: `mosquitto`, or `fanout` with its retained values on disk."""
     has_leaf: bool = False
-    """Whether there is a secondary of the other secondary."""
+    """True if there is a secondary of the other secondary."""
     publish_qos: int = 1
     """Of everything that is published."""
     version: int = 5
-    """MQTT version of the link behind the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
+    """MQTT version of the link after the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
     stamped: bool = False
-    """Whether the other secondary stamps what a Mosquitto brings it, for the one below it."""
+    """True if the other secondary stamps what a Mosquitto brings it, for the one below it."""
 
     @property
     def edges(self) -> tuple[str, ...]:
@@ -95,9 +95,9 @@ class Setting:
 
     @property
     def prefix(self) -> str:
-        """What the other secondary puts before `plant/`: nothing where it stamps, for names have to stay as they are.
+        """Prefix of the other secondary before `plant/`: empty if it stamps, because names must stay as they are.
 
-        What a first-tier node replicates with a prefix is not compared with what is below it.
+        Topics that a first-tier node replicates with a prefix are not compared with those below it.
         """
         return "" if self.stamped else "site/"
 
@@ -115,7 +115,7 @@ class Setting:
 
     @property
     def proxied_horizon_s(self) -> float:
-        """The same of the node behind the proxy, whose link has no heartbeats over MQTT 3.1.1.
+        """The same of the node after the proxy, whose link has no heartbeats over MQTT 3.1.1.
 
         There the bridge bit keeps them from coming back, and a connection that swallows everything shows by a PINGREQ
         without an answer: after twice the Keep Alive of 5 s.
@@ -169,7 +169,7 @@ def draw_setting(draw: random.Random, variety: random.Random, *, primary_role: s
     if primary_role is not None:
         max_queued_messages = setting.max_queued_messages if primary_role == "mosquitto" else 0
         setting = replace(setting, primary_role=primary_role, max_queued_messages=max_queued_messages)
-    # Drawn in every run, so that what may be added behind it does not depend on the rest.
+    # Drawn in every run, so that what may be added after it does not depend on the rest.
     stamped = variety.random() < _STAMPED
     return replace(setting, stamped=stamped and setting.has_leaf and setting.primary_role == "mosquitto")
 

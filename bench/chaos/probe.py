@@ -1,4 +1,4 @@
-"""Whether a secondary is what it says it is: `/readyz`, and beside it what a client reads that joins now.
+"""Check that a secondary is what it says it is: `/readyz`, compared with the values that a new client reads.
 
 Owns the comparison of a served replica with the truth. *Ready while not equal* is judged for a primary that moves: with
 `/readyz` true before and after, in the same epochs, a client that joins in between must get each topic whose
@@ -43,9 +43,9 @@ class Edge:
     resident_bytes_max: int = 0
     """The most memory that it was seen to use."""
     filters: tuple[str, ...] = field(init=False)
-    """What a local client subscribes to in order to get all of it."""
+    """Topic Filter with which a local client gets all of it."""
     queued_filters: tuple[str, ...] = field(init=False)
-    """What a durable session gets all of, cut off or not."""
+    """Topics that a durable session gets completely, cut off or not."""
 
     def __post_init__(self) -> None:
         self.filters = tuple(f"{prefix}{root}/#" for root, prefix in self.prefixes.items())

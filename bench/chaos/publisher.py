@@ -55,7 +55,7 @@ class Publisher:
             draw: Decides what it publishes.
             tell: Takes lines of the time line.
             qos: Of all messages, for a server may exchange the order of different ones.
-            with_properties: Whether some values have properties, and some expire.
+            with_properties: True if some values have properties, and some expire.
         """
         self.sent_total = 0
         self.bursts: list[tuple[datetime, datetime, int]] = []
@@ -192,7 +192,7 @@ class Publisher:
 
         def done(future: asyncio.Future[bytes]) -> None:
             self._window.release()
-            # What a killed primary left unanswered is read from it, and not known before.
+            # Messages that a killed primary left unanswered are read from it, and not known before.
             if retain and not future.exception() and life == self._truth.life:
                 self._truth.acknowledged(topic, value)
 

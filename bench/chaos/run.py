@@ -1,7 +1,7 @@
 """One chaos run: starts the servers, lets publisher, probers and witnesses go while faults come, and judges the end.
 
 Owns the servers of one seed and the order of things; everything that it starts is ended by its pid when it is left.
-What is wrong is kept as *findings*, each with its time, and the time line says what was done when.
+Violations are kept as *findings*, each with its time, and the time line lists the actions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LATE_S = 0.5
 """Longer than this the process of a chaos run may not stand still without being noted."""
 _CANCEL_S = 2.0
 _BEYOND_S = 3600.0
-"""What starting, waiting for readiness, comparing and the reports may take at most, beside the faults."""
+"""Longest time for starting, waiting for readiness, comparing and the reports, besides the faults."""
 _FINDINGS_MAX = 20
 """More of them from the same client, node or report say nothing new."""
 
@@ -71,14 +71,14 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was injected."""
     findings: list[str] = field(default_factory=list)
-    """What may not be; empty for a good run."""
+    """Violations; empty for a good run."""
     findings_total: int = 0
     time_line: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """True if nothing was found."""
         return not self.findings_total
 
 
@@ -290,7 +290,7 @@ class _Run:
     async def watch_itself(self) -> None:
         """Note when this process, hence the proxy in it, did not run for a while; until cancelled.
 
-        A busy machine is a fault too: the node behind the proxy does not hear of its primary meanwhile.
+        A busy machine is a fault too: the node after the proxy does not hear of its primary meanwhile.
         """
         while True:
             begin, before = datetime.now(UTC), time.monotonic()
@@ -362,10 +362,10 @@ async def run_seed(
     Args:
         seed: Decides the configuration, the faults and what is published.
         seconds: For how long faults are injected.
-        reports: Whether the reports on the logs are made and judged too; they need Java.
+        reports: True if the reports on the logs are made and judged too; they need Java.
         keep: A directory for all files of the run; None for one that is removed.
         primary_role: What the primary is, as for `draw_setting`.
-        tls: Whether every link speaks TLS.
+        tls: True if every link speaks TLS.
 
     Raises:
         TimeoutError: Servers or reports take far longer than anything here may take.

@@ -1,4 +1,4 @@
-"""What the primary must hold, by the word of the one publisher that there is, and what of it is certain at a time.
+"""Values that the primary must hold according to the only publisher, and those that are certain at a time.
 
 Owns the ledger and its uncertainty: a value counts from its acknowledgement on, one under way makes its topic
 uncertain, so does the moment around its expiry, and after the primary was killed nothing is certain until it was read
@@ -38,7 +38,7 @@ class _Topic:
     """When it was touched last: sent, acknowledged, or read anew."""
     under_way: int = 0
     doubtful: bool = False
-    """Whether the newest value may have expired before the primary took it, and left what was there."""
+    """True if the newest value may have expired before the primary took it, and left what was there."""
 
 
 class Truth:

@@ -33,8 +33,8 @@ class Witness:
     """One subscriber that connects again whenever it is cut off.
 
     Attributes:
-        filters: What it subscribes to.
-        values: What it knows: the newest message of each topic that is not gone.
+        filters: Its Topic Filter.
+        values: Its knowledge: the newest message of each topic that is not gone.
         received_total: Messages so far.
     """
 
@@ -54,7 +54,7 @@ class Witness:
         Args:
             name: Its Client Identifier.
             port: The secondary's port.
-            filters: What it subscribes to.
+            filters: Its Topic Filter.
             durable: At QoS 1 with a session that it resumes, or at QoS 0 without one.
             truth: The publisher's ledger.
             topic_at_primary: From the local topic.

@@ -1,7 +1,7 @@
 """A client of MQTT 3.1.1 or 5 that keeps the Session State a correct client keeps, and loses its connection on purpose.
 
 It publishes numbered messages and notes what came. A countdown of steps, drawn anew for each connection, ends the
-connection at any point of a handshake: behind a packet that was read, or one that was written.
+connection at any point of a handshake: after a packet that was read, or one that was written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_payload(payload: bytes) -> Received:
 
 @dataclass(slots=True)
 class Figures:
-    """What all clients of a run count together."""
+    """Common counters of all clients of a run."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """Refusals, cuts, sessions present and absent, and other events, by name."""
@@ -63,7 +63,7 @@ class _Outgoing:
 
     message: Sent
     released: bool = False
-    """Whether PUBREC came, so that only PUBREL is sent again."""
+    """True if PUBREC came, so that only PUBREL is sent again."""
 
 
 class RoamingClient:
@@ -88,12 +88,13 @@ class RoamingClient:
             client_id: Client Identifier.
             port: The load balancer's, on loopback.
             version: 4 or 5.
-            publishers: Whose messages it subscribes to, and at which QoS.
+            publishers: Publishers that it subscribes to, and the QoS.
             draw: Decides its cuts and pauses.
-            figures: Where it counts.
-            kills: Whether members are killed, so that a message that it sends again may come twice.
+            figures: Its counters.
+            kills: True if members are killed, so that a message that it sends again may come
+                twice.
             steps_max: Steps of handshakes that one connection lives for at most.
-            retains: Whether it publishes every other message with RETAIN.
+            retains: True if it publishes every other message with RETAIN.
         """
         self.client_id = client_id
         self.subscriber = Subscriber(publishers)
@@ -104,7 +105,7 @@ class RoamingClient:
         """Set once its subscriptions were acknowledged for the first time."""
         self.connected = False
         self.cutting = False
-        """Whether its connections are cut."""
+        """True if its connections are cut."""
         self._port, self._version, self._draw, self._figures = port, version, draw, figures
         self._kills, self._steps_max, self._retains = kills, steps_max, retains
         self._waiting: deque[Sent] = deque()
@@ -137,7 +138,7 @@ class RoamingClient:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that it published has come to its end, and it is connected."""
+        """True if everything that it published has come to its end, and it is connected."""
         return self.connected and not self._outgoing and not self._waiting
 
     def publish(self, qos: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What happens to the members of a pool while clients roam: drawn from a seed, one after another."""
+"""Faults of the members of a pool while clients roam: drawn from a seed, one after another."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PoolFigures:
 
         Args:
             member: The member.
-            ends: Whether its process ends now.
+            ends: True if its process ends now.
         """
         status = member.get("/v1/status").json()["pool"]
         self._newest[member.name] = {name: status[name] for name in self._NAMES}
@@ -76,7 +76,7 @@ class Faults:
         self.counts: Counter[str] = Counter()
         """Faults by kind."""
         self.figures = PoolFigures()
-        """What the members counted."""
+        """Counters of the members."""
         self._servers, self._kinds, self._draw = servers, kinds, draw
 
     async def inject(self, ended: asyncio.Event) -> None:

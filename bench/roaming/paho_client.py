@@ -72,7 +72,7 @@ class PahoClient:
         self.subscribed = asyncio.Event()
         """Set once its subscriptions were acknowledged for the first time."""
         self.cutting = False
-        """Whether its connections are cut."""
+        """True if its connections are cut."""
         self.failure: BaseException | None = None
         """Why it ended by itself; paho's never does."""
         self._port, self._draw, self._figures, self._kills = port, draw, figures, kills
@@ -118,7 +118,7 @@ class PahoClient:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that it published has come to its end, and it is connected."""
+        """True if everything that it published has come to its end, and it is connected."""
         self._take_answers()
         return self._client.is_connected() and not self._pending
 

@@ -47,9 +47,9 @@ class Paths:
 
         Args:
             member: Its number.
-            asks: Whether it reaches no other member any more.
-            is_asked: Whether no other member reaches it any more.
-            silently: Whether nothing comes through any more, in place of connections that end.
+            asks: True if it reaches no other member any more.
+            is_asked: True if no other member reaches it any more.
+            silently: True if nothing comes through any more, in place of connections that end.
         """
         ways = [
             proxy

@@ -1,8 +1,8 @@
-"""What roaming clients saw, as values, and the verdict on it.
+"""Observations of roaming clients, as values, and the verdict on them.
 
 Pure: it knows no server, no client and no clock. The verdict follows the promises of a pool: nothing that was
-acknowledged is lost, nor a session, and nothing published and received at QoS 2 comes twice. Where a member was killed
-a message may, if its publisher had to send it again.
+acknowledged is lost, nor a session, and nothing published and received at QoS 2 comes twice. After the kill of a member
+a message may come twice, if its publisher had to send it again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Sent:
     at: float
     """When it was first sent."""
     acknowledged: bool = False
-    """Whether PUBACK, PUBREC or PUBCOMP came."""
+    """True if PUBACK, PUBREC or PUBCOMP came."""
     at_risk: bool = False
-    """Whether it was sent again though the primary may have had it: its session was gone, the server refused it, or,
+    """True if it was sent again though the primary may have had it: its session was gone, the server refused it, or,
     with kills, no PUBREC had come."""
 
 
@@ -60,7 +60,7 @@ class Lapse:
 
 @dataclass(slots=True)
 class Subscriber:
-    """What one subscriber asked for, got and was told; changed while it runs."""
+    """Subscriptions, messages and answers of one subscriber; changed while it runs."""
 
     publishers: Mapping[str, int]
     """Those whose messages it subscribed to before they began, with the QoS of the subscription."""
@@ -70,7 +70,7 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came, how often, and what should not have happened."""
+    """Messages that came, how often, and violations."""
 
     published: int
     acknowledged: int
@@ -96,7 +96,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether everything was as promised."""
+        """True if everything was as promised."""
         return not self.findings_total
 
 
@@ -106,7 +106,7 @@ def judge(sent: Iterable[Sent], subscribers: Mapping[str, Subscriber], *, kills:
     Args:
         sent: All messages of all publishers.
         subscribers: By Client Identifier.
-        kills: Whether members were killed, so that messages at risk may come twice.
+        kills: True if members were killed, so that messages at risk may come twice.
     """
     messages = {(each.publisher, each.qos, each.number): each for each in sent}
     findings = [_name(key) + " was never acknowledged" for key, each in messages.items() if not each.acknowledged]

@@ -59,11 +59,11 @@ class Plan:
     queued: int = 0
     """Messages that wait for each of them."""
     disc: bool = False
-    """Whether one of the members has its sessions on disk."""
+    """True if one of the members has its sessions on disk."""
 
     @property
     def kills(self) -> bool:
-        """Whether members are killed, or taken for dead, so that messages of unknown fate are sent again."""
+        """True if members are killed, or taken for dead, so that messages of unknown fate are sent again."""
         return bool(KILLS & set(self.faults))
 
 
@@ -77,22 +77,22 @@ class Outcome:
     counts: dict[str, int]
     """Events of the clients, by name."""
     pool: dict[str, int]
-    """What the members counted."""
+    """Counters of the members."""
     move_p50_ms: float
     """From CONNECT to a CONNACK with Session Present 1."""
     move_p99_ms: float
     seconds: float
-    """That the run took, without its start."""
+    """Seconds of the run, without its start."""
     told: tuple[str, ...]
-    """What the members logged of clients that lost their sessions; the first lines."""
+    """First log lines of the members about clients that lost their sessions."""
 
 
 async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
     """Run one seed; its processes have ended when it returns.
 
     Args:
-        plan: What to do.
-        keep: Where files of the servers stay; None removes them.
+        plan: Options of the run.
+        keep: Directory that keeps files of the servers; None removes them.
 
     Raises:
         TimeoutError: Servers or first subscriptions do not come up.

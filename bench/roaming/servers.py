@@ -57,7 +57,7 @@ class Balancer(Server):
             directory: For its configuration and log; must exist.
             members: They get the connections.
             name: Of these files.
-            is_patient: Whether a member that answers late is not taken for one that is away.
+            is_patient: True if a member that answers late is not taken for one that is away.
 
         Raises:
             RuntimeError: The machine has no HAProxy.
@@ -110,11 +110,11 @@ def pool_behind_haproxy(
     Args:
         directory: For all files; must exist.
         size: Number of members.
-        has_paths: Whether the ways between members, and to the primary, can be cut.
-        has_disc: Whether the first member keeps values and sessions on its disk.
+        has_paths: True if the ways between members, and to the primary, can be cut.
+        has_disc: True if the first member keeps values and sessions on its disk.
         pool_settings: Further lines for `[pool]`.
         settings: Further lines for `[server]`.
-        is_patient: Whether HAProxy does not take a member that answers late for one that is away.
+        is_patient: True if HAProxy does not take a member that answers late for one that is away.
     """
     with contextlib.ExitStack() as stack:
         # A member that is away for a while must not lose what it would have got.

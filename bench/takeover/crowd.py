@@ -64,14 +64,14 @@ class Client:
 
         Args:
             number: Its number.
-            port: Where it connects, on loopback.
+            port: Port to connect to, on loopback.
             crowd: Is told when its connection ends.
         """
         self.client_id = f"take-{number}"
         self.qos = 1 + number % 2
         """Of its subscription."""
         self.is_away = bool(number // 2 % 2)
-        """Whether it goes away once it has subscribed, and comes back at the end."""
+        """True if it goes away once it has subscribed, and comes back at the end."""
         self.version = 4 + number // 4 % 2
         self.topic = number // RECEIVERS
         """Number of its topic."""
@@ -84,7 +84,7 @@ class Client:
         self.came_at = 0.0
         """When it had its session last."""
         self.is_waiting = False
-        """Whether it waits for its turn to connect."""
+        """True if it waits for its turn to connect."""
         self._port, self._crowd = port, crowd
         self._held: set[int] = set()
         self._is_subscribed = False
@@ -94,7 +94,7 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a connection with its session."""
+        """True if it has a connection with its session."""
         return self._connection is not None and self._is_subscribed and self.came_at > 0 and not self.is_waiting
 
     async def come(self) -> int:

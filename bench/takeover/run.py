@@ -46,7 +46,7 @@ class Plan:
     at_once: int
     """Clients that connect at a time."""
     has_copies: bool
-    """Whether sessions have copies; without, nobody dies."""
+    """True if sessions have copies; without, nobody dies."""
 
 
 @dataclass(frozen=True, slots=True)

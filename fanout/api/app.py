@@ -255,7 +255,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         limit: Annotated[int, Query(ge=1, le=1000, description="Most clients on the page.")] = 100,
         client_id: Annotated[str | None, Query(max_length=65_535, description="The only client to show.")] = None,
     ) -> ClientsDocument:
-        """Answer who is connected, what waits for whom, and who reads slowly."""
+        """Answer with connected clients, their waiting messages, and slow readers."""
         await turns.wait()
         return await node.clients(order=order, after=after, limit=limit, client_id=client_id)
 

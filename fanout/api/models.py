@@ -378,7 +378,7 @@ class SamplingDetail(_Document):
     samples_total: NonNegativeInt = Field(default=0, description="Samples that the primary answered.")
     topics_total: NonNegativeInt = Field(default=0, description="Topics requested in them.")
     missing_total: NonNegativeInt = Field(default=0, description="Of these, topics that the primary did not send.")
-    changed_total: NonNegativeInt = Field(default=0, description="Of these, topics of which it sent another value.")
+    changed_total: NonNegativeInt = Field(default=0, description="Of these, topics with another value.")
     audits_total: NonNegativeInt = Field(default=0, description="Audits that samples called for.")
     failed_total: NonNegativeInt = Field(
         default=0, description="Samples that failed: refused, lost, or not answered in time."
@@ -751,7 +751,7 @@ class PoolStatus(_Document):
         description="Times that a session went on without a copy, because no other member of the pool could keep one.",
     )
     copies_refused_total: NonNegativeInt = Field(
-        default=0, description="Copies of sessions that were too large, or for which another member had no room."
+        default=0, description="Copies of sessions that were too large, or that another member had no room for."
     )
     sessions_inherited_total: NonNegativeInt = Field(
         default=0, description="Sessions of dead members of the pool that went on here."

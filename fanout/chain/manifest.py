@@ -7,7 +7,7 @@ they follow in two messages to this session alone: one before the first retained
 between comes nothing else that looks like a retained message.
 
 Messages of the set that could not be sent, for instance because they are too large for the client, are in the sum, so
-that they are missed. A value for which a newer live message waits is not: that message is sent after the set.
+that they are missed. A value with a newer waiting live message is not: that message is sent after the set.
 """
 
 from __future__ import annotations

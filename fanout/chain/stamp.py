@@ -4,11 +4,11 @@ See `docs/explanation/update-identity.md`. The value is text, so that any MQTT t
 `primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
 
 Between two nodes the property is a trailer: the sender puts it after all properties of the message, and the receiver
-removes exactly one. `;copy` after the stamp, or in place of one, marks a value that the nodes below have already, and
-of which only the expiry changed. Clients that have the value do not get it again. A node below must get it, or it would
-remove the value too early, or serve it too long. A message without a stamp gets an empty trailer when its own
-properties could end with bytes that look like a trailer. So nothing that a publisher sends is ever taken for the
-trailer (`docs/decisions/0013-trailer-between-nodes.md`).
+removes exactly one. `;copy` after the stamp, or in place of one, marks a value that the nodes below have already, with
+only the expiry changed. Clients that have the value do not get it again. A node below must get it, or it would remove
+the value too early, or serve it too long. A message without a stamp gets an empty trailer when its own properties could
+end with bytes that look like a trailer. So nothing that a publisher sends is ever taken for the trailer
+(`docs/decisions/0013-trailer-between-nodes.md`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def clients(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who is connected, what waits for whom, and who reads slowly.
+    """Show connected clients, their waiting messages, and slow readers.
 
     Bytes a second are measured for half a second, by what the client's system acknowledges.
     """

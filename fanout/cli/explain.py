@@ -1,4 +1,4 @@
-"""`fanout explain`: say what is the matter with one topic, and whose fault it is."""
+"""`fanout explain`: say what is wrong with one topic, and why."""
 
 from __future__ import annotations
 

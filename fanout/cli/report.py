@@ -56,7 +56,7 @@ _JUDGED_EXIT_CODES: Final = (
 )
 _STANDARD_OUTPUT: Final = Path("-")
 _ALONE: Final = ("json_path", "html_path", "markdown_path")
-"""Documents of which one can go to standard output."""
+"""Documents; one of them can go to standard output."""
 _PLACES: Final = (*_ALONE, "trend_path")
 """Output to a path or a URI."""
 _PLACES_LISTED: Final = 4

@@ -47,7 +47,7 @@ async def ask_by_name(
         topics: Topic Names at the primary, at most `NAMES_MAX`, in UTF-8 and without wildcards.
         node_id: This node.
         sentinel: Topic of a retained message that the primary is known to send to this user; None for none.
-        order: True if the primary is known to answer in order. If not, a topic is absent only after
+        order: Order of the primary's answers. Unless it is known, a topic is absent only after
             `snapshot_quiet_s` of silence.
         username: User Name in place of the link's; None for the link's, with its password.
         password: Password of `username`; None for none.

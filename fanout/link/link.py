@@ -438,8 +438,8 @@ class Link:
         The primary is asked first for what it has refused, or not shown. Cancelling does not stop the audit.
 
         Args:
-            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
-                None for no confirmation.
+            confirmed: Number of unconfirmed topics that an operator confirmed as deleted at the primary; None for no
+                confirmation.
 
         Raises:
             AuditRefused: No audit can begin now, or another number of topics is unconfirmed.

@@ -125,7 +125,7 @@ class Reporter:
         self._control_refusal = ""
         """Why heartbeats do not come back, as logged last; empty when they do."""
         self._refusals_told: set[tuple[int, str]] = set()
-        """Epochs and limits for which it was logged that the limit keeps values out."""
+        """Epochs and limits already logged as keeping values out."""
 
     def status(self, *, primary: Address, missing: MissingTopics, lost: bool) -> LinkStatus:
         """Return the present status.

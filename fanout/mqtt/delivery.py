@@ -223,7 +223,7 @@ class Outbound(Generic[M]):
         Args:
             messages: The messages, which `in_flight` returns.
             qos: 1 or 2.
-            size: Their bytes, of which each counts an equal part.
+            size: Their bytes; each counts as an equal part.
 
         Returns:
             Their Packet Identifiers.

@@ -328,7 +328,7 @@ class NodeDocuments:
         """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain.
 
         Args:
-            changed: The only link of which the notice may differ from the newest one; None for all. A status costs as
+            changed: The only link whose notice may differ from the newest one; None for all. A status costs as
                 much as some hundred reasons, and each link changes several times while all of them start.
         """
         told = self._readiness_told

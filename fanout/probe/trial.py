@@ -45,7 +45,7 @@ class _Sink:
     def __init__(self) -> None:
         self.heartbeats = 0
         self.live_topics: set[bytes] = set()
-        """Topics of which updates came."""
+        """Topics with updates that came."""
         self.why = ""
         """Why the evidence is what it is; empty for a proof."""
 

@@ -35,7 +35,7 @@ __all__ = ["Replica"]
 
 _DIGEST_MASK = 2**64 - 1
 _ANY_LENGTH = 2**63
-_STALE_EXPIRIES_MAX = 1024
+_OUTDATED_EXPIRIES_MAX = 1024
 """Entries that the expiry heap may have beyond two for each value that expires."""
 _CHANGED_PIECE = 512
 _WILDCARDS = ("+", "#")
@@ -740,7 +740,7 @@ class Replica:
         if not expires_ns or 0 < before_ns <= expires_ns:
             return  # the present entry comes up first, and is put back then
         heap = self._expiries
-        if len(heap) > 2 * self._expiring + _STALE_EXPIRIES_MAX:
+        if len(heap) > 2 * self._expiring + _OUTDATED_EXPIRIES_MAX:
             # Topics that go and return, and shortened expiries, leave entries.
             values = self.values
             topics = {topic for _, topic in heap}

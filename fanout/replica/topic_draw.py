@@ -13,7 +13,7 @@ from fanout.replica.topic_tree import TopicSearch
 __all__ = ["BRANCH_DEPTHS", "TopicDraw"]
 
 BRANCH_DEPTHS = 3
-"""Number of levels below the common root whose branches have their turns."""
+"""Number of levels below the common root whose branches take turns."""
 _ROUND = 16
 _IN_ORDER = (0,)
 _BY_BRANCH = (5, 10)

@@ -125,6 +125,6 @@ class Changes:
     phase: Phase
     """Why the batch arrived."""
     corrected: Sequence[Update] = ()
-    """Values of which only the expiry changed, as they are now: for holders of a copy, not for subscribers."""
+    """Values with only the expiry changed, as they are now: for holders of a copy, not for subscribers."""
     position: int = 0
     """Number of the batch in the history of messages on disk; 0 when it is not there."""

@@ -106,7 +106,7 @@ class LogStats:
     duplicates_total: int
     """Updates with FLAG_DUPLICATE."""
     stale_total: int
-    """Updates with FLAG_STALE."""
+    """Updates with FLAG_OVERTAKEN."""
     recovered_segments: int
     """Segments that the last run left behind."""
     recovered_rows: int

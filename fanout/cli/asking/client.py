@@ -40,7 +40,7 @@ _TIMEOUT_S: Final = 3.0
 """Time limit of connecting and of each answer; a healthy node answers within milliseconds."""
 
 _EXPLAIN_S: Final = 60.0
-"""Time limit of an explanation, for which the node asks its primary and reads its log."""
+"""Time limit of an explanation, in which the node asks its primary and reads its log."""
 _RELOAD_S: Final = 60.0
 """Time limit of a reload, which reads files and removes the values of selectors."""
 _READ_S: Final = 30.0

@@ -30,7 +30,7 @@ _EXPIRY_SKEW_NS: Final = 2_000_000_000
 """Members remove an expired value within this time of each other: they count in whole seconds from when it came."""
 _ALONE: Final = re.compile(rb"alone ([0-9a-f]{16,32})")
 _ALONE_MAX: Final = 256
-"""Processes of which it is remembered that they went on alone."""
+"""Number of processes remembered as having gone on alone."""
 
 
 def alone_payload(instance: str) -> bytes:

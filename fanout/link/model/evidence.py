@@ -36,14 +36,14 @@ _RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class Order(enum.Enum):
-    """True if the answers to requests after a retained set come after that set, best first."""
+    """Order of a retained set and the answers to later requests, best first."""
 
     KNOWN = "known"
-    """They do: the primary is a Mosquitto or a fanout node, or the sets of this epoch have shown it."""
+    """The answers come after the set: at Mosquitto or a fanout node, or as the sets of this epoch have shown."""
     LIKELY = "likely"
     """A sentinel of one message did, in each trial."""
     NONE = "none"
-    """They do not, or nothing shows it."""
+    """They come before it, or nothing shows an order."""
 
     def is_better_than(self, other: Order) -> bool:
         """Say whether this allows stronger evidence than `other`."""

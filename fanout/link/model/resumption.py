@@ -24,7 +24,7 @@ class StoredSession:
     sentinel: bytes | None
     """Topic of the sentinel; None when it must be found anew."""
     order: Order
-    """True if the primary answers in order."""
+    """Order of the primary's answers."""
     why_unordered: str
     """Why that is not known, in words; empty when it is."""
     control_permitted: bool | None

@@ -18,7 +18,7 @@ class SamplingTotals:
     missing_total: int = 0
     """Topics among these that the primary did not send, or refused, and that the replica still had afterwards."""
     changed_total: int = 0
-    """Topics among these of which the primary sent a value that the replica still did not have afterwards."""
+    """Topics among these for whose value from the primary the replica still differed afterwards."""
     failed_total: int = 0
     """Samples that failed: the connection was refused or lost, or the primary did not answer in time."""
     audits_total: int = 0

@@ -24,7 +24,7 @@ QUEUE_MAX = 10_000
 UNAVAILABLE = ReasonCode.SERVER_UNAVAILABLE
 """Verdict on a message that the primary did not get or did not answer; it may be accepted when it is sent again."""
 BUSY = ReasonCode.SERVER_BUSY
-"""Verdict on a message for which there is no place now."""
+"""Verdict on a message without a free place now."""
 NOT_TAKEN = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 """Verdict on a message that the primary would not take."""
 _OF_PUBACK: dict[int, ReasonCode] = {

@@ -52,7 +52,7 @@ class NamedAnswer:
     values: Mapping[str, PublishRow]
     """Retained message of each topic that has one, with its properties as they came."""
     absent: frozenset[str]
-    """Topics for which SUBACK was positive and no retained message came before the answers that follow it."""
+    """Topics with a positive SUBACK and no retained message before the answers that follow it."""
     refused: Mapping[str, int]
     """Reason Code of SUBACK, 0x80 or above, of each topic that the primary refused, also one by one; or the QoS that it
     granted, where that is below the one requested."""
@@ -85,8 +85,8 @@ class NameRequest:
             topics: Topic Names at the primary, at most `NAMES_MAX`.
             sender: Sender of the connection.
             sentinel: Topic of the sentinel; None for none.
-            order: True if the primary answers in order.
-            quiet_s: Seconds of silence that show the end of the answers at a primary of which that is not known.
+            order: Order of the primary's answers.
+            quiet_s: Seconds of silence that show the end of the answers at a primary whose order is not known.
             chunk_names: Size of the first chunks, of `CHUNK_SIZES`.
             qos: QoS of the request, 0 or 1.
 

@@ -394,7 +394,7 @@ class SessionLifecycle:
             self._end_session(Trigger.LOSS, self.twin.reason, LinkLost(self.twin.reason, hint=TWIN_HINT))
 
     def end_twin_alarm(self) -> None:
-        """End the alarm about another process, of which nothing was heard for a while."""
+        """End the alarm about another process, which has been silent for a while."""
         self.twin.end()
         self.emit(TwinAlarmEnded())
 
@@ -522,8 +522,8 @@ class SessionLifecycle:
         """Begin an audit; return why none can begin, or an empty string when one did.
 
         Args:
-            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
-                None for no confirmation.
+            confirmed: Number of unconfirmed topics that an operator confirmed as deleted at the primary; None for no
+                confirmation.
             reason: Cause of the audit (`AuditReport`).
             first: Position of the selector whose set is taken first.
             recheck: True to ask the primary first for what it has refused, or not shown.

@@ -326,8 +326,8 @@ class LinkSession:
         """Begin an audit now; `AuditEnded` follows.
 
         Args:
-            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
-                None for no confirmation.
+            confirmed: Number of unconfirmed topics that an operator confirmed as deleted at the primary; None for no
+                confirmation.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
             reason: Cause of the audit (`AuditReport`).

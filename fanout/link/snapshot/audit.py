@@ -47,7 +47,7 @@ class Audit:
         """Begin.
 
         Args:
-            confirmed: Number of topics of which an operator confirmed that they are deleted; None for no confirmation.
+            confirmed: Number of topics that an operator confirmed as deleted; None for no confirmation.
             now: Monotonic seconds.
             reason: Cause of the audit.
             first: See the class.

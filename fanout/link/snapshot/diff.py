@@ -19,7 +19,7 @@ _EXPIRY_SLACK_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Changes at the primary for which no message came."""
+    """Changes at the primary without a message to the link."""
 
     removed: int
     """Number of topics that are gone there."""
@@ -34,9 +34,9 @@ def find_losses(
 ) -> Generator[None, None, Losses]:
     """Find the losses that a closed pass shows, a piece per step.
 
-    A primary that stamps omits the copy of a topic for which a live update waits, so that the update looks like a
-    missed one. Its sequence tells: if it is higher than that of the control message which came back before the pass,
-    the update happened during the pass.
+    A primary that stamps omits the copy of a topic with a waiting live update, so the update looks like a missed one.
+    Its sequence tells: if it is higher than that of the control message which came back before the pass, the update
+    happened during the pass.
 
     Args:
         replica: The replica; its pass runs until the last step.

@@ -55,7 +55,7 @@ REST_MIN_S = 0.1
 REST_MAX_S = 10.0
 """Bounds of the rest between two sets of an audit, which is as long as the first one took."""
 AUDIT_QUIETS = 3
-"""Number of quiet times for which a primary may be silent in an audit, because a pause of a live link is no loss."""
+"""Number of quiet times that a primary may be silent in an audit, because a pause of a live link is no loss."""
 UNSEEN_ASKED = 16
 """Number of topics that are requested by name when a set did not bring them."""
 KEEPS_QOS_TOPICS = 10_000
@@ -90,7 +90,7 @@ class RetainedPass(Stage):
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
         lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
         refused: Positions of selectors that the primary refused in a comparison, each with how it did.
-        copied: Topics, as named at the primary, of which copies came, where live messages count as retained (`keep`).
+        copied: Topics, as named at the primary, whose copies came, if live messages count as retained (`keep`).
     """
 
     def __init__(

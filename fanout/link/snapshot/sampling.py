@@ -73,7 +73,7 @@ class Verdict:
     missing: frozenset[str] = frozenset()
     """Topics that the primary did not send, or refused for want of a right, as it seems."""
     changed: frozenset[str] = frozenset()
-    """Topics of which it sent another value."""
+    """Topics with another value from the primary."""
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.changed)
@@ -122,7 +122,7 @@ class Sampling:
         self._trusts_unspecified = True
         """True if such a refusal may mean the want of a right; an audit that found all shows that it does not."""
         self._failures = 0
-        """Number of samples in a row that failed, or of which the primary refused every topic."""
+        """Number of samples in a row that failed, or with every topic refused by the primary."""
         self._losses = 0
         """Number of connections of the link in a row that were lost during a sample."""
         self._rest_s = 0.0
@@ -189,7 +189,7 @@ class Sampling:
         return Verdict(missing=answer.absent | denied, changed=frozenset(changed))
 
     def confirm(self, drawn: Drawn, doubtful: Verdict) -> Verdict:
-        """Return the topics of which the replica has the same value as when they were drawn.
+        """Return the topics whose value in the replica is the same as when they were drawn.
 
         To be called once every update that the primary sent before its answer has come.
         """

@@ -26,7 +26,7 @@ __all__ = ["SYSTEM_TOPICS", "UPTIME", "CountState", "SysCount", "is_comparable"]
 
 _SYSTEM_PREFIX = b"$SYS/"
 SYSTEM_TOPICS = b"$SYS/#"
-"""Topic Filter of what the primary says about itself, all of which has to be counted."""
+"""Topic Filter of the primary's own topics, which must all be counted."""
 UPTIME = b"$SYS/broker/uptime"
 """Topic that Mosquitto publishes each time in front of its count of retained messages."""
 _ORDERED_TOPICS = frozenset({UPTIME})
@@ -119,7 +119,7 @@ class SysCount:
 
     @property
     def is_idle(self) -> bool:
-        """True if no comparison is under way, or one for which the primary has sent nothing, as without the rights."""
+        """True if no comparison is under way, or the primary has sent nothing for it, as without the rights."""
         return self.state is CountState.OFF or not self._system_names
 
     @property

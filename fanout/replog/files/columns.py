@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from fanout.replica.update import RECEIVED_NS, Phase, Stamp, Update
-from fanout.replog.files.schema import EVENTS, FLAG_DUPLICATE, FLAG_STALE, UPDATES
+from fanout.replog.files.schema import EVENTS, FLAG_DUPLICATE, FLAG_OVERTAKEN, UPDATES
 from fanout.replog.files.sequence_flags import SequenceFlags
 
 __all__ = ["Column", "EventRow", "LogSource", "LoggedSelector", "RowEncoder", "UpdateRows", "signed"]
@@ -66,7 +66,7 @@ class LogSource:
         self.duplicates_total = 0
         """Updates that got FLAG_DUPLICATE."""
         self.stale_total = 0
-        """Updates that got FLAG_STALE."""
+        """Updates that got FLAG_OVERTAKEN."""
         self._prefix_bytes = [len(selector.prefix.encode()) for selector in self.selectors] + [0]
         self._has_prefix = any(self._prefix_bytes)
         self._selector_of: dict[bytes, int] = {}  # by local topic
@@ -120,7 +120,7 @@ class LogSource:
         flags = self._flags.observe(topics, primaries, epochs, sequences, live=live)
         if flags is not None:
             self.duplicates_total += sum(1 for flag in flags if flag & FLAG_DUPLICATE)
-            self.stale_total += sum(1 for flag in flags if flag & FLAG_STALE)
+            self.stale_total += sum(1 for flag in flags if flag & FLAG_OVERTAKEN)
         return flags
 
 
@@ -178,7 +178,7 @@ class RowEncoder:
         """Return record batches of `schema.UPDATES`, one for each source, link epoch and phase.
 
         Stamped updates of two phases that alternate give one batch per change of phase: a copy tells how new a topic's
-        value is, so it may make later updates stale, but not earlier ones.
+        value is, so it may make later updates overtaken, but not earlier ones.
         """
         groups: dict[tuple[LogSource, int, Phase, int], _Group] = {}
         turns: dict[tuple[LogSource, int], tuple[Phase, int]] = {}

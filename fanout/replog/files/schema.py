@@ -16,7 +16,7 @@ __all__ = [
     "FLAG_CONFLATED",
     "FLAG_DUP",
     "FLAG_DUPLICATE",
-    "FLAG_STALE",
+    "FLAG_OVERTAKEN",
     "SCHEMA_VERSION",
     "UPDATES",
     "event_names",
@@ -125,7 +125,7 @@ FLAG_DUPLICATE = 2
 
 Only rows of phase LIVE carry it: a snapshot or audit row is a copy of an update, not another delivery of it.
 """
-FLAG_STALE = 4
+FLAG_OVERTAKEN = 4
 """A row of phase LIVE whose sequence is below the highest applied to its topic, by a copy or an update."""
 FLAG_CONFLATED = 8
 """The update was received and folded into a newer one of its topic instead of being applied: deliberately

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import lt
 
-from fanout.replog.files.schema import FLAG_DUPLICATE, FLAG_STALE
+from fanout.replog.files.schema import FLAG_DUPLICATE, FLAG_OVERTAKEN
 
 __all__ = ["SequenceFlags"]
 
@@ -41,8 +41,8 @@ class SequenceFlags:
         Args:
             window: LIVE sequences remembered of a stamping epoch, at 8 bytes each; a duplicate of an older one
                 is not found.
-            recent_max: Updates whose topics are remembered of a stamping epoch, at about 100 bytes each; an
-                update that is late by more is not found to be stale.
+            recent_max: Updates whose topics are remembered of a stamping epoch, at about 100 bytes each; an update that
+                is late by more is not found to be overtaken.
             topics_max: Topics of copies and of late updates whose highest sequence is remembered for certain,
                 of a stamping epoch; at most twice as many are held.
             whole_max: Stamping epochs that get these limits in full. More epochs share the same memory: the limits are
@@ -189,7 +189,7 @@ class _Stream:
             flag = 0
             if live:
                 if sequence < known:
-                    flag |= FLAG_STALE
+                    flag |= FLAG_OVERTAKEN
                 if not self._insert(sequence):
                     flag |= FLAG_DUPLICATE
             flags.append(flag)

@@ -65,7 +65,7 @@ class StagedLog:
     updates: tuple[Path, ...]
     """Files of the table `updates`, by node, epoch and number."""
     events: tuple[Path, ...]
-    """Files of the table `events`; of each run whose end is lost, one with a `gap` event that says so."""
+    """Files of the table `events`; for each run whose end is lost, one with a `gap` event that says so."""
     open_segments: int
     """Segments that were converted."""
     torn_bytes: int

@@ -15,7 +15,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from fanout.replog.files.schema import FLAG_STALE
+from fanout.replog.files.schema import FLAG_OVERTAKEN
 from fanout.reports.read.rows import conflated, in_gap, is_live, is_within
 from fanout.reports.read.schemas import CHANGE_REFUSED, PHASE_LIVE, PHASE_UNSURE
 from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Scope
@@ -98,7 +98,7 @@ def applied_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
         reobtained=_where((sf.col("phase") > PHASE_LIVE) & ~conflated(), bit),
         conflated=_where(conflated(), bit),
         live_rows=_where(counted, sf.lit(1)),
-        stale_rows=_where(counted & (sf.col("flags").bitwiseAND(FLAG_STALE) != 0), sf.lit(1)),
+        stale_rows=_where(counted & (sf.col("flags").bitwiseAND(FLAG_OVERTAKEN) != 0), sf.lit(1)),
         refused_rows=_where(counted & (sf.col("change") == CHANGE_REFUSED), sf.lit(1)),
     )
 

@@ -223,11 +223,11 @@ class Listeners:
             self._tls.append(tls)
 
     def _bind_unix(self, path: Path) -> socket.socket:
-        """Return a socket bound to `path`; a stale socket of a killed process is replaced."""
+        """Return a socket bound to `path`; the socket of a killed process is replaced."""
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if path.is_socket():
-                _remove_stale(path)
+                _remove_leftover(path)
             elif path.exists():  # bind would say that it is in use
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
             bound.bind(str(path))
@@ -241,12 +241,12 @@ class Listeners:
         return bound
 
 
-def _remove_stale(path: Path) -> None:
+def _remove_leftover(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:  # stale
+        except ConnectionRefusedError:  # left by a killed process
             path.unlink()
             return
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

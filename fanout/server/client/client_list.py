@@ -1,4 +1,4 @@
-"""Figures of single clients, for an operator: who is connected, what waits for whom, and who reads slowly.
+"""Figures of single clients, for an operator: connections, waiting messages, and slow readers.
 
 Everything is read from what the server has anyway. The bytes that a client has acknowledged are asked from the
 operating system (TCP_INFO, Linux), so that no write has to be counted.
@@ -29,7 +29,7 @@ _BYTES_ACKED_AT: Final = 120
 _TCP_INFO_BYTES: Final = 128
 
 ClientOrder: TypeAlias = Literal["id", "slowest"]
-"""By Client Identifier; or the slowest first: who has been slow for longest, then for whom most waits."""
+"""By Client Identifier; or the slowest first: longest slow, then most waiting messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ClientQuery:
     client_ids: tuple[str, ...] | None = None
     """Clients that are named; the others are left out, and `order` does not count. None for all."""
     topic: bytes | None = None
-    """Topic Name whose delivery to these clients is asked for; None for none."""
+    """Topic Name to examine for delivery to these clients; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Slow clients: connected clients for which messages wait, since when, and the log lines that name them.
+"""Slow clients: connected clients with waiting messages, since when, and the log lines that name them.
 
 A look at all connections once a second finds them, so that delivering costs nothing more. A client counts as slow while
 messages wait for it and either its socket is full or it owes acknowledgements; one that merely waits for its turn at

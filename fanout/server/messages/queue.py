@@ -73,7 +73,7 @@ class MessageBatch:
         self.data = data
         """All frames joined; None unless every message has QoS 0."""
         self.expiring = expiring
-        """True when a message has a Message Expiry Interval, so that the frames go stale."""
+        """True when a message has a Message Expiry Interval, so its frames must be encoded anew."""
         self.position = position
         """Number of the dispatched batch in the history of messages on disk; 0 when it is not there."""
         self._bytes = -1

@@ -186,7 +186,7 @@ class AudienceIndex:
         Args:
             session: The session; in no audience, or the only member of `own`.
             subscriptions: Its new subscriptions.
-            own: The audience of which it is the only member, if any.
+            own: The audience with it as the only member, if any.
             changed: The Topic Filters in which `subscriptions` differs from the trie entries of `own`.
         """
         key = (session.wire, session.fingerprint)

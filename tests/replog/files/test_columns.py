@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fanout.replica.update import ChangeKind, Phase, Stamp, Update, content_digest
 from fanout.replog.files import columns
 from fanout.replog.files.columns import EventRow, LogSource, RowEncoder, UpdateRows, signed
-from fanout.replog.files.schema import EVENTS, FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, UPDATES
+from fanout.replog.files.schema import EVENTS, FLAG_DUP, FLAG_DUPLICATE, FLAG_OVERTAKEN, UPDATES
 from tests.replog.rows import EPOCH, NOW_NS, PlainSelector, make_rows, make_update, make_updates
 
 
@@ -184,7 +184,7 @@ def test_flags_of_the_caller_and_of_the_stamps_are_joined() -> None:
     )
     assert [row["flags"] for row in rows] == [
         0,
-        FLAG_DUP | FLAG_STALE,
+        FLAG_DUP | FLAG_OVERTAKEN,
         FLAG_DUP | FLAG_DUPLICATE,
         0,
         FLAG_DUPLICATE,
@@ -209,7 +209,7 @@ def test_stamps_are_looked_at_in_the_order_of_the_log_whatever_the_phase() -> No
         rows(5, Phase.AUDIT, 7),
         rows(6, Phase.LIVE, 8),
     )
-    assert [row["flags"] for row in encoded(*frame)] == [0, 0, 0, FLAG_STALE, 0, 0]
+    assert [row["flags"] for row in encoded(*frame)] == [0, 0, 0, FLAG_OVERTAKEN, 0, 0]
     assert source.stale_total == 1
 
 

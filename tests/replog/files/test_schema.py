@@ -10,7 +10,7 @@ from fanout.replog.files.schema import (
     FLAG_CONFLATED,
     FLAG_DUP,
     FLAG_DUPLICATE,
-    FLAG_STALE,
+    FLAG_OVERTAKEN,
     UPDATES,
     event_names,
 )
@@ -33,7 +33,7 @@ def test_both_tables_share_their_identity_columns() -> None:
 
 def test_flags_are_different_bits() -> None:
     """Flags can be combined, and events have different names."""
-    flags = (FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, FLAG_CONFLATED)
+    flags = (FLAG_DUP, FLAG_DUPLICATE, FLAG_OVERTAKEN, FLAG_CONFLATED)
     assert [flag.bit_count() for flag in flags] == [1] * len(flags)
     assert len(set(flags)) == len(flags)
     assert len(set(event_names)) == len(event_names)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanout.replog.files import sequence_flags
-from fanout.replog.files.schema import FLAG_DUPLICATE, FLAG_STALE
+from fanout.replog.files.schema import FLAG_DUPLICATE, FLAG_OVERTAKEN
 from fanout.replog.files.sequence_flags import SequenceFlags
 
 
@@ -35,7 +35,7 @@ class Oracle:
         flag = 0
         known = self.highest.get((primary, epoch, topic), -1)
         if live and sequence < known:
-            flag |= FLAG_STALE
+            flag |= FLAG_OVERTAKEN
         if live and (primary, epoch, sequence) in self.seen:
             flag |= FLAG_DUPLICATE
         if live:
@@ -95,7 +95,7 @@ def test_a_copy_is_not_an_update() -> None:
     memory = SequenceFlags()
     assert observe(memory, [(b"a", 9), (b"b", 3), (b"b", 3)], live=False) is None
     assert observe(memory, [(b"a", 9)]) is None
-    assert observe(memory, [(b"a", 8)]) == [FLAG_STALE]
+    assert observe(memory, [(b"a", 8)]) == [FLAG_OVERTAKEN]
 
 
 def test_a_duplicate_outside_the_window_is_not_found() -> None:
@@ -120,14 +120,14 @@ def test_an_update_later_than_the_recent_ones_is_not_found_to_be_stale() -> None
     memory = SequenceFlags(recent_max=4)
     observe(memory, [(b"old", 10)])
     observe(memory, [(b"new", sequence) for sequence in range(11, 15)])
-    assert observe(memory, [(b"old", 5), (b"new", 6)]) == [0, FLAG_STALE]
+    assert observe(memory, [(b"old", 5), (b"new", 6)]) == [0, FLAG_OVERTAKEN]
 
 
 def test_topics_are_remembered_through_one_change_of_generation() -> None:
     """A topic's highest sequence is kept until as many other topics again were updated."""
     memory = SequenceFlags(topics_max=2)
     observe(memory, [(b"a", 10), (b"b", 11)], live=False)
-    assert observe(memory, [(b"a", 9)]) == [FLAG_STALE]
+    assert observe(memory, [(b"a", 9)]) == [FLAG_OVERTAKEN]
     observe(memory, [(b"c", 12), (b"d", 13)], live=False)
     observe(memory, [(b"e", 14), (b"f", 15)], live=False)
     assert observe(memory, [(b"b", 8)]) is None
@@ -153,9 +153,9 @@ def test_many_stamping_epochs_share_what_is_remembered() -> None:
         assert observe(memory, [(b"a", 200), (b"b", 195), (b"a", 196)], stream=stream) == [
             FLAG_DUPLICATE,
             FLAG_DUPLICATE,
-            FLAG_DUPLICATE | FLAG_STALE,
+            FLAG_DUPLICATE | FLAG_OVERTAKEN,
         ]
-        assert observe(memory, [(b"b", 100)], stream=stream) == [FLAG_STALE], "too old to be known as a duplicate"
+        assert observe(memory, [(b"b", 100)], stream=stream) == [FLAG_OVERTAKEN], "too old to be known as a duplicate"
 
 
 def test_a_stream_that_others_join_forgets_its_oldest() -> None:
@@ -165,4 +165,4 @@ def test_a_stream_that_others_join_forgets_its_oldest() -> None:
     observe(memory, [(b"%d" % number, number) for number in range(11, 19)], stream=("p", 1))
     observe(memory, [(b"x", 1)], stream=("q", 1))
     assert observe(memory, [(b"x", 14), (b"x", 15)], stream=("p", 1)) == [0, FLAG_DUPLICATE]
-    assert observe(memory, [(b"4", 3), (b"5", 4)], stream=("p", 1)) == [0, FLAG_STALE]
+    assert observe(memory, [(b"4", 3), (b"5", 4)], stream=("p", 1)) == [0, FLAG_OVERTAKEN]
