@@ -53,6 +53,13 @@ FILES_WITH_COMMANDS = ("configs/*.toml", "configs/haproxy.cfg", "docker/*")
 SECTION = "|".join(section for section in SECTIONS if section and "." not in section)
 GROWING = {"CHANGELOG.md", "docs/reference/mqtt-support.md"}
 PAGE_BYTES_MAX = 20_500
+HISTORIC = re.compile(r"CHANGELOG\.md|docs/decisions/|docs/reference/mqtt-support\.md")
+"""Pages whose words stay as they were written, or are those of the specification."""
+CLAUSE = re.compile(r"(What|Who|Whoever|Whose|Whether|Where|Wherever|That|Which)\b(?!.*\?$)")
+BEHIND = re.compile(
+    r"\bbehind\b(?! (?:HAProxy|an?|one|is it)\b)(?<![*-]behind)(?<!(?:is| s) behind)(?<!(?:are|far) behind)"
+)
+"""Of neither place nor lag."""
 OF_OTHERS = {"max_outgoing_packet_count"}
 """Keys of other programs that pages name."""
 
@@ -77,6 +84,22 @@ def anchors(path: Path) -> set[str]:
     """Return the anchors that a Markdown page has: its headings, as GitHub spells them in a link."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def sentences(page: str) -> Iterator[str]:
+    """Yield the sentences of a page: of its paragraphs, list items and cells of tables."""
+    lines = [line for line in prose(page).splitlines() if not line.startswith(("#", "    "))]
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|]|\d+\.) )|\|", "\n".join(lines)):
+        text = re.sub(r"^(?:[-*]|\d+\.) ", "", " ".join(block.split()))
+        yield from re.split(r"(?<=[.:!?]) (?=[A-Z`*\[])", text)
+
+
+@PAGE
+def test_sentences_begin_with_their_noun(page: str) -> None:
+    """No clause is the subject of a sentence, and "behind" is a place: what follows in time comes after."""
+    if not HISTORIC.match(page):
+        found = [one for one in sentences(page) if CLAUSE.match(one) or BEHIND.search(one)]
+        assert found == [], "begin with the noun; write after for time"
 
 
 @PAGE
