@@ -45,7 +45,7 @@ def advise(report: ProbeReport, *, topic_filter: str, keys: Mapping[str, str | b
         reason = f"{with_settings}, with the evidence {best.evidence}"
     elif best.is_usable:
         why = next((one.seen for one in best.findings if one.check == "evidence"), "")
-        reason = f"{with_settings} {_TWO_PASS_MEANS} ({why})"
+        reason = f"{with_settings}, {_TWO_PASS_MEANS} ({why})"
     else:
         reason = f"a link does not become ready over {best.settings.text}: {best.reason or 'it was not tried'}"
     lines = [

@@ -299,11 +299,11 @@ def test_files_of_a_link_with_tls_are_opened(runner: CliRunner, config: Path) ->
         ((-hour, 40 * day), ""),
         (
             (-hour, 29 * day),
-            f"link[0].client_certificate_file: {directory}/edge.pem: the certificate in it expires on ",
+            f"link[0].client_certificate_file: {directory}/edge.pem: its certificate expires on ",
         ),
         (
             (-day, -hour),
-            f"link[0].client_certificate_file: {directory}/edge.pem: the certificate in it has expired on ",
+            f"link[0].client_certificate_file: {directory}/edge.pem: its certificate has expired on ",
         ),
     ):
         authority.issue("edge", valid=valid)
@@ -407,7 +407,7 @@ def test_files_of_a_pool_are_opened(runner: CliRunner, config: Path) -> None:
     answer = runner.invoke(app, ["check", str(config)])
     assert answer.exit_code == 0
     assert "pool    0.0.0.0:9201\n" in answer.stdout
-    assert f"  pool.certificate_file: {directory}/edge.pem: the certificate in it expires on " in answer.stderr
+    assert f"  pool.certificate_file: {directory}/edge.pem: its certificate expires on " in answer.stderr
     token.write_text("short")
     (directory / "ca.pem").write_text("rubbish")
     answer = runner.invoke(app, ["check", str(config)])

@@ -75,7 +75,7 @@ def test_selectors_whose_missing_topics_are_not_announced() -> None:
         (
             'primary = ["mqtts://broker", "mqtt://127.0.0.1", "ws://other"]\n',
             {
-                "link[0].primary": 'the link "l": it goes on unencrypted at ws://other:80 when somebody cuts it off '
+                "link[0].primary": 'the link "l": it falls back to ws://other:80, unencrypted, if somebody cuts it off '
                 "from the others. Write wss:// and the port of its listener with TLS."
             },
         ),

@@ -18,7 +18,7 @@ LOSS_HINT: Final = (
 """For messages that the primary had promised to the session, and dropped."""
 CHURN_HINT: Final = (
     "Exclude the branch in which topics are created all the time, and give it a selector of its own with live_only ="
-    "true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if the set itself comes"
+    " true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if the set itself comes"
     " slowly"
 )
 """For new topics that hide the end of a set at a primary that does not answer in order."""
