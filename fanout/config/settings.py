@@ -94,7 +94,7 @@ MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
 DoubtPolicy: TypeAlias = Literal["not_ready", "serve"]
-"""Whether a node is ready while topics of a link are in doubt; their values are served in any case."""
+"""Readiness of a node while topics of a link are in doubt; their values are served in any case."""
 
 StallPolicy: TypeAlias = Literal["not_ready", "serve_stale"]
 """Treatment of complete values that the primary does not confirm, since it is frozen or away:
