@@ -21,6 +21,8 @@ T0 = 1_770_000_000_000_000
 
 SECOND = 1_000_000
 
+HOUR = 3600
+
 Row = dict[str, Any]  # a row of the log by column name; the columns have many types
 
 

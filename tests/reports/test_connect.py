@@ -23,8 +23,9 @@ from fanout.reports import ReportOptions, run_report
 from fanout.reports.java import find_java
 from fanout.reports.spark import SHORT_RUN_SETTINGS
 from tests.reports.conftest import INTERPRETED
-from tests.reports.logs import write
+from tests.reports.logs import HOUR, at, when, write
 from tests.reports.random_logs import random_hub, random_secondary
+from tests.reports.segments import damage_hours, hourly_log
 from tests.support.waiting import wait_until_blocking
 
 if TYPE_CHECKING:
@@ -113,6 +114,18 @@ def test_a_report_over_connect_is_that_of_a_local_session(
         one["summary"].pop("trend")  # which is of another number of reports
     assert document == expected
     assert spark.read.parquet(f"{out}/tables/completeness").select("run").distinct().count() == 2
+
+
+def test_a_window_over_connect_opens_no_updates_of_other_hours(server: Server, client: str, tmp_path: Path) -> None:
+    """The server lists the names of the files; their rows would not be read."""
+    log = hourly_log(tmp_path / "log")
+    damage_hours(log, range(3))
+    window = ["--since", f"{when(at(4 * HOUR)):%FT%T}", "--until", f"{when(at(5 * HOUR)):%FT%T}"]
+    asked = [*window, "--settle", "1", "--json", "-", "--master", server.url]
+    answer = fanout_report(client, "completeness", log.as_uri(), *asked)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    (target,) = json.loads(answer.stdout)["targets"]
+    assert (target["stamped"]["expected"], target["stamped"]["missing"]) == (10, 1)
 
 
 def test_a_server_that_cannot_be_used_is_told_in_words(server: Server, client: str) -> None:

@@ -101,22 +101,21 @@ def absences_of_targets(absences: DataFrame, *, survey: Survey, scope: Scope) ->
     above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
     places: list[tuple[object, ...]] = []
     for target in scope.targets:
-        tolerance_us = scope.tolerance_us(target)
-        places.append((target.id, target.node, target.link, target.offset_us, tolerance_us, False))
+        places.append((target.id, target.node, target.link, target.offset_us, target.apart_us, False))
         places += (
-            (target.id, node, link, offset_us, tolerance_us, True)
+            (target.id, node, link, offset_us, target.apart_us, True)
             for group, node, link, offset_us in links
             if group == target.group and node in above[target.node, target.link]
         )
     frame = small_frame(
         absences.sparkSession,
         places,
-        schema="target int, node string, link string, offset_us bigint, tolerance_us bigint, upstream boolean",
+        schema="target int, node string, link string, offset_us bigint, apart_us bigint, upstream boolean",
     )
     return absences.join(sf.broadcast(frame), on=["node", "link"], how="inner").select(
         "target",
-        (sf.col("after_us") - sf.col("offset_us") - sf.col("tolerance_us")).alias("after_us"),
-        (sf.col("until_us") - sf.col("offset_us") + sf.col("tolerance_us")).alias("until_us"),
+        (sf.col("after_us") - sf.col("offset_us") - sf.col("apart_us")).alias("after_us"),
+        (sf.col("until_us") - sf.col("offset_us") + sf.col("apart_us")).alias("until_us"),
         sf.when(sf.col("upstream"), "upstream").otherwise(sf.col("cause")).alias("cause"),
     )
 

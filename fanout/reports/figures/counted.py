@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from statistics import median
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -64,6 +65,12 @@ class Clock:
     """By window of the link's time."""
     width_us: int = 1
     """The width of these windows."""
+
+    @property
+    def apart_us(self) -> int:
+        """By how much one update may be logged earlier or later than that, in half of the windows."""
+        later_us = self.later_us
+        return round(median(max(most - later_us, later_us - least) for least, most in self.intervals.values()))
 
     def later_between(self, first_us: int, last_us: int) -> Interval | None:
         """Return by how much later it may have logged what it logged in a span of its time, or could not log in it.

@@ -17,6 +17,7 @@ from fanout.reports.figures.registry import REPORTS, ReportKind, Section
 from fanout.reports.identify.planning import LOG_END_TOLERANCE_US
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import Tables, read_tables, take_survey, with_holes
+from fanout.reports.read.recent_names import recent_by_name
 from fanout.reports.read.scope import AskedWindow, Scope, Target
 from fanout.reports.read.survey import LogCut, Survey
 from fanout.reports.session.query_threads import query_threads
@@ -83,6 +84,8 @@ def make_report(
     window = AskedWindow.between(parameters.since, parameters.until)
     out = ParquetTables(spark, parquet)
     with spark_errors():
+        if not cuts:
+            files, cuts = recent_by_name(spark, files, window=window)
         tables, survey, progress = _look(spark, files, window=window, cuts=cuts, progress=progress)
         material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
         if kind.needs_reference:

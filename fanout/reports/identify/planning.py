@@ -34,6 +34,10 @@ class MeasuredClock(Protocol):
     def least_us(self) -> int:
         """The same, at least."""
 
+    @property
+    def apart_us(self) -> int:
+        """By how much one update may be logged earlier or later than that, mostly."""
+
     def later_between(self, first_us: int, last_us: int) -> tuple[int, int] | None:
         """Return the same, at least and at most, in a span of its time; None where nothing is measured."""
 
@@ -242,6 +246,7 @@ def _targets(
             offset_us=offset_us,
             behind_us=behind_us,
             silent_after_us=silent_after_us,
+            apart_us=late_us if clock is None else min(late_us, clock.apart_us),
         )
         for index, selection in enumerate(link.config.selections)
     ]

@@ -24,7 +24,7 @@ from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.survey import LogCut
 
-__all__ = ["MARGIN_US", "recent_files"]
+__all__ = ["MARGIN_US", "Span", "cut_of", "recent_files"]
 
 MARGIN_US: Final = 300_000_000
 """How much more than the window is read of each log: updates on the way, and heartbeats in front of an absence."""
@@ -41,8 +41,8 @@ _Segment = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """The rows of a segment's files."""
+class Span:
+    """The rows of a segment's files, or of all that is read of a process."""
 
     rows: int
     first_pos: int
@@ -55,8 +55,8 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
     """Return the files that a report on a window needs, and where the logs begin that are not read whole.
 
     The window is by the clock of the reference that is asked for, else of the primaries, else of the taps, else of any
-    node. A log that ends before the newest of theirs is read back as far again: its clock may be slow. Files on this
-    machine alone can be chosen; with one that Spark reads by itself, all are read.
+    node. A log that ends before the newest of theirs is read back as far again: its clock may be slow. With a
+    file that Spark alone sees, none is left out here: `recent_by_name` chooses.
 
     Args:
         files: The logs.
@@ -77,7 +77,7 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
     chosen: dict[str, list[str]] = {"updates": [], "events": []}
     for node, segments in nodes.items():
         from_us = since_us - max(0, end_us - ends_us[node]) - MARGIN_US
-        taken: dict[_Segment, _Span] = {}
+        taken: dict[_Segment, Span] = {}
         newest_first = sorted(segments, reverse=True)
         for segment, before in zip_longest(newest_first, newest_first[1:]):
             taken[segment] = span(node, segment)
@@ -89,7 +89,7 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
                 chosen[table].append(path)
         if earlier := segments.keys() - taken.keys():
             chosen["events"] += _telling({segment: segments[segment] for segment in earlier})
-            cuts.append(_cut(node, taken))
+            cuts.append(cut_of(node, taken))
     updates, events = (tuple(sorted(chosen[table])) for table in ("updates", "events"))
     return (replace(files, updates=updates, events=events), tuple(cuts)) if cuts else (files, ())
 
@@ -125,9 +125,10 @@ def _timekeepers(roles: Mapping[str, str], *, reference: str | None) -> list[str
     return list(roles)
 
 
-def _cut(node: str, taken: Mapping[_Segment, _Span]) -> LogCut:
+def cut_of(node: str, taken: Mapping[_Segment, Span]) -> LogCut:
+    """Return where a log begins of which these segments are read."""
     first = min(taken)
-    processes: dict[int, list[_Span]] = defaultdict(list)
+    processes: dict[int, list[Span]] = defaultdict(list)
     for (epoch, _), span in taken.items():
         processes[epoch].append(span)
     absent = 0
@@ -137,7 +138,7 @@ def _cut(node: str, taken: Mapping[_Segment, _Span]) -> LogCut:
     return LogCut(node, first[0], taken[first].first_pos, taken[first].first_us, absent)
 
 
-def _span(paths: Iterable[str]) -> _Span:
+def _span(paths: Iterable[str]) -> Span:
     found: list[tuple[int, Any, Any]] = []
     for path in paths:
         with _reading(path):
@@ -150,7 +151,7 @@ def _span(paths: Iterable[str]) -> _Span:
             )
     if not found:
         raise ReportError(f"{path} holds no row", hint="Nodes never seal such a file: copy it again, or take it away")
-    return _Span(
+    return Span(
         rows=sum(rows for rows, _, _ in found),
         first_pos=min(pos.min_raw for _, pos, _ in found),
         last_pos=max(pos.max_raw for _, pos, _ in found),

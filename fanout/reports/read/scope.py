@@ -192,6 +192,9 @@ class Target:
     What came later may be in a part of the log that is not here yet: it is pending, or in a gap without end."""
     silent_after_us: int = NEVER_US
     """When that is too much for a log that is only late: updates after this, which the node has not, are unknown."""
+    apart_us: int = 0
+    """How far apart the node and the reference mostly log one update, clocks left out; the settle horizon where nothing
+    is measured, and nothing for updates with stamps."""
 
     @property
     def place(self) -> dict[str, Any]:
