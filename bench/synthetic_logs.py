@@ -279,7 +279,7 @@ def _lossy(published: Published, rng: np.random.Generator) -> Log:
 
 
 def _broken(published: Published, rng: np.random.Generator) -> Log:
-    """Conflation, some loss, a clock 2 s after, two selectors; a crash with a torn segment; later an outage."""
+    """Conflation, some loss, a clock 2 s behind, two selectors; a crash with a torn segment; later an outage."""
     log = Log("broken", "secondary", -2 * SECOND, ("plant/+/+", "plant/hot"))
     count = len(published)
     crash, restart, cut, back = (count * part // 100 for part in (40, 42, 60, 65))

@@ -70,7 +70,7 @@ class Setting:
     audit_interval_s: float
     """Of every link: short where the primary drops, for nothing else finds what a live session has lost."""
     session_expiry_s: int
-    """Of the link after the proxy."""
+    """Of the link behind the proxy."""
     on_session_loss: str
     """Of the other secondary."""
     workers: int
@@ -84,7 +84,7 @@ class Setting:
     publish_qos: int = 1
     """Of everything that is published."""
     version: int = 5
-    """MQTT version of the link after the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
+    """MQTT version of the link behind the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
     stamped: bool = False
     """True if the other secondary stamps what a Mosquitto brings it, for the one below it."""
 
@@ -115,7 +115,7 @@ class Setting:
 
     @property
     def proxied_horizon_s(self) -> float:
-        """The same of the node after the proxy, whose link has no heartbeats over MQTT 3.1.1.
+        """The same of the node behind the proxy, whose link has no heartbeats over MQTT 3.1.1.
 
         There the bridge bit keeps them from coming back, and a connection that swallows everything shows by a PINGREQ
         without an answer: after twice the Keep Alive of 5 s.

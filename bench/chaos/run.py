@@ -290,7 +290,7 @@ class _Run:
     async def watch_itself(self) -> None:
         """Note when this process, hence the proxy in it, did not run for a while; until cancelled.
 
-        A busy machine is a fault too: the node after the proxy does not hear of its primary meanwhile.
+        A busy machine is a fault too: the node behind the proxy does not hear of its primary meanwhile.
         """
         while True:
             begin, before = datetime.now(UTC), time.monotonic()

@@ -135,7 +135,7 @@ class SelectorReadiness(_Document):
     )
     evidence: Evidence
     joining: bool = Field(
-        default=False, description="Whether a reload has added it to a link that was proved, and it is not proved yet."
+        default=False, description="True if a reload has added it to a proved link, and it is not proved yet."
     )
     maybe_unreadable: bool = Field(
         default=False,

@@ -29,7 +29,7 @@ _PREFIX = "fanout/probe"
 _SET_SIZE = 5_003
 _TIMEOUT_S = 180.0
 _CONTROL_TOPIC = "fanout/control"
-"""Default of `control_topic` of a link, where its user has rights if it has any."""
+"""Default of `control_topic` of a link; the user most likely has rights there."""
 _LINK = "probe"
 _OPTIONS = {
     "primary": "URL",

@@ -277,7 +277,7 @@ class Link:
         return publishing
 
     async def _end_publishing(self, publishing: asyncio.Task[None] | None) -> None:
-        """End the task of `_begin_publishing`; what is not answered by then may have arrived or not."""
+        """End the task of `_begin_publishing`; unanswered messages may have arrived or not."""
         if publishing is not None:
             publishing.cancel()
             await asyncio.wait([publishing], timeout=_WATCHES_END_S)

@@ -54,7 +54,7 @@ from fanout.replica.store import Replica
 __all__ = ["Reporter"]
 
 _STALL_HINT: Final = (
-    "Look at the side that the reason names: the primary and the network, or this machine's processor; the link"
+    "Check the side that the reason names: the primary and the network, or this machine's processor. The link"
     " compares its values when heartbeats come back"
 )
 

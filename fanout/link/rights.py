@@ -21,7 +21,7 @@ Access: TypeAlias = Literal["read", "write"]
 """Direction of a right: to subscribe and receive, or to publish."""
 
 PrimaryKind: TypeAlias = Literal["mosquitto", "fanout", "other"]
-"""Kind of a primary, as far as a link asks it for other things than it asks others."""
+"""Kind of a primary: a link needs different rights at each kind."""
 
 _FANOUT_TOPICS = "$SYS/fanout/#"
 """Topics in which a fanout node tells those below it whether it is ready, and how much a set has."""

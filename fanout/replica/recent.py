@@ -194,7 +194,7 @@ class RecentUpdates:
         self.bytes_max = bytes_max
         """About how many bytes are held at most."""
         self.stray_number = 0
-        """Number of the newest batch when an update without a place was dispatched last: all in later ones have one."""
+        """Newest batch when an update without a place was last dispatched; all updates of later ones have a place."""
         self._joined_bytes = min(_JOINED_BYTES, bytes_max // _PARTS)
         self._streams = {link: _Stream() for link in links}
         self._batches: list[RecentBatch] = []

@@ -542,7 +542,7 @@ class Replica:
         self._pass_closed = False
 
     def sweep(self, topics: Iterable[bytes], *, now_ns: int) -> Changes:
-        """Remove `topics`, except those that the running pass, if any, has brought by now.
+        """Remove `topics`, except those that the running pass, if any, has brought.
 
         Args:
             topics: Local topics; those without a value are ignored.

@@ -27,7 +27,7 @@ class Backoff:
         """Start with no failure.
 
         Args:
-            min_s: The first delay, to which up to as much is added by chance.
+            min_s: The first delay; each delay gets a random addition of up to this.
             max_s: The longest delay.
         """
         self._max_s = max_s

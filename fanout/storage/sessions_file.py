@@ -87,7 +87,7 @@ def written_ns(path: Path) -> int | None:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """Yield the records; before the last one the end of the file has been seen to be there.
+    """Yield the records; the end of the file is checked before the last one.
 
     Raises:
         FileDamagedError: The file is not whole, or a record is not what was written.

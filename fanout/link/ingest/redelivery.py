@@ -99,8 +99,8 @@ class RedeliveryFilter:
 
         Args:
             resumed: True if it has the session of the former one.
-            counts_up: True if the primary is known to count Packet Identifiers up. Then one after the last is no new
-                message, even without DUP: a primary that was killed may have forgotten that it sent it.
+            counts_up: True if the primary is known to count Packet Identifiers up. Then a message with an identifier up
+                to the last one is not new, even without DUP: a killed primary may have forgotten that it sent it.
         """
         self._is_resumed = resumed
         self._counts_up = counts_up

@@ -47,7 +47,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class NamedAnswer:
-    """Answer of a primary to a request by exact Topic Name; each name is in one of the three."""
+    """Answer of a primary to a request by exact Topic Names; each name has a value, is absent, or is refused."""
 
     values: Mapping[str, PublishRow]
     """Retained message of each topic that has one, with its properties as they came."""

@@ -24,7 +24,7 @@ class RemotePeer:
     Attributes:
         node: Node identifier that a fanout node gave in CONNACK; else None.
         sentinel: Topic of the sentinel that snapshots of this epoch use; None for none.
-        order: True if it answers in order, as far as this epoch has shown.
+        order: Order of its answers, as far as this epoch has shown.
         why_unordered: Why that is not known, in words; empty when it is.
         hears_readiness: True if it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
         ordered_topics: Topics whose messages must be handled at their place among the data.

@@ -12,7 +12,7 @@ __all__ = ["CLOSED_MAX", "SystemTopics"]
 CLOSED_MAX = 2
 """After so many connections in a row closed without an answer, something else is left out."""
 _LADDERS = {5: ((True, True), (False, True)), 4: ((True, True), (False, True), (True, False), (False, False))}
-"""Version to what is tried in turn: whether topics below `$SYS/` are subscribed, and messages at QoS 1 published.
+"""Version to the attempts in order: True to subscribe topics below `$SYS/`, and True to publish messages at QoS 1.
 
 Over MQTT 5 CONNACK tells Maximum QoS.
 """

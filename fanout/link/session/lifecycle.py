@@ -500,7 +500,7 @@ class SessionLifecycle:
 
     @property
     def _lacks_findings(self) -> bool:
-        """True if a capability check may find something that would give better evidence, or a known lag."""
+        """True if a capability check may lead to better evidence, or to a known lag."""
         unordered = self._peer.order is not Order.KNOWN and self._peer.why_unordered != CAME_LATE
         return unordered or not self._control.is_open
 
@@ -575,7 +575,7 @@ class SessionLifecycle:
     # --- evidence that missing topics are deleted ---
 
     def take_count(self) -> None:
-        """Take a comparison with the primary's count: it is the measure for later, or it is evidence now."""
+        """Take a comparison with the primary's count: as evidence now, or as the reference for later ones."""
         check, outside = self._absence, self._count.outside
         if check is None or not check.awaits_count:
             if outside is None or self.audits.current is not None or self._replica.unconfirmed:

@@ -29,7 +29,7 @@ CALL_PAUSE_MIN_S = 1.0
 INTERVAL_MIN_S = 300.0
 INTERVAL_MAX_S = 3_600.0
 COST_FACTOR = 100
-"""Audits are so many times as far apart as one takes, without `audit_interval_s` and while topics are unconfirmed."""
+"""Ratio of the interval between audits to their duration: without `audit_interval_s`, or for unconfirmed topics."""
 _JITTER = 0.1
 _NEVER = float("inf")
 

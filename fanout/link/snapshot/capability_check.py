@@ -114,7 +114,7 @@ class CapabilityCheck(Stage):
         done: True if all questions are answered.
         answered: True if the primary answered the request after the first questions.
         sentinel: Topic of the sentinel; None while none is known.
-        order: True if the primary answers in order.
+        order: Order of the primary's answers.
         why: Why that is not known, in words; empty when it is.
         is_mosquitto: True if the primary calls itself Mosquitto.
     """

@@ -96,7 +96,7 @@ class MissedValues:
                 promised += row[2] & _QOS > 0
         for name in answer.absent:
             topic = self._in_doubt.pop(name, None)
-            # A topic that has no value by now leaves nothing to ask about.
+            # A topic that no longer has a value needs no request.
             unknown += topic is not None and bool(self._replica.get_many([topic]))
         for name in answer.refused:
             unknown += self._in_doubt.pop(name, None) is not None

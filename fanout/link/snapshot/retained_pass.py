@@ -84,7 +84,7 @@ class RetainedPass(Stage):
         index: Index of the selector under way; the number of selectors when none is left.
         topics_total: Number of topics that the proved sets brought.
         evidence: Evidence for the set under way; None before `Step.PROVED`.
-        order: True if the primary answers in order, as far as these passes have shown.
+        order: Order of the primary's answers, as far as these passes have shown.
         why: Why that is not known, in words; empty when it is.
         stamp_before: Stamp of the newest control message that had come back before the pass; None without stamps.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.

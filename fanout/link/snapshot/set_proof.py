@@ -161,7 +161,7 @@ class SetProof:
         self._last_probe = now
 
     def receive_probe_answer(self, packet_id: int, *, topics: int) -> bool:
-        """Note an answer when `topics` topics had come; return whether it was to a probe of this set."""
+        """Note an answer that came after `topics` topics; return True if it answers a probe of this set."""
         topics_before = self._probes.pop(packet_id, None)
         if topics_before is None:
             return False

@@ -1,6 +1,6 @@
-"""Pauses of this process: whoever serves a client asks first whether the process did not run for too long.
+"""Pauses of this process: before it serves a client, code asks here whether the process did not run for too long.
 
-In a pool the others may have its sessions by then. The event loop alone would read from its sockets before it looks.
+In a pool the others may have the sessions after such a pause, and the event loop would read from sockets first.
 """
 
 from __future__ import annotations

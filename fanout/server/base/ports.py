@@ -36,7 +36,7 @@ class PendingVerdict(Protocol):
 
 
 class Accepted(asyncio.Future[ReasonCode]):
-    """Success, once the message is on disk: its Packet Identifier is there with it, so the client is only told late."""
+    """Success, once the message and its Packet Identifier are on disk; only the client's answer waits."""
 
 
 PublishVerdict: TypeAlias = ReasonCode | PendingVerdict
