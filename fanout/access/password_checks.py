@@ -59,7 +59,7 @@ class PasswordChecks:
             checks_max: Checks at a time; each takes one core, and the memory that its hash asks for.
             queue_max: Checks that may wait for their turn.
             remember_s: Time for which a result is remembered, in seconds; 0 for not at all.
-            entries_max: Results remembered: so many matches, and as many mismatches.
+            entries_max: Number of remembered results: of matches, and the same of mismatches.
             monotonic: Tells seconds of a clock that never goes back.
         """
         self.checked_total = 0

@@ -803,7 +803,7 @@ class PoolStatus(_Document):
 
 
 class PoolMember(_Document):
-    """One member of the pool; null stands for what is not known, and for what a member did not say."""
+    """One member of the pool; null stands for a value that is unknown, or that a member did not give."""
 
     node: str | None = Field(description="Its `node.id`; null before it has answered.")
     address: str | None = Field(description="Its address; null for the node that answers.")

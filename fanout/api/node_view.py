@@ -100,7 +100,7 @@ class NodeView(Protocol):
         """
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
-        """Return what is the matter with a topic.
+        """Return the explanation of a topic.
 
         Args:
             topic: A legal Topic Name.

@@ -183,7 +183,7 @@ class TopicFacts(_Document):
 
 
 class Finding(_Document):
-    """One thing that is the matter, or that nothing is."""
+    """One fault, or the finding that there is none."""
 
     kind: FindingKind
     text: str = Field(description="One sentence, without a full stop.")
@@ -191,7 +191,7 @@ class Finding(_Document):
 
 
 class TopicExplanation(_Document):
-    """`/v1/explain`: what is the matter with one topic."""
+    """`/v1/explain`: the explanation of one topic."""
 
     verdict: Finding = Field(description="The finding that explains most.")
     also: tuple[Finding, ...] = Field(default=(), description="All other findings.")

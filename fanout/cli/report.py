@@ -168,10 +168,10 @@ def completeness(
         ),
     ] = 0,
 ) -> None:
-    """Show what each secondary applied of what there was.
+    """Show how much of the reference's updates each secondary applied.
 
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
-    the time to ready; what is proved exactly is told from what is only a bound.
+    the time to ready; exact figures are told from bounds.
     """
 
 

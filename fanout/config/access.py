@@ -88,7 +88,7 @@ class RuleSection:
     allow: Direction | None = None
     """Allowed action: "read", "write" or "all"; this or `deny`."""
     deny: Direction | None = None
-    """What it denies."""
+    """Denied action."""
     user: RuleUser = ANY
     """User that it is for: a name, "*" for every client, or "" for clients without a user."""
     client_id: ClientIds = ANY
@@ -137,7 +137,7 @@ class AccessConfig:
     password_remember_s: SecondsOrZero = 60.0
     """How long the outcome of a check is remembered; 0 checks each time."""
     password_remembered_max: Count = 10_000
-    """Outcomes that are remembered: so many matches, and as many mismatches."""
+    """Number of remembered outcomes: of matches, and the same of mismatches."""
     decisions_max: Count = DECISIONS_MAX
     """Decisions on topics of PUBLISH packets that are remembered, for all clients together."""
     http: HookConfig | None = None

@@ -405,7 +405,7 @@ class Link:
     def retry(self) -> None:
         """Try again at once what failed: something may have changed here or at the primary.
 
-        Without a connection, connect without the rest of the pause. While live, ask for what the primary refused.
+        Without a connection, connect without the rest of the pause. While live, request again what the primary refused.
         """
         if self._connection is None:
             self._retry_now = True
@@ -435,7 +435,7 @@ class Link:
     async def audit(self, *, confirmed: int | None = None) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return the report.
 
-        The primary is asked first for what it has refused, or not shown. Cancelling does not stop the audit.
+        The link first requests again what the primary has refused, or not shown. Cancelling does not stop the audit.
 
         Args:
             confirmed: Number of unconfirmed topics that an operator confirmed as deleted at the primary; None for no

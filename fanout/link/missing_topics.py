@@ -1,7 +1,7 @@
 """Announcements of missing topics at a link's primary: Topic Filters that wait for one, and rate limits.
 
-A filter is announced once in a while only, and so many filters a second. `fanout.node.missing_topics` finds the
-filters and publishes the announcements.
+Each filter is announced only once in a while, and the number of filters per second is limited.
+`fanout.node.missing_topics` finds the filters and publishes the announcements.
 """
 
 from __future__ import annotations

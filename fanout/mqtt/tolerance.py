@@ -1,4 +1,4 @@
-"""Tolerant reading of what a server sends, for the role of a client: what breaks MQTT costs one message, or nothing.
+"""Tolerant reading of a server's packets, for the role of a client: a breach of MQTT costs one message, or nothing.
 
 The decoder comes here with a packet that its strict reading refused, at its known boundaries. The rules are in
 `docs/reference/tolerance.md`. For clients of a server there is no tolerance.

@@ -295,7 +295,7 @@ class NodeDocuments:
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
-        """Return what is the matter with a topic; see `TopicExplainer.explain`."""
+        """Return the explanation of a topic; see `TopicExplainer.explain`."""
         from fanout.node.explain.explainer import TopicExplainer  # its documents are not needed to start a node
 
         node = self._node

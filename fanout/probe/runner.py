@@ -221,7 +221,7 @@ class _Probe:
         return {topic: row[1] for topic, row in answer.values.items()}
 
     async def clean_up(self) -> str:
-        """Remove what the probe retained, in a task of its own; return a text of what is left, empty for nothing."""
+        """Remove what the probe retained, in a task of its own; return a text that names the rest, empty for none."""
         cleaning = asyncio.create_task(self._clear(), name="probe: clean up")
         try:
             async with asyncio.timeout(_CLEAN_UP_S):

@@ -31,7 +31,7 @@ _JOINED_BYTES: Final = 32 * 1024
 """Bytes up to which batches that follow each other are one: an object of each batch would have to be looked at by
 garbage collections, which stop the event loop."""
 _PARTS: Final = 100
-"""A full history holds at least so many batches: the oldest goes as a whole."""
+"""Least number of batches in a full history: the oldest goes as a whole."""
 _COMPACT: Final = 1024
 """Batches that have gone before their entries are removed."""
 _NO_LIMIT: Final = 1 << 62
@@ -491,7 +491,7 @@ def message_digest(update: Update) -> int:
 
 
 def _place(segment: _Segment, count: int) -> Place | None:
-    """Return the place after so many updates of a segment; None when it has no name here."""
+    """Return the place after `count` updates of a segment; None when it has no name here."""
     if segment.key is None or count > min(segment.count, segment.exact_until):
         return None
     if not count:

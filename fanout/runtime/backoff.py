@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_rando
 __all__ = ["LASTING_DELAYS", "Backoff"]
 
 LASTING_DELAYS: Final = 10
-"""A success counts when it has lasted for so many times the last delay."""
+"""Number of last delays for which a success must last to count."""
 
 
 class Backoff:

@@ -27,7 +27,7 @@ _BIG_ENDIAN: Final = 1
 """This bit of the magic says in which order checksums take the bytes of a word."""
 _CHECKED_BYTES: Final = 24
 _GENERATIONS: Final = 1 << 20
-"""A frame with a salt that was used so many times before at most is what an earlier log has left."""
+"""Greatest number of earlier salts that still mark a frame as left by an earlier log."""
 
 _Sums = tuple[int, int]
 

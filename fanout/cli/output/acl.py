@@ -52,13 +52,13 @@ class AclUnwritable(ValueError):
 
 
 def syntax_of(server: str) -> AclSyntax:
-    """Return the syntax for a server by what it says it is, else the plain list."""
+    """Return the syntax for a server by its own description, else the plain list."""
     known = (AclSyntax.MOSQUITTO, AclSyntax.FLASHMQ, AclSyntax.EMQX, AclSyntax.HIVEMQ, AclSyntax.FANOUT)
     return next((one for one in known if server.lower().startswith(one)), AclSyntax.LIST)
 
 
 def acl_text(link: LinkConfig, *, node_id: str, syntax: AclSyntax, in_pool: bool = False) -> str:
-    """Return the rights of a link's user, and of its `audit_username`, as lines of text, each with what it is for.
+    """Return the rights of a link's user, and of its `audit_username`, as lines of text, each with its purpose.
 
     Args:
         link: The link.

@@ -19,7 +19,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2
     """The command line or the configuration is wrong; nothing was done."""
     UNREACHABLE = 3
-    """The node does not answer, or what answers is not a node; of `fanout probe` the primary."""
+    """The node does not answer, or is no node; for `fanout probe` the primary."""
     EXTRA_MISSING = 4
     """An optional part is not installed; the message has the install command."""
     FAILED = 5

@@ -180,7 +180,7 @@ class HeartbeatsLost:
 
 @dataclass(frozen=True, slots=True)
 class MemberUnheard:
-    """The heartbeats of another member of the pool do not come: what it holds is not compared here."""
+    """The heartbeats of another member of the pool do not come: its values are not compared here."""
 
     topic: str
     """Control topic of that member."""
@@ -218,7 +218,7 @@ class QosLowered:
 
 @dataclass(frozen=True, slots=True)
 class CountDiffers:
-    """The replica differed from so many counts of the primary that the comparison has ended."""
+    """The replica differed from too many counts of the primary: the comparison has ended."""
 
     difference: str
     """Both figures, for an operator."""

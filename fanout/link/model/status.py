@@ -255,7 +255,7 @@ class LinkSink(Protocol):
         """Deliver a batch of a link to local clients; called after it was recorded and acknowledged."""
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
-        """Note the place of a member's heartbeat: what came before it was dispatched, what comes after it not yet."""
+        """Note the place of a member's heartbeat: earlier updates were dispatched, later ones not yet."""
 
     def readiness_changed(self, link: str) -> None:
         """Note that `not_ready_reason` or `paths_above` of a link's status may have changed."""

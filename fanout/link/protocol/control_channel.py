@@ -16,13 +16,13 @@ __all__ = ["MARKER", "PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "C
 PAYLOAD_BYTES_MAX = 40
 """Largest payload: two numbers of 64 bits, and a space."""
 UNDER_WAY_MAX = 8
-"""Number of messages that may be under way; while so many are, no heartbeat is sent."""
+"""Number of messages that may be under way; at this number no heartbeat is sent."""
 EARLY_UNDER_WAY_MAX = 4
 """Number of messages under way at which those that are sent before a heartbeat is due begin to be rare."""
 EARLY_PAUSE_S = 1.0
 """Pause between such messages then."""
 STALL_INTERVALS = 3
-"""A message missing for so many intervals means a stall; for twice as many, a lost connection."""
+"""Number of intervals without a message that mean a stall; twice as many mean a lost connection."""
 MARKER: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20})")
 """Payload of a message: the process, and the number that it gave the message."""
 _PROCESSES_MAX = 16

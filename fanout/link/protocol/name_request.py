@@ -35,11 +35,11 @@ CHUNK_NAMES = 50
 CHUNK_SIZES = (CHUNK_NAMES, 7, 1)
 """Sizes of chunks that are tried, one after another: 7 names and the sentinel are 8 filters, as AWS IoT Core takes."""
 _REFUSED_MAX = 8
-"""So many names refused again, and none taken: the other names of the same size are not tried."""
+"""Number of names refused again, with none accepted, after which the other names of the same size are not tried."""
 _DENIALS = (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.NOT_AUTHORIZED)
 """Reason Codes that may mean the want of a right; over MQTT 3.1.1 there is only the first."""
 CHUNK_NAMES_AT_QOS_1 = 20
-"""The same at QoS 1: Mosquitto has so many messages in flight by default, so that none has to wait in its queue."""
+"""The same at QoS 1: Mosquitto's default number of messages in flight, so that none has to wait in its queue."""
 _RETAIN = 0x01
 _QOS = 0x06
 _NEVER = float("inf")

@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["CLOSED_MAX", "SystemTopics"]
 
 CLOSED_MAX = 2
-"""After so many connections in a row closed without an answer, something else is left out."""
+"""Number of connections in a row, closed without an answer, after which something else is omitted."""
 _LADDERS = {5: ((True, True), (False, True)), 4: ((True, True), (False, True), (True, False), (False, False))}
 """Version to the attempts in order: True to subscribe topics below `$SYS/`, and True to publish messages at QoS 1.
 

@@ -7,7 +7,7 @@ An *epoch* is the time of one session: CONNECT, a check of the primary's capabil
 live. After a lost Network Connection the session is resumed and its pending messages are applied. Then the retained
 sets are compared with the replica, because the primary's queue for the session may have overflowed. A value that
 changed although the session was promised the message means that messages were lost; the replica is torn down, and a new
-session begins. One that nobody promised is taken over, and that is all.
+session begins. One that was not promised is only taken over.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NEVER = float("inf")
 _CLOCK_STEP_NS = 2_000_000_000
 """A difference between the time of day and the monotonic clock that is larger than their drift between two looks."""
 _SETTLED_QUIETS = 3
-"""After so many quiet times no copies of a retained set are under way at a primary that does not answer in order."""
+"""Number of quiet times after which an unordered primary has no copies of a retained set under way any more."""
 _SESSION_GONE = "the primary has no session for this link any more"
 
 
@@ -141,7 +141,7 @@ class SessionLifecycle:
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
         self._removable: dict[int, Removable] = {}
-        """Position of each selector with unconfirmed topics to what may be removed of it."""
+        """Position of each selector with unconfirmed topics to the topics that may be removed."""
         self._absence: AbsenceCheck | None = None
         """Evidence that the audit under way awaits after its pass; None for none."""
         self._removals: deque[Iterator[None]] = deque()
@@ -526,7 +526,7 @@ class SessionLifecycle:
                 confirmation.
             reason: Cause of the audit (`AuditReport`).
             first: Position of the selector whose set is taken first.
-            recheck: True to ask the primary first for what it has refused, or not shown.
+            recheck: True to request first what the primary has refused, or not shown.
         """
         if self.state is not LinkState.LIVE:
             return f"the link is {self.state.value.replace('_', ' ')}"

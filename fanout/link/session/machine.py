@@ -332,7 +332,7 @@ class LinkSession:
             now: Monotonic seconds.
             reason: Cause of the audit (`AuditReport`).
             first: Position of the selector whose set is taken first.
-            recheck: True to ask the primary first for what it has refused, or not shown.
+            recheck: True to request first what the primary has refused, or not shown.
 
         Returns:
             What happened, or why no audit can begin.
@@ -342,7 +342,7 @@ class LinkSession:
         return refused or self.lifecycle.take_events()
 
     def recheck(self, *, now_ns: int, now: float) -> list[Event]:
-        """Ask the primary at once for what it has refused, or not shown, if the link is live and idle."""
+        """Request at once what the primary has refused, or not shown, if the link is live and idle."""
         self.lifecycle.at(now_ns, now)
         self.lifecycle.recheck()
         return self.lifecycle.take_events()

@@ -16,7 +16,7 @@ __all__ = ["CALM_S_MIN", "FOREIGN_HEARTBEAT", "TAKEN_OVER", "TWIN_HINT", "UNMARK
 CALM_S_MIN: Final = 30.0
 """Shortest time without a sign that ends the alarm."""
 _RETRIES: Final = 2
-"""A twin connects again within `retry_max_s`, as the link does: so many times that long is waited for it."""
+"""Number of times `retry_max_s` to wait for a twin, which connects again within that time, as the link does."""
 _HEARTBEATS: Final = 4
 _NEVER = float("inf")
 

@@ -49,7 +49,7 @@ class AbsenceCheck:
     deadline: float
     """When to do without the evidence that is missing, monotonic seconds."""
     removable: dict[int, Removable] = field(default_factory=dict)
-    """Position of each selector with missing topics to what may be removed of it."""
+    """Position of each selector with missing topics to the topics that may be removed."""
     awaits_count: bool = False
     """True if the primary's next count is awaited."""
     awaits_answers: bool = False

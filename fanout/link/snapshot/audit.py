@@ -120,7 +120,7 @@ class LiveAudits:
         self._removed_percent_max = config.max_removed_percent
 
     def is_few(self, missing: int, topics: int) -> bool:
-        """Say whether so many missing topics of a selector may be removed without confirmation.
+        """Say whether this number of missing topics of a selector may be removed without confirmation.
 
         Args:
             missing: Number of missing topics.

@@ -54,7 +54,7 @@ CONTROL_PATIENCE_S = 1.0
 A sentinel that did not come before PINGRESP has as long, so that the reason is known.
 """
 OWN_SENTINEL_REQUESTS = 4
-"""Number of requests for the link's own sentinel, `CONTROL_PATIENCE_S` apart, before it counts as not to be had."""
+"""Number of requests for the link's own sentinel, `CONTROL_PATIENCE_S` apart, before it counts as unavailable."""
 TRIALS = 3
 """Number of trials in which a sentinel must come before PINGRESP at a primary whose order is unknown."""
 BY_WILDCARD = {SERVER_SENTINEL: b"$SYS/+/version"}

@@ -1,4 +1,4 @@
-"""Schedule of the attempts to get better evidence for a live link, which is not ready because of what it has.
+"""Schedule of the attempts to get better evidence for a live link whose evidence is too weak to be ready.
 
 A right may have been granted meanwhile, or the primary may answer in order now. An attempt is a capability check
 (`fanout.link.snapshot.capability_check`), and an audit if the check found something better.
@@ -12,7 +12,7 @@ PAUSE_MIN_S = 5.0
 PAUSE_MAX_S = 60.0
 """First and longest pause between two attempts; it doubles in between."""
 _COST_FACTOR = 10
-"""An attempt with an audit is followed by a pause so many times as long as the audit took."""
+"""Ratio of the pause after an attempt with an audit to the duration of the audit."""
 _NEVER = float("inf")
 
 

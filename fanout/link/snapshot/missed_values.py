@@ -1,7 +1,7 @@
 """Values that a verification brought and no message did (core): whether the session was promised them.
 
 A session is promised each message that is published at QoS 1 or 2 for a subscription at such a QoS. One that did not
-come is a loss. Nobody promised a message at QoS 0, so its value is taken over from the retained set, and that is all. A
+come is a loss. A message at QoS 0 is not promised, so its value is only taken over from the retained set. A
 copy at QoS 0 does not tell at which QoS its value was published, so these topics are requested once more by exact name
 at QoS 1. The answer is about the newest message for a topic; earlier ones leave no trace.
 `docs/decisions/0053-promised-or-not.md` has the reasons.

@@ -59,8 +59,11 @@ AUDIT_QUIETS = 3
 UNSEEN_ASKED = 16
 """Number of topics that are requested by name when a set did not bring them."""
 KEEPS_QOS_TOPICS = 10_000
-"""Topics of a set up to which live updates keep the selector's QoS during a comparison. The copies of so many take some
-30 ms, in which the queue of 1,000 messages of a primary with default settings suffices for 30,000 updates/s."""
+"""Topics of a set up to which live updates keep the selector's QoS during a comparison.
+
+Their copies take some 30 ms, in which the queue of 1,000 messages of a primary with default settings suffices for
+30,000 updates/s.
+"""
 _NEVER = float("inf")
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2

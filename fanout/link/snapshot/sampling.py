@@ -30,14 +30,14 @@ from fanout.replica.update import EXPIRES_NS, PAYLOAD, PROPERTIES, RECEIVED_NS, 
 __all__ = ["COST_FACTOR", "REST_MAX_S", "REST_MIN_S", "Drawn", "Sampling", "Verdict", "why_never"]
 
 COST_FACTOR = 10
-"""A pause between two samples is at least so many times as long as the former sample took, or its audit."""
+"""Least ratio of the pause between two samples to the duration of the former sample, or of its audit."""
 REST_MIN_S = 30.0
 """Longest rest after an audit that found something, and first rest after one that found nothing, which doubles."""
 REST_MAX_S = 3_600.0
 """Longest rest."""
 _FAILED_REST_MAX_S = 300.0
 _LOSSES_MAX = 2
-"""After so many connections of the link in a row that were lost during a sample, the rest is the longest."""
+"""Number of connections of the link in a row, lost during a sample, after which the rest is the longest."""
 _USER_REFUSED = (ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED, ReasonCode.BANNED)
 _EXPIRY_SLACK_NS = 10_000_000_000
 """A value that expires so soon is not drawn: it may be gone at the primary before the answer."""
@@ -71,7 +71,7 @@ class Verdict:
     """Topics in which the primary's answer differs from the replica."""
 
     missing: frozenset[str] = frozenset()
-    """Topics that the primary did not send, or refused for want of a right, as it seems."""
+    """Topics that the primary did not send, or refused, apparently for a missing right."""
     changed: frozenset[str] = frozenset()
     """Topics with another value from the primary."""
 

@@ -27,7 +27,7 @@ from fanout.link.model.evidence import Evidence
 __all__ = ["PROBES_MAX", "SetProof"]
 
 PROBES_MAX = 8
-"""After so many unanswered probes, the primary counts as having dropped them, too."""
+"""Number of unanswered probes after which the primary counts as having dropped them too."""
 
 
 class SetProof:
@@ -56,8 +56,8 @@ class SetProof:
             sentinel: See the class.
             marker: See the class.
             now: When the SUBSCRIBE was written, monotonic seconds.
-            quiet_s: After so many seconds without a byte a probe is sent.
-            silence_s: After so many seconds without a byte the set counts as truncated; None for `quiet_s`.
+            quiet_s: Seconds without a byte after which a probe is sent.
+            silence_s: Seconds without a byte after which the set counts as truncated; None for `quiet_s`.
         """
         self.suback_id = suback_id
         self.sentinel = sentinel

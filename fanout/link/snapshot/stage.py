@@ -108,7 +108,7 @@ class PendingStage(Stage):
 
     @property
     def done(self) -> bool:
-        """True if nothing more is pending, as far as can be told."""
+        """True if nothing more is known to be pending."""
         return self._gave_up_marker or (self._proof is not None and self._proof.evidence is not None)
 
     def begin(self, now: float) -> None:

@@ -33,7 +33,7 @@ _ORDERED_TOPICS = frozenset({UPTIME})
 _NONE: frozenset[bytes] = frozenset()
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
-"""After so many figures that differ, or are too low, the comparison ends.
+"""Number of figures that differ, or are too low, after which the comparison ends.
 
 The primary counts topics that are not readable or not in `#`, or has dropped deletions."""
 _NAMES_MAX = 10_000
@@ -43,7 +43,7 @@ _NAME_BYTES_MAX = 1024
 
 
 def is_comparable(selectors: Sequence[Selector]) -> bool:
-    """Say whether the primary's count is of what these selectors take: everything, without exceptions."""
+    """Say whether the primary's count covers exactly the topics of these selectors: everything, without exceptions."""
     first, *others = selectors
     return first.filter == "#" and not (others or first.exclude or first.is_choosy)
 

@@ -20,7 +20,7 @@ from fanout.link.snapshot.set_proof import SetProof
 __all__ = ["PASSES_MAX", "PassComparison", "PassVerdict", "SilentProof", "is_suspiciously_small"]
 
 PASSES_MAX = 5
-"""After so many passes that disagree, a set is given up: topics come and go, or are dropped, all the time."""
+"""Number of passes that disagree after which a set is given up: topics come and go, or are dropped, all the time."""
 
 _TRICKLE_QUIETS = 12
 """Topics trickle when fewer than one of these bounds come within so many quiet times."""
@@ -47,7 +47,7 @@ class SilentProof(SetProof):
 
     Attributes:
         ended: True if the pass has ended.
-        trickles: True if new topics have come so few and so often that the end cannot be told.
+        trickles: True if few new topics come so often that the end of the set cannot be seen.
     """
 
     def __init__(self, suback_id: int, *, now: float, quiet_s: float) -> None:

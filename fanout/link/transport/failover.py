@@ -11,7 +11,7 @@ from fanout.runtime.backoff import Backoff
 __all__ = ["RETURN_PAUSES_MAX", "AddressChoice"]
 
 RETURN_PAUSES_MAX = 32
-"""After failed returns a preferred address is left alone for at most so many of the longest pauses."""
+"""Greatest number of longest pauses between attempts to return to a preferred address."""
 
 
 class AddressChoice:

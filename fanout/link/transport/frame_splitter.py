@@ -1,8 +1,8 @@
 """Splitter of large WebSocket frames into small ones (RFC 6455, section 5.2), before they are parsed.
 
 The parser holds a frame until it is whole, and refuses one above its limit. A primary may send a packet in one frame,
-and a link reads past a packet that is too large (`fanout.mqtt.decoder`). So a large frame with data becomes frames of
-what each read brings, which means the same (section 5.4).
+and a link reads past a packet that is too large (`fanout.mqtt.decoder`). So a large frame with data becomes one frame
+for each read, which means the same (section 5.4).
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class TopicExplainer:
         self._sleep = sleep
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
-        """Return what is the matter with a topic.
+        """Return the explanation of a topic.
 
         Args:
             topic: A legal Topic Name.

@@ -481,7 +481,7 @@ class LogWriter:
         self._queue.done(pending)
 
     def _sealed(self, segment: ClosedSegment, sealed: Sealed) -> None:
-        """Compare what was sealed with what was written: a disk may lose what it took."""
+        """Compare the sealed rows with the written ones: a disk may lose data."""
         self._sealed_total += 1
         if self._archive is not None:
             self._archive.add(sealed.files)

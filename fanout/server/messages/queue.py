@@ -298,7 +298,7 @@ class MessageQueue:
         self._start = self._entries[0][1] if self._entries else 0
 
     def free(self, count: int) -> bool:
-        """Let go of about so many of the newest messages, of a session that has ended; return whether some are left."""
+        """Let go of about this number of the newest messages of an ended session; return whether some are left."""
         while self._entries and count > 0:
             batch, _ = self._entries.pop()
             count -= len(batch.messages)
