@@ -109,7 +109,7 @@ class Readers:
         """Return once every fast subscriber has what it was told to expect.
 
         Raises:
-            TimeoutError: That takes longer than `deadline_s`.
+            TimeoutError: This takes longer than `deadline_s`.
             ConnectionError: A subscriber failed, or got more than it was told to expect.
         """
         return self._answer(deadline_s)

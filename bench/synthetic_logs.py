@@ -33,7 +33,7 @@ T0 = 1_770_000_000_000_000
 """When the primary started: 2026-02-02 02:40:00 UTC, in microseconds; its epoch."""
 SECOND = 1_000_000
 FIRST_SEQUENCE = 2**53 + 61
-"""Where floating point would go wrong, and not at a boundary of 64."""
+"""A sequence beyond exact floating point, and not at a boundary of 64."""
 HUB, LINK = "hub", "up"
 FRAME_ROWS, SEGMENT_ROWS = 65_536, 1_048_576
 _TOPICS_MAX, _GROUPS = 50_000, 15

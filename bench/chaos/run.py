@@ -89,9 +89,9 @@ class _Tls:
     certificate: Path
     """Certificate and key of every server, and its own CA."""
     primary_port: int = field(default_factory=free_port)
-    """Where the primary speaks it."""
+    """Port of the primary for TLS."""
     above_leaf_port: int = field(default_factory=free_port)
-    """Where the node above the leaf does."""
+    """Port of the node above the leaf for TLS."""
 
     def over(self, links: str) -> str:
         """Return a configuration of links with TLS in place of TCP."""
@@ -364,7 +364,7 @@ async def run_seed(
         seconds: For how long faults are injected.
         reports: True if the reports on the logs are made and judged too; they need Java.
         keep: A directory for all files of the run; None for one that is removed.
-        primary_role: What the primary is, as for `draw_setting`.
+        primary_role: Kind of the primary, as for `draw_setting`.
         tls: True if every link speaks TLS.
 
     Raises:

@@ -83,7 +83,7 @@ class Faults:
         """Inject one fault after another until `ended`; between two, every member is ready, and every session copied.
 
         Raises:
-            TimeoutError: That takes too long.
+            TimeoutError: This takes too long.
         """
         while not ended.is_set():
             kind, number = self._draw.choice(self._kinds), self._draw.randrange(len(self._servers.members))
@@ -159,7 +159,7 @@ async def wait_copied(members: Sequence[Node], *, deadline_s: float) -> None:
     """Wait until each of the members of a pool hears all, and others keep copies of all of its sessions.
 
     Raises:
-        TimeoutError: That takes longer than `deadline_s`.
+        TimeoutError: This takes longer than `deadline_s`.
     """
     end = time.monotonic() + deadline_s
     for each in members:

@@ -226,7 +226,7 @@ class Crowd:
         """Let clients connect, in any order, and wait until all of them have their sessions.
 
         Raises:
-            TimeoutError: That takes longer than `deadline_s`.
+            TimeoutError: This takes longer than `deadline_s`.
         """
         begun = time.monotonic()
         for client in self._draw.sample(clients, len(clients)):

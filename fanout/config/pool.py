@@ -63,7 +63,7 @@ class PoolConfig:
     client_address: ServerReference | None = None
     """Address at which MQTT clients reach this member itself; where others send theirs (0x9C) when they leave."""
     dead_after_s: Seconds = 3.0
-    """Silence, to this node and at the primary, after which a member is dead; one that hears nobody stops before."""
+    """Silence, to this node and at the primary, after which a member is dead; an isolated one is fenced before."""
     unknown_sessions: Literal["refuse", "begin"] = "refuse"
     """Response to a client whose session may be at a silent member: wait for that member, or begin a new session."""
     drain_clients_per_s: Count = 500

@@ -80,7 +80,7 @@ _MISSING_HINTS = {
 }
 _CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quotes."}
 _UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
-"""Endings of the names of keys with a unit, which is not written after the number."""
+"""Endings of names of keys with a unit; the value has no unit."""
 _REFUSED_KEYS = {
     "max_messages": (
         "the limits have a key each",

@@ -149,7 +149,7 @@ class AckRunOutcome(NamedTuple):
     to_release: list[int]
     """Packet Identifiers to send PUBREL for, in order."""
     unknown: list[int]
-    """Packet Identifiers without a message that waits for this type of packet."""
+    """Packet Identifiers for which no message awaits this type of packet."""
 
 
 class Outbound(Generic[M]):
