@@ -168,7 +168,7 @@ def completeness(
         ),
     ] = 0,
 ) -> None:
-    """Show how much of the reference's updates each secondary applied.
+    """Show which updates each secondary applied or lacks.
 
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
     the time to ready; exact figures are told from bounds.
