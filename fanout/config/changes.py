@@ -17,6 +17,7 @@ from fanout.config.settings import (
     HttpConfig,
     IdentityConfig,
     LinkConfig,
+    ListenerConfig,
     LogConfig,
     NodeConfig,
     RetainedConfig,
@@ -94,9 +95,14 @@ _PARTS: Final = "the node makes this part of itself at its start only"
 RULES: Final[Mapping[type, Mapping[str, Rule]]] = {
     NodeConfig: _rules(NodeConfig, live="access", restart={_PARTS: "*"}, other={Cost.LINK: "links"}),
     IdentityConfig: _rules(
-        IdentityConfig, restart={"files and sessions depend on it": "id data_directory", _READ_ONCE: "*"}
+        IdentityConfig, live="drain_s", restart={"files and sessions depend on it": "id data_directory"}
     ),
-    ServerConfig: _rules(ServerConfig, restart={_READ_ONCE: "*"}),
+    ServerConfig: _rules(
+        ServerConfig,
+        live="*",
+        restart={_PARTS: "workers", "clients that are connected rely on it": "qos_max receive_maximum"},
+    ),
+    ListenerConfig: _rules(ListenerConfig, live="*"),
     AccessConfig: _rules(
         AccessConfig,
         live="anonymous password_file decisions_max http rules",
@@ -106,10 +112,14 @@ RULES: Final[Mapping[type, Mapping[str, Rule]]] = {
     ),
     HookConfig: _rules(HookConfig, live="*"),
     HttpConfig: _rules(HttpConfig, restart={_READ_ONCE: "*"}),
-    PoolConfig: _rules(PoolConfig, restart={_READ_ONCE: "*"}),
-    LogConfig: _rules(LogConfig, restart={_READ_ONCE: "*"}),
+    PoolConfig: _rules(PoolConfig, live="peers", restart={_READ_ONCE: "*"}),
+    LogConfig: _rules(
+        LogConfig,
+        live="flush_interval_s fsync_interval_s segment_bytes_max segment_age_max_s",
+        restart={_READ_ONCE: "*"},
+    ),
     ShipConfig: _rules(ShipConfig, restart={_READ_ONCE: "*"}),
-    RetainedConfig: _rules(RetainedConfig, restart={_READ_ONCE: "*"}),
+    RetainedConfig: _rules(RetainedConfig, live="max_payload expiry_s", restart={_READ_ONCE: "*"}),
     SessionsConfig: _rules(SessionsConfig, restart={_READ_ONCE: "*"}),
     LinkConfig: _rules(
         LinkConfig, other={Cost.LINK: "*", Cost.SESSION: "client_id version control_topic", Cost.SELECTOR: "selectors"}
@@ -131,7 +141,7 @@ def merge(old: _Section, new: _Section) -> _Section:
         old: A section that is in force; or the whole configuration.
         new: The same section of the file.
     """
-    rules = RULES[type(old)]
+    rules = _rules_of(old)
     values: dict[str, Any] = {}
     for name, rule in rules.items():
         before, after = getattr(old, name), getattr(new, name)
@@ -147,13 +157,20 @@ def merge(old: _Section, new: _Section) -> _Section:
 def _differences(prefix: str, old: Any, new: Any) -> Iterator[Change]:
     section: type = type(old)
     keys = keys_of_fields(section)
-    for name, rule in RULES[section].items():
+    for name, rule in _rules_of(old).items():
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
             continue
         key = f"{prefix}{keys[name]}"
         if section is NodeConfig and name == "links":
             yield from _link_changes(old, new)
+            continue
+        if name == "listen" and section is ServerConfig:
+            yield from _listener_changes(old, new, rule)
+            continue
+        if name == "listener_tables":
+            if old.listen == new.listen:
+                yield from _listener_changes(old, new, rule)
             continue
         if type(before) in RULES and type(after) is type(before):
             yield from _differences(f"{key}.", before, after)
@@ -163,6 +180,27 @@ def _differences(prefix: str, old: Any, new: Any) -> Iterator[Change]:
             yield Change(key, "added", rule)
         else:
             yield Change(key, "changed", rule)
+
+
+def _rules_of(section: object) -> Mapping[str, Rule]:
+    """Return the rules of a section that is in force."""
+    rules = RULES[type(section)]
+    if not isinstance(section, ServerConfig):
+        return rules
+    if section.workers > 1:
+        return dict.fromkeys(rules, Rule(Cost.RESTART, "worker processes know it from their start"))
+    if any(one.share_port for one in section.listeners):
+        return {**rules, **dict.fromkeys(("listen", "listener_tables"), Rule(Cost.RESTART, "members share the ports"))}
+    return rules
+
+
+def _listener_changes(old: ServerConfig, new: ServerConfig, rule: Rule) -> Iterator[Change]:
+    before, after = ({str(one.address): one for one in config.listeners} for config in (old, new))
+    for address in dict.fromkeys([*before, *after]):
+        if address not in before or address not in after:
+            yield Change(f"server.listener[{address}]", "removed" if address in before else "added", rule)
+        elif before[address] != after[address]:
+            yield Change(f"server.listener[{address}]", "changed", rule)
 
 
 def _link_changes(old: NodeConfig, new: NodeConfig) -> Iterator[Change]:

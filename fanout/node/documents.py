@@ -48,7 +48,7 @@ from fanout.api.node_view import ClientOrder
 from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
-from fanout.errors import ConfigError, RequestRefused
+from fanout.errors import ConfigError, ListenError, RequestRefused
 from fanout.installation import build
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.counters import LinkCounters
@@ -373,6 +373,8 @@ class NodeDocuments:
         """Read the configuration again, and apply what has changed; see `NodeView`."""
         try:
             reloaded = await self._node.reloads.reload(dry_run=request.dry_run, partial=request.partial)
+        except ListenError as error:
+            raise RequestRefused(f"nothing has changed: {error.message}", hint=error.hint) from error
         except ConfigError as error:
             raise RequestRefused(
                 f"the configuration has faults, and nothing has changed:\n{error}", hint="Correct the file"

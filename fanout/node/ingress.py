@@ -67,8 +67,8 @@ class LocalIngress:
         self._selectors = tuple(selectors)
         self._control_prefixes = tuple(control_prefixes)
         self._accept = accept
-        self._expiry_ns = expiry_s * 1_000_000_000
-        self._publisher_stamps = publisher_stamps
+        self.expiry_s = expiry_s
+        self.publisher_stamps = publisher_stamps
 
     def guard(
         self, *, selectors: Sequence[tuple[Selector, Forward]], control_prefixes: Sequence[bytes], now_ns: int
@@ -96,8 +96,8 @@ class LocalIngress:
         updates: list[Update] = []
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
-        reads_stamps = self._publisher_stamps
-        own_expires_ns = now_ns + self._expiry_ns if self._expiry_ns else 0
+        reads_stamps = self.publisher_stamps
+        own_expires_ns = now_ns + self.expiry_s * 1_000_000_000 if self.expiry_s else 0
         stamps = self._stamps
         node_id, epoch, sequence, origin_us = stamps.node, stamps.epoch, stamps.sequence, now_ns // 1000
         for row in rows:

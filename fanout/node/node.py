@@ -44,7 +44,7 @@ from fanout.node.pool.documents import config_digest
 from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
 from fanout.node.reload import Reloads
-from fanout.node.replication_log import describe, log_loaded, make_log
+from fanout.node.replication_log import describe, log_loaded, log_settings, make_log
 from fanout.node.shared_ports import keep_shared_ports
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
@@ -409,13 +409,18 @@ class Node:
 
         Raises:
             ConfigError: The password file cannot be used; nothing has changed.
+            ListenError: A listener cannot be opened; nothing has changed.
         """
+        passwords = None
+        if self.server is not None:
+            passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
+        if isinstance(self.server, Server) and config.server is not None:
+            await self.server.change(config.server)
+        former, self.config = self.config, config
+        self._limit(config)
         if self.server is None:
-            former, self.config = self.config, config
             await self._change_links(former)
             return
-        passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
-        former, self.config = self.config, config
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
         if self.pool is not None:
             self.pool.reload(self.config)
@@ -424,6 +429,24 @@ class Node:
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
         await self._change_links(former)
+
+    def _limit(self, config: NodeConfig) -> None:
+        """Take all that is read at each use, or is one figure of a part."""
+        if self.server is not None:
+            self.drain.seconds = config.node.drain_s
+        if config.server is not None:
+            self.own.topics_max, self.own.bytes_max = (
+                config.server.retained_topics_max,
+                config.server.retained_bytes_max,
+            )
+            self.ingress.publisher_stamps = config.server.publisher_stamps
+        self.ingress.expiry_s = config.retained.expiry_s
+        for replica in (self.own, *(record.replica for record in self._records.values())):
+            replica.payload_max = config.retained.max_payload or None
+        if self.log is not None and config.log is not None:
+            self.log.change(log_settings(config.log))
+        if self.members is not None and config.pool is not None:
+            self.members.config = config.pool
 
     async def _change_links(self, former: NodeConfig) -> None:
         """Change, remove and add links, after the configuration; all at the same time, each in its own task.
@@ -443,7 +466,9 @@ class Node:
         self._share_topics([*former.links, *self.config.links])
         for link in changed:
             source = self.log.source(link=link.name, selectors=link.selectors) if self.log else None
-            self._records[link.name].changes_to(link, source=source)
+            record = self._records[link.name]
+            record.changes_to(link, source=source)
+            record.replica.topics_max, record.replica.bytes_max = link.topics_max, link.bytes_max
         ended = [self._links[name].remove() for name in removed]
         await asyncio.gather(*ended, *(self._links[link.name].change(link) for link in changed))
         for name in removed:
@@ -856,8 +881,8 @@ class Node:
         """Remove expired values of the own namespace, and log the node's heartbeat."""
         look_at = alive_at = sys_at = self.clock.monotonic()
         long_lived, long_waiting = LongLived(), LongLived()
-        sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
         while True:
+            sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
             now_ns = self.clock.now_ns()
             more = self.ingress.remove_expired(now_ns, piece=piece_topics(self.client_count()))
             if self.clock.monotonic() >= look_at:  # not after each piece that expires

@@ -13,7 +13,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from fanout.config import MemberNumber, NodeConfig, Role
-from fanout.errors import ConfigError, RequestRefused, StoreError
+from fanout.errors import ConfigError, ListenError, RequestRefused, StoreError
 from fanout.node.node import Node
 from fanout.node.reload import Reloads
 
@@ -115,5 +115,5 @@ class _ReloadsOnSignal:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            with contextlib.suppress(ConfigError, RequestRefused):  # the log has them
+            with contextlib.suppress(ConfigError, ListenError, RequestRefused):  # the log has them
                 await self._reloads.reload()

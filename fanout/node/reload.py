@@ -18,7 +18,7 @@ from fanout.config import MemberNumber, NodeConfig, Role
 from fanout.config.changes import Change, Cost, find_changes, merge
 from fanout.config.loading import LoadedConfig, load_file
 from fanout.config.rules import find_faults
-from fanout.errors import ConfigError, RequestRefused
+from fanout.errors import ConfigError, ListenError, RequestRefused
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["Reloaded", "ReloadedNode", "Reloads"]
@@ -47,6 +47,7 @@ class ReloadedNode(Protocol):
 
         Raises:
             ConfigError: A file that it names cannot be used; nothing has changed.
+            ListenError: A listener cannot be opened; nothing has changed.
         """
 
 
@@ -113,6 +114,7 @@ class Reloads:
 
         Raises:
             ConfigError: The file, or one that it names, has faults; nothing has changed.
+            ListenError: A listener cannot be opened; nothing has changed.
             RequestRefused: There is no file, the node is starting, or changes need a restart; nothing has changed.
         """
         if self._node.opening:
@@ -135,7 +137,7 @@ class Reloads:
                 raise ConfigError(f"{path}, without the changes that need a restart", tuple(faults))
             if not dry_run and not (pending and not partial):
                 await node.apply(config)
-        except ConfigError as error:
+        except (ConfigError, ListenError) as error:
             if not dry_run:
                 self.totals["failed"] += 1
                 self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.replog.files.columns import LogSource
     from fanout.replog.write.writer import LogWriter
 
-__all__ = ["describe", "log_loaded", "make_log"]
+__all__ = ["describe", "log_loaded", "log_settings", "make_log"]
 
 _AT_ONCE: Final = 50_000
 """Values of an earlier process that are logged in one piece."""
@@ -52,15 +52,20 @@ def make_log(
         role=role,
         node_epoch=epoch,
         clock=clock,
-        settings=LogSettings(
-            flush_interval_s=log.flush_interval_s,
-            fsync_interval_s=log.fsync_interval_s,
-            segment_bytes_max=log.segment_bytes_max,
-            segment_age_max_s=log.segment_age_max_s,
-            queue_rows_max=log.queue_rows_max,
-            archive=_archive_settings(log),
-        ),
+        settings=log_settings(log),
         logger=logger,
+    )
+
+
+def log_settings(log: LogConfig) -> LogSettings:
+    """Return the settings of the writer."""
+    return LogSettings(
+        flush_interval_s=log.flush_interval_s,
+        fsync_interval_s=log.fsync_interval_s,
+        segment_bytes_max=log.segment_bytes_max,
+        segment_age_max_s=log.segment_age_max_s,
+        queue_rows_max=log.queue_rows_max,
+        archive=_archive_settings(log),
     )
 
 

@@ -118,7 +118,7 @@ class PoolMembers:
             logger: Takes log lines.
         """
         self.config = config
-        """The section `[pool]`."""
+        """The section `[pool]`; another object with other `peers` is taken at once."""
         self.membership = Membership(
             node=node,
             instance=secrets.token_hex(8),
@@ -234,16 +234,20 @@ class PoolMembers:
     async def run(self) -> None:
         """Ask the members until cancelled."""
         client = self._client = await asyncio.to_thread(self._make_client)
-        addresses = configured_addresses(self.config)
         resolve_at_s = self._monotonic()
-        self._watch(client, addresses)
+        watched, resolved = self.config.peers, tuple[MemberAddress, ...]()
+        self._watch(client, configured_addresses(self.config))
         try:
             while True:
+                if self.config.peers != watched:  # a reload has changed them
+                    watched = self.config.peers
+                    self._watch(client, (*configured_addresses(self.config), *resolved))
                 if self.config.dns is not None and self._monotonic() >= resolve_at_s:
                     resolve_at_s = self._monotonic() + self.config.dns_interval_s
                     found = await self._resolve()
                     if found is not None:
-                        self._watch(client, (*addresses, *found))
+                        resolved = found
+                        self._watch(client, (*configured_addresses(self.config), *resolved))
                 if self._begun_s is None:
                     self._begun_s = self._monotonic()
                 for watch in self._watches.values():

@@ -56,3 +56,43 @@ def test_restart_refuses_the_reload_unless_partial(runner: CliRunner) -> None:
     assert "a restart is needed for http.listen" in refused.stderr
     assert partial.exit_code == 0
     assert json.loads(partial.stdout)["applied"] is True
+
+
+def test_several_nodes_are_reloaded_one_after_another(runner: CliRunner) -> None:
+    """Each waits for the one before it; the first that is not ready is the last."""
+    one, two, three = nodes = ready_node(), ready_node(), ready_node()
+    for number, node in enumerate(nodes, 1):
+        node.node, node.changes = f"edge-{number}", (RULES,)
+    with serving(one) as first, serving(two) as second, serving(three) as third:
+        answer = runner.invoke(app, ["reload", first, second, third, "--json"])
+        assert [each["node"] for each in json.loads(answer.stdout)] == ["edge-1", "edge-2", "edge-3"]
+        three.reload_asked, two.reasons = None, ("link plant is resuming",)
+        answer = runner.invoke(app, ["reload", first, second, third, "--wait", "0"])
+    assert answer.exit_code == 1
+    assert "edge-2 is not ready after 0 s; 1 more not reloaded: link plant is resuming" in answer.stdout
+    assert three.reload_asked == ReloadRequest(dry_run=True)
+
+
+def test_several_nodes_are_asked_first(runner: CliRunner) -> None:
+    """A restart that one needs is told before anything changes at any."""
+    one, two = ready_node(), ready_node()
+    one.changes, two.changes = (RULES,), (LISTEN,)
+    with serving(one) as first, serving(two) as second:
+        answer = runner.invoke(app, ["reload", first, second])
+        assert answer.exit_code == 5
+        assert "needs a restart for http.listen: nothing has changed, at any node" in answer.stderr
+        assert one.reload_asked == two.reload_asked == ReloadRequest(dry_run=True)
+        assert runner.invoke(app, ["reload", first, second, "--partial"]).exit_code == 0
+
+
+def test_pool_is_reloaded_as_a_whole(runner: CliRunner) -> None:
+    """A member that is not named refuses all."""
+    one, two = ready_node(), ready_node()
+    two.node = "edge-2"
+    with serving(one) as first, serving(two) as second:
+        answer = runner.invoke(app, ["reload", "--pool", first])
+        assert answer.exit_code == 5
+        assert "the pool has the members edge-1, edge-2, and edge-1 are named" in answer.stderr
+        assert one.reload_asked is None
+        assert runner.invoke(app, ["reload", "--pool", first, second]).exit_code == 0
+    assert two.reload_asked == ReloadRequest()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from bench.processes import free_port
 from tests.support.nodes import LiveNode, Nodes
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 RULE = '\n[[access.rule]]\nallow = "all"\nfilter = "open/#"\n'
 
@@ -67,7 +73,7 @@ def test_reload_takes_what_it_can_and_refuses_the_rest(nodes: Nodes) -> None:
     wanted = changes(reload(node, dry_run=True))
     assert wanted["access.rule"] == ("changed", "nothing")
     restarts = [key for key, (_, cost) in wanted.items() if cost == "restart"]
-    assert restarts
+    assert restarts == ["retained.available"]
     refused = reload(node)
     assert refused.status_code == 409
     assert restarts[0] in refused.json()["error"]
@@ -82,3 +88,51 @@ def test_reload_takes_what_it_can_and_refuses_the_rest(nodes: Nodes) -> None:
     assert status["config"]["read"] > first["read"]
     counted = dict(re.findall(r'fanout_config_reloads_total\{result="(\w+)"\} (\d)', node.get("/metrics").text))
     assert counted == {"applied": "2", "refused": "1", "failed": "1"}
+
+
+async def test_limits_and_listeners_change_and_connections_stay(nodes: Nodes) -> None:
+    """A listener that goes keeps its connections; a new one that cannot be opened changes nothing."""
+    node = nodes.primary(log=False, settings="subscriptions_max = 2\n")
+    await asyncio.to_thread(node.start)
+    other = free_port()
+    async with await RawClient.connect(node.port, "a") as client:
+        assert (await client.subscribe(b"1", b"2", b"3")).reason_codes == (0, 0, 0x97)
+        old = f'listen = ["{node.address}"]'
+        edit(node, ("subscriptions_max = 2", "subscriptions_max = 3\nretained_topics_max = 1"))
+        edit(node, (old, f'listen = ["{node.address}", "mqtt://127.0.0.1:{node.http_port}"]'))
+        refused = await asyncio.to_thread(reload, node)
+        assert refused.status_code == 409
+        edit(node, (f"127.0.0.1:{node.http_port}" + '"]\nsub', f"127.0.0.1:{other}" + '"]\nsub'))
+        with taken(other):
+            refused = await asyncio.to_thread(reload, node)
+            assert (refused.status_code, f":{other}" in refused.json()["error"]) == (409, True)
+        assert (await client.subscribe(b"3")).reason_codes == (0x97,)
+        edit(node, (f'"{node.address}", ', ""))
+        assert changes(await asyncio.to_thread(reload, node)) == {
+            f"server.listener[{node.address}]": ("removed", "nothing"),
+            f"server.listener[mqtt://127.0.0.1:{other}]": ("added", "nothing"),
+            "server.subscriptions_max": ("changed", "nothing"),
+            "server.retained_topics_max": ("changed", "nothing"),
+        }
+        assert (await client.subscribe(b"3")).reason_codes == (0,)
+        with pytest.raises(ConnectionRefusedError):
+            await RawClient.open(node.port)
+        async with await RawClient.connect(other, "b") as second:
+            await second.subscribe(b"#")
+            client.publish(b"x", b"v", qos=1, retain=True)
+            client.publish(b"y", b"v", qos=1, retain=True)
+            await wait_until(lambda: node.document("/v1/status")["server"]["own_short_by"] == ["retained_topics_max"])
+        edit(node, (f"mqtt://127.0.0.1:{other}", node.address))
+        await asyncio.to_thread(reload, node)
+    async with await RawClient.connect(node.port, "a"):
+        assert node.document("/v1/status")["listeners"] == [node.address]
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Listen on a port."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+        one.listen()
+        yield

@@ -57,7 +57,8 @@ class SegmentLog:
         self.last_sync_ns = 0
         self._directory = directory
         self._identity = identity
-        self._settings = settings
+        self.settings = settings
+        """Bounds and intervals; may be replaced."""
         self._clock = clock
         self._alarms = alarms
         self._runs = runs
@@ -87,7 +88,7 @@ class SegmentLog:
         self.written_log_pos = pending.last_log_pos
         if self._unsynced_since is None:
             self._unsynced_since = self._clock.monotonic()
-        if segment.size >= self._settings.segment_bytes_max:
+        if segment.size >= self.settings.segment_bytes_max:
             self._finish()
         return True
 
@@ -107,13 +108,10 @@ class SegmentLog:
             return
         now = self._clock.monotonic()
         opened_us = self._segment.identity.opened_us
-        if (
-            now - self._opened >= self._settings.segment_age_max_s
-            or self._now_us() // _HOUR_US != opened_us // _HOUR_US
-        ):
+        if now - self._opened >= self.settings.segment_age_max_s or self._now_us() // _HOUR_US != opened_us // _HOUR_US:
             self._finish()
         elif self._unsynced_since is not None and (
-            sync_now or now - self._unsynced_since >= self._settings.fsync_interval_s
+            sync_now or now - self._unsynced_since >= self.settings.fsync_interval_s
         ):
             try:
                 self._segment.sync()

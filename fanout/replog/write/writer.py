@@ -221,6 +221,10 @@ class LogWriter:
             self._archive.start()
         self._accepting = True
 
+    def change(self, settings: LogSettings) -> None:
+        """Take other intervals and sizes of segments; the bounds of the queue and the archive stay as they are."""
+        self._settings = self._segments.settings = settings
+
     def source(self, *, link: str = "", selectors: Sequence[LoggedSelector] = ()) -> LogSource:
         """Return the source of updates that every `append` takes.
 

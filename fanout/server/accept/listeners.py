@@ -56,8 +56,8 @@ class Listeners:
             pool: The pool whose members may share a port; None where no listener shares one.
         """
         self._shared_port = None if pool is None else SharedPort(pool)
-        self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
-        self._tls: list[ListenerTls] = []
+        self._servers: list[tuple[ListenerConfig, asyncio.Server | TlsAcceptor | _Bound]] = []
+        self._tls: dict[ListenerConfig, ListenerTls] = {}
         self._paths: dict[Path, int] = {}
         self._pending: dict[AcceptPipeline, None] = {}
 
@@ -87,9 +87,9 @@ class Listeners:
         try:
             for config in listeners:
                 if config.address.has_tls:
-                    self._tls.append(ListenerTls(config))
+                    self._tls[config] = ListenerTls(config)
                 bound.append(await self._bind(config))
-                self._servers.append((config.address, _Bound(bound[-1])))
+                self._servers.append((config, _Bound(bound[-1])))
         except BaseException:
             self.close()
             raise
@@ -130,19 +130,46 @@ class Listeners:
 
     def close(self) -> None:
         """Stop listening; connections stay open, except those in the accept pipeline."""
-        for _, server in self._servers:
-            server.close()
+        self._close_all([config for config, _ in self._servers])
         if self._shared_port is not None:
             self._shared_port.release()
-        self._servers.clear()
         self._tls.clear()
-        for path, inode in self._paths.items():
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == inode:  # otherwise it is the socket of another process
-                    path.unlink()
-        self._paths.clear()
+        for path in list(self._paths):
+            self._remove_path(path)
         for connection in list(self._pending):
             connection.abort()
+
+    async def change(self, listeners: Sequence[ListenerConfig], server: AcceptingServer) -> None:
+        """Listen on exactly these from now on; those that are open already are left alone, and connections stay open.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; those from before are open then.
+        """
+        closed = [config for config, _ in self._servers if config not in listeners]
+        wanted = [config for config in listeners if config not in [each for each, _ in self._servers]]
+        self._close_all(closed)
+        try:
+            for config in wanted:
+                await self._serve(config, await self._bind(config), server)
+        except ListenError:
+            self._close_all(wanted)
+            for config in dict.fromkeys(closed):
+                await self._serve(config, await self._bind(config), server)
+            raise
+
+    def _close_all(self, configs: Sequence[ListenerConfig]) -> None:
+        for config, server in self._servers:
+            if config in configs:
+                server.close()
+                self._tls.pop(config, None)
+                self._remove_path(Path(config.address.host))
+        self._servers = [each for each in self._servers if each[0] not in configs]
+
+    def _remove_path(self, path: Path) -> None:
+        inode = self._paths.pop(path, None)
+        with contextlib.suppress(FileNotFoundError):
+            if inode is not None and path.stat().st_ino == inode:  # otherwise it is the socket of another process
+                path.unlink()
 
     def reload(self) -> list[ListenError]:
         """Read certificates, keys and certificate authorities again, for new connections.
@@ -151,7 +178,7 @@ class Listeners:
             The errors of listeners that keep their old files.
         """
         errors: list[ListenError] = []
-        for tls in self._tls:
+        for tls in self._tls.values():
             try:
                 tls.reload()
             except ListenError as error:
@@ -162,7 +189,8 @@ class Listeners:
     def addresses(self) -> list[str]:
         """Addresses of the listeners with the real ports, as the configuration writes addresses."""
         found: list[str] = []
-        for address, server in self._servers:
+        for config, server in self._servers:
+            address = config.address
             for one in server.sockets:
                 if address.scheme == "unix":
                     found.append(str(address))
@@ -214,13 +242,13 @@ class Listeners:
                     opened = await loop.create_unix_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
                 else:  # the pipeline starts TLS after the PROXY header
                     opened = await loop.create_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
-                self._servers.append((address, opened))
+                self._servers.append((config, opened))
                 del left[0]
         finally:
             for one in left:
                 one.close()
         if tls is not None:
-            self._tls.append(tls)
+            self._tls[config] = tls
 
     def _bind_unix(self, path: Path) -> socket.socket:
         """Return a socket bound to `path`; the socket of a killed process is replaced."""

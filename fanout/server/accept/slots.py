@@ -57,12 +57,21 @@ class ConnectionSlots:
     """The slots of all connections of a server."""
 
     def __init__(self, config: ServerConfig, *, counters: Counters, now_s: float) -> None:
-        self._max = config.connections_max
-        self._per_address_max = config.connections_per_address_max
-        self._bucket = TokenBucket(rate=config.connection_rate_max, burst=config.connection_burst_max, now_s=now_s)
+        self.limit(config, now_s=now_s)
         self._counters = counters
         self._taken = 0
         self._of_origin: dict[bytes, int] = {}
+
+    def limit(self, config: ServerConfig, *, now_s: float) -> None:
+        """Take the limits of a configuration; connections stay.
+
+        Args:
+            config: The configuration.
+            now_s: Time of the monotonic clock, in seconds.
+        """
+        self._max = config.connections_max
+        self._per_address_max = config.connections_per_address_max
+        self._bucket = TokenBucket(rate=config.connection_rate_max, burst=config.connection_burst_max, now_s=now_s)
 
     def __len__(self) -> int:
         """Return the number of slots taken."""

@@ -15,12 +15,12 @@ from fanout.server.base.timer import Timer
 __all__ = ["ServerContext"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerContext:
     """Objects that every part of a server may use."""
 
     config: ServerConfig
-    """Addresses and limits."""
+    """Addresses and limits; another object when they are changed."""
     clock: Clock
     """The clock."""
     counters: Counters

@@ -86,9 +86,9 @@ class AuthorizationFlow:
             gate: The gate; None allows everything.
             ingress: Receives the messages that may be published.
         """
+        self._context = context
         self._gate = gate
         self._ingress = ingress
-        self._subscriptions_max = context.config.subscriptions_max
         self._clock = context.clock
         self._counters = context.counters
         self._logger = context.logger
@@ -211,7 +211,7 @@ class AuthorizationFlow:
         refused: dict[int, ReasonCode] = {}
         waiting: dict[int, asyncio.Future[bool]] = {}
         for index, subscription in enumerate(packet.subscriptions):
-            if index >= self._subscriptions_max:
+            if index >= self._context.config.subscriptions_max:
                 refused[index] = ReasonCode.QUOTA_EXCEEDED
                 self._counters.limits_reached[Limit.SUBSCRIPTIONS] += 1
                 continue

@@ -46,7 +46,7 @@ class PacketHandlers:
             subscribed: Called with the granted Topic Filters of each SUBSCRIBE, shared subscriptions left out.
             retain_available: True when clients may publish retained messages.
         """
-        self._config = context.config
+        self._context = context
         self._counters = context.counters
         self._refusals = context.refusals
         self._registry = registry
@@ -124,11 +124,11 @@ class PacketHandlers:
         connection.send_answers()  # answers to earlier packets go before messages that this run causes
         receiver = session.receiver
         # A client of MQTT 3.1.1 does not know these limits. Closed, it would send the message again for ever.
-        drops = session.wire.version == 4 and self._config.refused_publish == "acknowledge"
+        drops = session.wire.version == 4 and self._context.config.refused_publish == "acknowledge"
         fresh, fault = receiver.accept(
             run.rows,
-            qos_max=2 if drops else self._config.qos_max,
-            receive_maximum=self._config.receive_maximum,
+            qos_max=2 if drops else self._context.config.qos_max,
+            receive_maximum=self._context.config.receive_maximum,
             retain_available=drops or self._retain_available,
         )
         if fresh:
@@ -173,7 +173,7 @@ class PacketHandlers:
         """Return the positions of messages that a client of MQTT 5 may not send [MQTT-3.2.2-11] [MQTT-3.2.2-14]."""
         beyond: dict[int, ReasonCode] = {}
         for index, row in enumerate(rows):
-            if row[2] >> 1 & 3 > self._config.qos_max:
+            if row[2] >> 1 & 3 > self._context.config.qos_max:
                 beyond[index] = ReasonCode.QOS_NOT_SUPPORTED
             elif row[2] & 1 and not self._retain_available:
                 beyond[index] = ReasonCode.RETAIN_NOT_SUPPORTED
@@ -188,7 +188,7 @@ class PacketHandlers:
     def _receive_disconnect(self, connection: ClientConnection, session: Session, packet: Disconnect) -> None:
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None:
-            limit_s = self._config.session_expiry_max_s
+            limit_s = self._context.config.session_expiry_max_s
             if expiry_s and limit_s and not session.expiry_s:  # section 3.14.2.2.2
                 connection.fail(_protocol_error("Session Expiry Interval was 0 in CONNECT"))
                 return

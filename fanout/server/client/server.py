@@ -224,6 +224,19 @@ class Server:
         """Addresses on which the server listens, with the real ports, and those that it shares."""
         return [*self._listeners.addresses, *(str(one.address) for one in self.shared_ports)]
 
+    async def change(self, config: ServerConfig) -> None:
+        """Take other listeners and limits; connections and sessions stay, with the limits that they began with.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; nothing has changed.
+        """
+        own_ports = tuple(one for one in config.listeners if not one.share_port)
+        if own_ports != self._own_ports:
+            await self._listeners.change(own_ports, self)
+        self._own_ports = own_ports
+        self.config = self.context.config = self.registry.config = config
+        self._slots.limit(config, now_s=self._clock.monotonic())
+
     def reload_certificates(self) -> None:
         """Read the files for TLS again, for new connections; open ones stay as they are."""
         errors = [*self._listeners.reload(), *self._shared_listeners.reload()]

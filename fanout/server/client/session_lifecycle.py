@@ -66,6 +66,7 @@ class SessionLifecycles:
             dispatcher: Delivers undelivered messages of an ended session to the other members of its share groups.
             gate: Checks sessions again when its rules change; None allows everything.
         """
+        self._context = context
         self.connection_of: dict[Session, ClientConnection] = {}
         """Open connections by session."""
         self.stopping = False
@@ -76,7 +77,6 @@ class SessionLifecycles:
         """Keep sessions outside of this process."""
         self.fence = SessionFence()
         """Up while another member of the pool may take this node for dead."""
-        self._config = context.config
         self._registry = registry
         self._authorization = authorization
         self._dispatcher = dispatcher
@@ -138,7 +138,7 @@ class SessionLifecycles:
     @property
     def _has_users(self) -> bool:
         """True if a client may be another user than the owner of the session that it wants to end."""
-        has_certificates = any(one.client_ca_file is not None for one in self._config.listeners)
+        has_certificates = any(one.client_ca_file is not None for one in self._context.config.listeners)
         return self._gate is not None and (self._gate.has_users or has_certificates)
 
     def _is_fenced_off(self, terms: Terms) -> bool:
@@ -353,7 +353,7 @@ class SessionLifecycles:
             The number of clients.
         """
         sent = checked = 0
-        reference = self._config.server_reference
+        reference = self._context.config.server_reference
         properties = NO_PROPERTIES if reference is None else Properties(server_reference=reference)
         for session, connection in list(self.connection_of.items()):
             filters = [*session.subscriptions, *(topic_filter for _, topic_filter in session.shared)]
@@ -434,7 +434,7 @@ class SessionLifecycles:
 
     def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
         """Return Reason Code and properties of a DISCONNECT: with the Server Reference, if one is configured."""
-        reference = self._config.server_reference
+        reference = self._context.config.server_reference
         if reference is None:
             return reason_code, NO_PROPERTIES
         return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)

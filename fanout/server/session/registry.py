@@ -51,7 +51,7 @@ class SessionRegistry:
     """All sessions of a server."""
 
     def __init__(self, *, config: ServerConfig, store: RetainedStore, counters: Counters) -> None:
-        self._config = config
+        self.config = config
         self._store = store
         self._counters = counters
         self._sessions: dict[str, Session] = {}
@@ -64,7 +64,7 @@ class SessionRegistry:
 
     def empty(self) -> SessionRegistry:
         """Return a registry without sessions, to collect messages: it counts for itself, without limits of queues."""
-        config = replace(self._config, queue_messages_max=sys.maxsize, queue_bytes_max=sys.maxsize)
+        config = replace(self.config, queue_messages_max=sys.maxsize, queue_bytes_max=sys.maxsize)
         return SessionRegistry(config=config, store=self._store, counters=Counters())
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class SessionRegistry:
     @property
     def full(self) -> bool:
         """True when there is no room for a new session."""
-        return len(self._sessions) >= self._config.sessions_max
+        return len(self._sessions) >= self.config.sessions_max
 
     def load(self) -> Load:
         """Return the queued and in-flight messages of all sessions.
@@ -172,7 +172,7 @@ class SessionRegistry:
             exported: The session.
             waiting: Its queued messages; None to make them.
         """
-        config = self._config
+        config = self.config
         filters = [one.topic_filter for one in exported.subscriptions]
         if waiting is None:
             waiting = WaitingMessages.of(exported, MessageMaker(now_ns=0))
@@ -210,7 +210,7 @@ class SessionRegistry:
             options, shared = self._granted(subscription), parse_shared(subscription.topic_filter)
             if shared is None:
                 added[subscription.topic_filter] = options
-            elif self._config.workers == 1:  # members of the group would be in different processes
+            elif self.config.workers == 1:  # members of the group would be in different processes
                 self._shared.subscribe(session, shared, options)
         if added:
             self.index.change(session, added=added)
@@ -234,16 +234,16 @@ class SessionRegistry:
 
     def _make(self, client_id: str, *, wire: WireVariant, overflowed: dict[Session, None]) -> Session:
         queue = MessageQueue(
-            messages_max=self._config.queue_messages_max,
-            bytes_max=self._config.queue_bytes_max,
-            overflow=self._config.queue_overflow,
+            messages_max=self.config.queue_messages_max,
+            bytes_max=self.config.queue_bytes_max,
+            overflow=self.config.queue_overflow,
         )
         return Session(client_id, wire=wire, queue=queue, overflowed=overflowed, counters=self._counters)
 
     def _granted(self, subscription: ExportedSubscription) -> SubscriptionOptions:
         """Return the options of another node's subscription, as far as this one grants them."""
         options = subscription.options
-        return options._replace(qos=min(options.qos, self._config.qos_max))
+        return options._replace(qos=min(options.qos, self.config.qos_max))
 
     def _replacing(self, queued: Mapping[bytes, ExportedMessage]) -> dict[bytes, Update]:
         """Return the retained values, by topic, that the client gets by a queued message of the session."""
@@ -277,7 +277,7 @@ class SessionRegistry:
         added: dict[bytes, SubscriptionOptions] = {}
         retained: dict[bytes, RetainedDelivery] = {}
         codes: list[int] = []
-        config = self._config
+        config = self.config
         room = config.subscriptions_max - len(session.subscriptions) - len(session.shared)
         room_bytes = config.filter_bytes_max - sum(map(len, session.topic_filters))
         for index, subscription in enumerate(packet.subscriptions):
