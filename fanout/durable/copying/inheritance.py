@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -22,19 +22,17 @@ from fanout.durable.ownership.copy_messages import (
     decode_inherit_answer,
     encode_inherit_request,
 )
-from fanout.durable.ownership.copy_rules import Right, answer_take, inherited_epoch, may_inherit
+from fanout.durable.ownership.copy_rules import Right, inherited_epoch, may_inherit
 from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
-from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
+from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
-from fanout.durable.ownership.ownership import Answer, Owner, begin
-from fanout.durable.ownership.ports import CopyFigures, OtherMemberState, Others
+from fanout.durable.ownership.ownership import begin
+from fanout.durable.ownership.ports import HERE, CopyFigures, Heirs, OtherMemberState, Others
 from fanout.pool.membership import AskFailed
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["CALL_S", "HERE", "Heirs", "Inheritance"]
+__all__ = ["CALL_S", "Inheritance"]
 
-HERE: Final = "here"
-"""What `Heirs.inherit` says of a session that goes on."""
 _LOOK_S: Final = 0.05
 _TURN_S: Final = 0.05
 """What sessions that go on may take of one turn of the event loop: who is busy for long is taken for silent."""
@@ -48,30 +46,6 @@ CALL_S: Final = 1.0
 """Time for the answers to INHERIT; this member is isolated when it was stopped for much longer meanwhile."""
 _GIVEN_S: Final = 12.0
 """Time after which a session that was given away is looked for: its next holder has asked for long enough by then."""
-_LOST_MAX: Final = 100_000
-"""Clients of whom it is remembered that their session could not go on."""
-
-
-class Heirs(Protocol):
-    """Sessions of this node that come from copies."""
-
-    def could_inherit(self, client_id: str, value: bytes) -> bool:
-        """Return whether a session could go on here from a copy that has just come."""
-
-    def owner_of_copy(self, value: bytes) -> Owner | None:
-        """Return whose the session of a copy is; None when it cannot be read."""
-
-    def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
-        """Let sessions go on here.
-
-        Args:
-            copies: Their copies.
-            away_s: For how long the holder has been gone, in seconds.
-            is_stale: Whether the copies may be outdated, so that nothing can go on at QoS 2.
-
-        Returns:
-            For each `HERE`, or why it does not.
-        """
 
 
 @dataclass(slots=True)
@@ -88,7 +62,6 @@ class Inheritance:
 
     def __init__(
         self,
-        held: HeldCopies,
         ledger: SessionLedger,
         *,
         heirs: Heirs,
@@ -104,8 +77,7 @@ class Inheritance:
         """Prepare.
 
         Args:
-            held: The copies that this member keeps.
-            ledger: What is known of the sessions.
+            ledger: What is known of the sessions, with the copies that this member keeps.
             heirs: Makes sessions of copies.
             others: The other members.
             claim: Tells the others that sessions are here, each since an epoch.
@@ -117,7 +89,7 @@ class Inheritance:
             logger: Takes log lines.
         """
         self._figures = figures
-        self._held = held
+        self._held = ledger.held
         self._ledger = ledger
         self._heirs = heirs
         self._others = others
@@ -129,29 +101,12 @@ class Inheritance:
         self._logger = logger
         self._gone: dict[tuple[str, str], _Gone] = {}
         """Holder and process."""
+        ledger.gone = self._gone
         self._taken = NotesForAbsent[Epoch]()
         """Sessions of holders that went on here, until the holder is told."""
-        self._lost: dict[str, None] = {}
-        """Clients whose newest session could not go on here, oldest first."""
         self._given_task: asyncio.Task[None] | None = None
         self._given_at_s = 0.0
         self._at_once = _FEW
-
-    def answer_take(self, client_id: str) -> Answer | None:
-        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
-        copy = self._held.get(client_id)
-        if copy is None:
-            return None
-        is_gone = (copy.holder, copy.instance) in self._gone
-        return answer_take(copy.version, newest=self._ledger.newest_of(client_id), is_gone=is_gone)
-
-    def was_lost(self, client_id: str) -> bool:
-        """Return whether the newest session of a client could not go on here."""
-        return client_id in self._lost
-
-    def claimed(self, client_id: str) -> None:
-        """Note that a client has another session."""
-        self._lost.pop(client_id, None)
 
     def holder_lives(self, holder: str, instance: str) -> bool:
         """Return whether this member hears a process that has sessions."""
@@ -310,9 +265,7 @@ class Inheritance:
     def _note_lost(self, copy: HeldCopy, reason: str) -> None:
         client_id = copy.client_id
         self._figures.lost_total += 1
-        self._lost[client_id] = None
-        if len(self._lost) > _LOST_MAX:
-            del self._lost[next(iter(self._lost))]
+        self._ledger.note_lost(client_id)
         self._logger.warning(
             "session not inherited",
             client_id=client_id,

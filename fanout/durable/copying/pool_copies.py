@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.durable.copying.inheritance import CALL_S, Heirs, Inheritance
+from fanout.durable.copying.inheritance import CALL_S, Inheritance
 from fanout.durable.copying.sent_copies import SentCopies
 from fanout.durable.ownership.copy_messages import (
     CopyAnswer,
@@ -20,35 +19,17 @@ from fanout.durable.ownership.copy_messages import (
     encode_inherit_answer,
 )
 from fanout.durable.ownership.copy_rules import (
-    GIVEN,
-    CopyVersion,
     Right,
     answer_inherit,
     are_newer_places,
-    is_kept,
-    is_outdated,
 )
 from fanout.durable.ownership.epochs import Epoch
-from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
+from fanout.durable.ownership.held_copies import HeldCopies
 from fanout.durable.ownership.ledger import SessionLedger
-from fanout.durable.ownership.move_messages import ClaimAnswer, ClaimQuestion, SessionQuestion
-from fanout.durable.ownership.ownership import Answer
-from fanout.durable.ownership.ports import CopyFigures, Others
+from fanout.durable.ownership.ports import CopyFigures, Heirs, Others
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["PoolCopies"]
-
-
-class _Agreed(NamedTuple):
-    """A session that another member may go on with."""
-
-    holder: str
-    instance: str
-    """The holder's process."""
-    epoch: Epoch
-    """Since when the holder has it."""
-    until_s: float
-    """When the heir has decided; most often it says before that it has the session."""
 
 
 class PoolCopies:
@@ -86,15 +67,12 @@ class PoolCopies:
         self._ledger = ledger
         self._heirs = heirs
         self._others = others
-        self._clock = clock
-        self._agreed: dict[str, _Agreed] = {}
-        """Client whose session another member may go on with, as far as this one is concerned."""
         self._agreed_s = dead_after_s + CALL_S
-        self._held = HeldCopies(bytes_max=bytes_max)
+        ledger.heirs, ledger.held = heirs, HeldCopies(bytes_max=bytes_max)
+        self._held = ledger.held
         self.sent = SentCopies(ledger, others=others, claim=claim, clock=clock)
         """Copies of own sessions."""
         self.inheritance = Inheritance(
-            self._held,
             ledger,
             heirs=heirs,
             others=others,
@@ -121,51 +99,6 @@ class PoolCopies:
             group.create_task(self.sent.run(), name="session-copies")
             group.create_task(self.inheritance.run(), name="session-inheritance")
 
-    def answer_take(self, client_id: str) -> Answer | None:
-        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
-        return self.inheritance.answer_take(client_id)
-
-    def was_lost(self, client_id: str) -> bool:
-        """Return whether the newest session of a client could not go on here."""
-        return self.inheritance.was_lost(client_id)
-
-    def keep_given(self, client_id: str, member: str, *, epoch: Epoch, value: bytes) -> None:
-        """Keep a session that was given to another member, until that has a copy of its own."""
-        if value:
-            instance, version = self._instance_of(member), CopyVersion(epoch, GIVEN)
-            self._held.put(HeldCopy(client_id, member, instance, version, value, self._clock.monotonic()))
-
-    def came_from(self, client_id: str, member: str) -> None:
-        """Note that a session came from a member, which keeps it as it gave it away."""
-        self.sent.came_from(client_id, member)
-
-    def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
-        """Tell the other members that a session is here since an epoch, once its copy is kept."""
-        self.sent.claim_when_kept(client_id, epoch)
-
-    def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
-        """Return the answer to a claim that is against the copy of a stranger's session; None when nothing is."""
-        copy = self._held.get(question.client_id)
-        if copy is None or copy.version.epoch > question.epoch:
-            return None
-        owner = self._heirs.owner_of_copy(copy.value)
-        if owner is None or not self._ledger.is_refused(question, epoch=copy.version.epoch, owner=owner):
-            return None
-        self._ledger.see(question.epoch)
-        return ClaimAnswer(self._ledger.next_epoch(), prevails=True)
-
-    def claimed(self, client_id: str, epoch: Epoch) -> None:
-        """Note that a member has a session since an epoch: an older copy is of no use."""
-        self.inheritance.claimed(client_id)
-        agreed = self._agreed.get(client_id)
-        if agreed is not None and agreed.epoch < epoch:
-            del self._agreed[client_id]
-        self._forget_outdated(client_id, epoch)
-
-    def has_agreed(self, client_id: str, member: str) -> bool:
-        """Return whether another member may go on with a session of this one, as far as this member is concerned."""
-        return self._has_agreed(client_id, member, self._instance_of(member))
-
     # For the other members: the handlers of their requests.
 
     async def answer_copy(self, asker: str, body: bytes) -> bytes:
@@ -177,7 +110,7 @@ class PoolCopies:
         instance, rows = decode_copy_request(body)
         if not any(other.name == asker and other.instance == instance for other in self._others.states()):
             raise ValueError("another process of the member is heard")
-        if any(isinstance(row, CopyRow) and self._has_agreed(row.client_id, asker, instance) for row in rows):
+        if any(isinstance(row, CopyRow) and self._ledger.has_agreed(row.client_id, asker, instance) for row in rows):
             # They may be an heir's by now, whose claims are on their way.
             raise ValueError("another member may go on with these sessions")
         newer: dict[str, Epoch] = {}
@@ -193,14 +126,15 @@ class PoolCopies:
                     self._held.remove(row.client_id)
             elif not self._heirs.could_inherit(row.client_id, row.value):
                 unable.append(row.client_id)
-            elif not self._keep(asker, instance, row, row.value, newer):
+            elif (later := self._ledger.later_than(asker, row, row.value)) is not None:
+                newer[row.client_id] = later
+            elif not self._ledger.keep(asker, instance, row, row.value):
                 full.append(row.client_id)
         return encode_copy_answer(CopyAnswer(newer, tuple(missing), tuple(full), tuple(unable)))
 
     async def answer_inherit(self, asker: str, body: bytes) -> bytes:
         """Answer INHERIT: say whether another member may go on with sessions; older copies here go then."""
-        request, now_s = decode_inherit_request(body), self._clock.monotonic()
-        self._agreed = {client_id: one for client_id, one in self._agreed.items() if one.until_s > now_s}
+        request = decode_inherit_request(body)
         is_holder = (request.holder, request.instance) == (self._node, self._others.instance)
         lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
         rights: list[Right] = []
@@ -218,48 +152,9 @@ class PoolCopies:
                 is_holder=is_holder,
             )
             if right is Right.YES:
-                self._ledger.stop_arriving(client_id)
-                until_s = now_s + self._agreed_s
-                self._agreed[client_id] = _Agreed(request.holder, request.instance, version.epoch, until_s)
-                if kept is not None:
-                    self._held.remove(client_id)
+                self._ledger.agree(client_id, request, version.epoch, for_s=self._agreed_s)
             rights.append(right)
         return encode_inherit_answer(rights)
-
-    def _has_agreed(self, client_id: str, holder: str, instance: str) -> bool:
-        agreed = self._agreed.get(client_id)
-        is_its = agreed is not None and (agreed.holder, agreed.instance) == (holder, instance)
-        return agreed is not None and is_its and agreed.until_s > self._clock.monotonic()
-
-    def _forget_outdated(self, client_id: str, epoch: Epoch) -> None:
-        """Forget a copy that is of no use, as a member has a session since an epoch; before the ledger is told."""
-        copy, is_of_heir = self._held.get(client_id), self._ledger.is_of_heir(client_id, epoch)
-        if copy is not None and is_outdated(copy.version, epoch=epoch, is_of_heir=is_of_heir):
-            self._held.remove(client_id)
-
-    def _instance_of(self, member: str) -> str:
-        return next((other.instance for other in self._others.states() if other.name == member), "")
-
-    def _keep(self, holder: str, instance: str, row: CopyRow, value: bytes, newer: dict[str, Epoch]) -> bool:
-        """Keep a copy unless a later one, or a later session, is known; return False when there is no room."""
-        client_id, version = row.client_id, row.version
-        kept = self._held.get(client_id)
-        if self._ledger.is_here(client_id) or (kept is not None and kept.holder != holder):
-            owner = self._heirs.owner_of_copy(value)
-            claim = None if owner is None else ClaimQuestion(client_id, version.epoch, owner)
-            refused = None if claim is None else self._ledger.refuse_claim(claim) or self.refuse_claim(claim)
-            if refused is not None:
-                newer[client_id] = refused.epoch
-                return True
-        self._forget_outdated(client_id, version.epoch)
-        self._ledger.yield_to(SessionQuestion(client_id, version.epoch))
-        kept, newest = self._held.get(client_id), self._ledger.newest_of(client_id)
-        if newest > version.epoch:
-            newer[client_id] = newest
-            return True
-        if not is_kept(version, kept=None if kept is None else kept.version, newest=newest):
-            return True
-        return self._held.put(HeldCopy(client_id, holder, instance, version, value, self._clock.monotonic()))
 
     def _move(self, holder: str, client_id: str, row: PlacesRow) -> bool:
         """Let a session go on at other places, unless later ones are known; return False without a copy of it."""

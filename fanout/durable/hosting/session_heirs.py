@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from fanout.durable.copying.inheritance import HERE
 from fanout.durable.form.session_copy import SessionCopy, decode_copy, decode_places, read_needs, read_owner
 from fanout.durable.hosting.session_inheritance import Inherited, inherit
 from fanout.durable.hosting.session_moves import owner_of
 from fanout.durable.ownership.copy_messages import COPY_BYTES_MAX
 from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.ownership import Owner
+from fanout.durable.ownership.ports import HERE
 from fanout.errors import SessionFormInvalid
 from fanout.replica.recent import RecentUpdates
 from fanout.runtime.system_clock import Clock
@@ -33,7 +33,7 @@ _INVALID: Final = "its copy cannot be read"
 
 
 class SessionHeirs:
-    """Lets sessions of dead members go on, as `fanout.durable.copying.inheritance.Heirs`."""
+    """Lets sessions of dead members go on, as `fanout.durable.ownership.ports.Heirs`."""
 
     def __init__(self, server: Server, recent: RecentUpdates, *, clock: Clock) -> None:
         """Prepare.

@@ -102,7 +102,7 @@ class Arrivals:
         others: Others,
         calls: AllMemberCalls,
         passed: PassedMarkers,
-        claim: Callable[[str, Epoch], None],
+        came: Callable[[str, Epoch, str], None],
         clock: Clock,
         logger: FilteringBoundLogger,
         begins_when_unknown: bool,
@@ -116,7 +116,7 @@ class Arrivals:
             others: The other members.
             calls: Calls to them.
             passed: Markers that have passed here.
-            claim: Tells the others that a session is here since an epoch.
+            came: Called for a session that has come, with its epoch and its former holder.
             clock: Gives the time.
             logger: Takes log lines.
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
@@ -127,7 +127,7 @@ class Arrivals:
         self._others = others
         self._calls = calls
         self._passed = passed
-        self._claim = claim
+        self._came = came
         self._clock = clock
         self._logger = logger
         self._begins_when_unknown = begins_when_unknown
@@ -330,7 +330,7 @@ class Arrivals:
             if value:
                 await self._host.read(client_id, value)
             came = bool(value) and self._host.may_adopt(client_id, question)
-            if ledger.copies is not None and ledger.copies.has_agreed(client_id, found.holder):
+            if ledger.has_agreed(client_id, found.holder):
                 came = False  # an heir may have it: the client comes again, and it is fetched from there
             own, arrives = arrive(ledger.get(client_id), epoch, found=came, since=found.epoch)
             if not arrives or own is None:
@@ -346,9 +346,7 @@ class Arrivals:
                 ledger.figures.lost_total += 1
                 return False
             ledger.put(client_id, own)
-            self._claim(client_id, epoch)
-            if ledger.copies is not None:
-                ledger.copies.came_from(client_id, found.holder)
+            self._came(client_id, epoch, found.holder)
             ledger.figures.moved_in_total += 1
             ledger.figures.inexact_total += not exact
             return True

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.durable.copying.pool_copies import PoolCopies
 from fanout.durable.moving.arrivals import Arrivals
 from fanout.durable.moving.fence import Fence
 from fanout.durable.moving.hand_over import HandOver
@@ -41,7 +42,7 @@ from fanout.durable.ownership.move_messages import (
     encode_take_answers,
 )
 from fanout.durable.ownership.ownership import Answer, Choice, Reply
-from fanout.durable.ownership.ports import Copies, CopyFigures, Markers, Others, SessionHost
+from fanout.durable.ownership.ports import CopyFigures, Markers, Others, SessionHost
 from fanout.pool.membership import AskFailed
 from fanout.runtime.system_clock import Clock
 
@@ -94,13 +95,13 @@ class SessionPool:
         self._host = host
         self.others = others
         """The other members."""
-        self.copies: Copies | None = None
+        self.copies: PoolCopies | None = None
         """Copies of sessions; None where none are kept."""
         self._silent_s = dead_after_s + _VERDICT_S
         self._passed = PassedMarkers()
         self._own_markers = OwnMarkers(markers, clock=clock)
         self._calls = AllMemberCalls(others=others, mark=self._own_markers.send)
-        self.ledger = SessionLedger(node=node, host=host, clock=clock)
+        self.ledger = SessionLedger(node=node, host=host, others=others, clock=clock)
         """What this member knows of every session."""
         self.ledger.go_on = self._go_on
         self._arrivals = Arrivals(
@@ -110,7 +111,7 @@ class SessionPool:
             others=others,
             calls=self._calls,
             passed=self._passed,
-            claim=self._claim_copied,
+            came=self._came,
             clock=clock,
             logger=logger,
             begins_when_unknown=begins_when_unknown,
@@ -156,8 +157,7 @@ class SessionPool:
         since = epoch.counter if known is None or not known.owner_since else known.owner_since
         self._host.own(client_id, since=since)
         self.ledger.begin(client_id, epoch)
-        if self.copies is not None:
-            self.copies.claimed(client_id, epoch)
+        self.ledger.forget_older(client_id, epoch)
         if is_copied:
             self._claim_copied(client_id, epoch)
         else:
@@ -247,11 +247,6 @@ class SessionPool:
         """Note sessions that are here again after a restart, with the epochs since which they are this node's."""
         self._returned.add(epochs)
 
-    def keep_copies(self, copies: Copies) -> None:
-        """Let sessions of dead members go on from their copies; before `run`."""
-        self.copies = copies
-        self.ledger.copies = copies
-
     async def run(self) -> None:
         """Settle whose the sessions of the former process are; then forget what is too old, until cancelled."""
         try:
@@ -325,17 +320,7 @@ class SessionPool:
 
     async def answer_claim(self, asker: str, body: bytes) -> bytes:
         """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
-        return encode_claim_answers([self._claimed(question) for question in decode_claim_request(body)])
-
-    def _claimed(self, question: ClaimQuestion) -> ClaimAnswer | None:
-        refused = self.ledger.refuse_claim(question)
-        if refused is None and self.copies is not None:
-            refused = self.copies.refuse_claim(question)
-        if refused is not None:
-            return refused
-        if self.copies is not None:
-            self.copies.claimed(question.client_id, question.epoch)
-        return self.ledger.claimed(question)
+        return encode_claim_answers([self.ledger.claimed(question) for question in decode_claim_request(body)])
 
     # Its own: what begins here is told to the others.
 
@@ -350,7 +335,13 @@ class SessionPool:
         if self.copies is None:
             self.claim({client_id: epoch})
         else:
-            self.copies.claim_when_kept(client_id, epoch)
+            self.copies.sent.claim_when_kept(client_id, epoch)
+
+    def _came(self, client_id: str, epoch: Epoch, holder: str) -> None:
+        """Note that a session has come from a member, which keeps it as it gave it away, and tell the others."""
+        self._claim_copied(client_id, epoch)
+        if self.copies is not None:
+            self.copies.sent.came_from(client_id, holder)
 
     def claim_at(self, member: str, epochs: Mapping[str, Epoch]) -> None:
         """Tell one member since when sessions are here: older ones of it end."""

@@ -1,18 +1,21 @@
 """What this member knows of every session: which member has it and since when, and to whom it is promised.
 
-Owns the ownership of each session at this member, the promises, and the record of the tasks that bring sessions here.
-The rules are in `fanout.durable.ownership.ownership`.
+Owns one record for each client, the copies that are kept here of other members' sessions, and the tasks that bring
+sessions here. The rules are in `ownership` and `copy_rules`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
+from fanout.durable.ownership.copy_messages import CopyRow, InheritRequest
+from fanout.durable.ownership.copy_rules import GIVEN, CopyVersion, answer_take, is_kept, is_outdated
 from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, EpochClock
+from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.move_messages import (
     ClaimAnswer,
     ClaimQuestion,
@@ -31,6 +34,7 @@ from fanout.durable.ownership.ownership import (
     Reply,
     Stage,
     abandon,
+    become,
     begin,
     claim,
     commit,
@@ -40,7 +44,7 @@ from fanout.durable.ownership.ownership import (
     take,
     take_back,
 )
-from fanout.durable.ownership.ports import Copies, SessionHost
+from fanout.durable.ownership.ports import Heirs, Others, SessionHost
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["PROMISE_S", "SessionFigures", "SessionLedger"]
@@ -81,32 +85,62 @@ class _Promise:
     until_s: float
 
 
-class SessionLedger:
-    """Ownership and promises of sessions, by Client Identifier."""
+class _Agreed(NamedTuple):
+    """A session that another member may go on with, as far as this one is concerned."""
 
-    def __init__(self, *, node: str, host: SessionHost, clock: Clock) -> None:
+    holder: str
+    instance: str
+    """The holder's process."""
+    epoch: Epoch
+    """Since when the holder has it."""
+    until_s: float
+    """When the heir has decided; most often it says before that it has the session."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """All that this member knows of the session of one client, but for a promise, and for a copy that is kept here."""
+
+    own: Ownership | None = None
+    """As it was put last, whatever has become of the session meanwhile; None for nothing."""
+    agreed: _Agreed | None = None
+    is_lost: bool = False
+    """Whether it was to go on here, and could not."""
+
+
+class SessionLedger:
+    """What this member knows of sessions, by Client Identifier."""
+
+    def __init__(self, *, node: str, host: SessionHost, others: Others, clock: Clock) -> None:
         """Begin without knowledge: a session that is here is owned since before everything.
 
         Args:
             node: This node's `node.id`.
             host: The sessions of this node.
+            others: The other members.
             clock: Gives the time.
         """
         self.figures = SessionFigures()
         """Counters."""
         self.moves: dict[str, asyncio.Task[Choice]] = {}
         """Tasks that bring sessions here."""
-        self.copies: Copies | None = None
-        """Copies of other members' sessions; None where none are kept."""
+        self.heirs: Heirs | None = None
+        """Reads copies; None where none are kept."""
+        self.held = HeldCopies(bytes_max=0)
+        """Copies of other members' sessions."""
+        self.gone: Container[tuple[str, str]] = ()
+        """Holders of these copies, each with its process, that are gone, or may be."""
         self.go_on: Callable[[str], Epoch] = _goes_nowhere
         """Goes on with a session that is here as a later one, which the others are told of."""
         self._host = host
+        self._others = others
         self._clock = clock
         self.epochs = EpochClock(node, clock=clock)
         """Orders the sessions of all members."""
-        self._known: dict[str, Ownership] = {}
-        self._promises: dict[str, _Promise] = {}
-        """Oldest first."""
+        self._records: dict[str, _Record] = {}
+        """Those that were put longest ago first."""
+        self._promised: dict[str, _Promise] = {}
+        """Promises of sessions that are PROMISED or FROZEN, oldest first."""
 
     def next_epoch(self) -> Epoch:
         """Return an epoch above all that were seen."""
@@ -118,11 +152,11 @@ class SessionLedger:
 
     def get(self, client_id: str) -> Ownership | None:
         """Return what is known of a session; one that has ended meanwhile is remembered by its epoch."""
-        own = self._known.get(client_id)
+        own = self.known(client_id)
         if own is None:
             return Ownership(Stage.OWNED, NO_EPOCH) if self._host.has(client_id) else None
         if own.stage in _HERE and not self._host.has(client_id):
-            self._promises.pop(client_id, None)
+            self._promised.pop(client_id, None)
             return Ownership(Stage.CEDED, own.epoch)
         return own
 
@@ -160,30 +194,35 @@ class SessionLedger:
 
     def known(self, client_id: str) -> Ownership | None:
         """Return what was put last, whatever has become of the session meanwhile."""
-        return self._known.get(client_id)
+        record = self._records.get(client_id)
+        return None if record is None else record.own
 
-    def put(self, client_id: str, own: Ownership) -> None:
-        """Set what is known of a session."""
-        self._known[client_id] = own
+    def put(self, client_id: str, own: Ownership | None) -> None:
+        """Set what is known of a session.
+
+        Raises:
+            IllegalTransitionError: It cannot follow what is known.
+        """
+        become(self.get(client_id), own)
+        self._record(client_id).own = own
 
     def begin(self, client_id: str, epoch: Epoch) -> None:
         """Note that a session began here, or goes on here; who it was promised to gets nothing."""
-        if self._promises.pop(client_id, None) is not None:
+        if self._promised.pop(client_id, None) is not None:
             self._host.take_back(client_id)
-        self._known.pop(client_id, None)
-        self._known[client_id] = begin(epoch)
+        self.put(client_id, begin(epoch))
+        self._renew(client_id)
 
     def resume(self, client_id: str, epoch: Epoch) -> None:
         """Note that a session is here again, after a restart, which has been this member's since an epoch."""
         self.see(epoch)
-        self._known[client_id] = begin(epoch)
+        self.put(client_id, begin(epoch))
 
     def forget(self, client_id: str, own: Ownership | None) -> None:
         """Set what is known of a session that is not here; whoever waits for it is told to come again."""
-        self._promises.pop(client_id, None)
-        self._known.pop(client_id, None)
-        if own is not None:
-            self._known[client_id] = own
+        self._promised.pop(client_id, None)
+        self.put(client_id, own)
+        self._renew(client_id)
         move = self.moves.get(client_id)
         if move is not None and move is not asyncio.current_task():
             move.cancel()
@@ -192,11 +231,11 @@ class SessionLedger:
 
     def is_promised(self, client_id: str) -> bool:
         """Return whether a session is promised to a member."""
-        return client_id in self._promises
+        return client_id in self._promised
 
     def promised_to(self, member: str) -> list[str]:
         """Return the Client Identifiers of the sessions that are promised to a member."""
-        return [client_id for client_id, promise in self._promises.items() if promise.member == member]
+        return [client_id for client_id, promise in self._promised.items() if promise.member == member]
 
     def promise(self, question: TakeQuestion, asker: str) -> Holding:
         """Promise a session to a member that asks for it, if it is here and may go."""
@@ -221,9 +260,9 @@ class SessionLedger:
         if isinstance(subscriptions, Reply):
             return Holding(refuse(own, epoch) if subscriptions is Reply.REFUSED else Answer(Reply.NONE, own.epoch), ())
         assert after is not None
-        self._known[client_id] = after
-        self._promises.pop(client_id, None)
-        self._promises[client_id] = _Promise(asker, self._clock.monotonic() + PROMISE_S)
+        self.put(client_id, after)
+        self._promised.pop(client_id, None)
+        self._promised[client_id] = _Promise(asker, self._clock.monotonic() + PROMISE_S)
         return Holding(answer, subscriptions)
 
     def _holding_of_clean(self, question: TakeQuestion) -> Holding:
@@ -243,11 +282,21 @@ class SessionLedger:
 
     def answer_from_copy(self, client_id: str) -> Answer | None:
         """Return what the copy of a client's session that is kept here says to who looks for the session."""
-        return None if self.copies is None else self.copies.answer_take(client_id)
+        copy = self.held.get(client_id)
+        if copy is None:
+            return None
+        is_gone = (copy.holder, copy.instance) in self.gone
+        return answer_take(copy.version, newest=self.newest_of(client_id), is_gone=is_gone)
 
     def was_lost(self, client_id: str) -> bool:
         """Return whether the newest session of a client was to go on here, and could not."""
-        return self.copies is not None and self.copies.was_lost(client_id)
+        record = self._records.get(client_id)
+        return record is not None and record.is_lost
+
+    def note_lost(self, client_id: str) -> None:
+        """Note that the newest session of a client was to go on here, and could not."""
+        self._record(client_id).is_lost = True
+        self._renew(client_id)
 
     def freeze(self, question: SessionQuestion, markers: Mapping[str, str]) -> Fetched:
         """Return the value of a promised session, with the messages before the markers, which are by link."""
@@ -257,13 +306,13 @@ class SessionLedger:
             return Fetched("gone")
         fetched = self._host.export(client_id, markers)
         if fetched.status in ("exact", "inexact"):
-            self._known[client_id] = own
+            self.put(client_id, own)
         return fetched
 
     def piece(self, question: PieceQuestion, *, bytes_max: int) -> Piece:
         """Return a piece of the value of a fetched session, which is kept for as long as pieces are asked for."""
         client_id, epoch, offset = question
-        own, promise = self.get(client_id), self._promises.get(client_id)
+        own, promise = self.get(client_id), self._promised.get(client_id)
         if promise is None or own is None or own.stage is not Stage.FROZEN or own.promised != epoch:
             return Piece(is_there=False)
         promise.until_s = self._clock.monotonic() + PROMISE_S
@@ -272,31 +321,38 @@ class SessionLedger:
     def commit(self, question: SessionQuestion) -> bool:
         """Give a session that was fetched away for good; return whether it is the other member's now."""
         client_id, epoch = question
-        promise = self._promises.get(client_id)
+        promise = self._promised.get(client_id)
         if promise is not None and promise.until_s <= self._clock.monotonic():  # the other member has given up by now
             self._take_back(client_id)
         before = self.get(client_id)
         own, committed = commit(before, epoch)
         if own is not before and own is not None:
-            self._known[client_id] = own
-            promise = self._promises.pop(client_id, None)
-            if promise is not None and self.copies is not None:
+            self.put(client_id, own)
+            promise = self._promised.pop(client_id, None)
+            if promise is not None and self.heirs is not None:
                 given = self._host.copy_of_given(client_id, to=promise.member)
-                self.copies.keep_given(client_id, promise.member, epoch=epoch, value=given)
+                self.keep_given(client_id, promise.member, epoch=epoch, value=given)
             self._host.release(client_id)
             self.figures.moved_out_total += 1
         return committed
 
     def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
-        """Return the answer to a claim that is against a stranger's session here, which goes on; None for others."""
+        """Return the answer to a claim that is against a stranger's session here, or its copy; None for others."""
         own, mine = self._owned(question.client_id)
-        if mine is None or not self.is_refused(question, epoch=own.epoch, owner=mine):
+        if mine is not None and self._is_refused(question, epoch=own.epoch, owner=mine):
+            self.see(question.epoch)
+            epoch = self.go_on(question.client_id) if own.epoch < question.epoch else own.epoch
+            return ClaimAnswer(epoch, prevails=True)
+        copy = self.held.get(question.client_id)
+        if copy is None or self.heirs is None or copy.version.epoch > question.epoch:
+            return None
+        owner = self.heirs.owner_of_copy(copy.value)
+        if owner is None or not self._is_refused(question, epoch=copy.version.epoch, owner=owner):
             return None
         self.see(question.epoch)
-        epoch = self.go_on(question.client_id) if own.epoch < question.epoch else own.epoch
-        return ClaimAnswer(epoch, prevails=True)
+        return ClaimAnswer(self.next_epoch(), prevails=True)
 
-    def is_refused(self, claimed: ClaimQuestion, *, epoch: Epoch, owner: Owner) -> bool:
+    def _is_refused(self, claimed: ClaimQuestion, *, epoch: Epoch, owner: Owner) -> bool:
         """Return whether a claimed session ends, since a stranger has the older right to the Client Identifier.
 
         Args:
@@ -307,12 +363,16 @@ class SessionLedger:
         return self._are_strangers(claimed, epoch, owner) and not has_older_right(claimed.owner, owner)
 
     def claimed(self, question: ClaimQuestion) -> ClaimAnswer | None:
-        """Take a member's claim that `refuse_claim` has nothing against: an older session here ends, or a stranger's.
+        """Take a member's claim: an older session here ends, or a stranger's, unless that prevails.
 
         Returns:
             Since when a session is here, or was; None when nothing is against the claim.
         """
+        refused = self.refuse_claim(question)
+        if refused is not None:
+            return refused
         client_id, epoch, _ = question
+        self.forget_older(client_id, epoch)
         own, mine = self._owned(client_id)
         if mine is None or not self._are_strangers(question, own.epoch, mine):
             newer = self.yield_to(SessionQuestion(client_id, epoch))
@@ -364,22 +424,124 @@ class SessionLedger:
             self.figures.ended_total += 1
 
     def _take_back(self, client_id: str) -> None:
-        own = take_back(self.get(client_id))
-        self._promises.pop(client_id, None)
+        before = self.get(client_id)
+        own = take_back(before)
+        self._promised.pop(client_id, None)
         if own is not None:
-            self._known[client_id] = own
+            if own is not before:
+                self.put(client_id, own)
             self._host.take_back(client_id)
 
     def sweep(self) -> None:
         """Take back promises that are over, and forget the oldest sessions that are not here."""
         now_s = self._clock.monotonic()
-        for client_id in [one for one, promise in self._promises.items() if promise.until_s <= now_s]:
+        for client_id in [one for one, promise in self._promised.items() if promise.until_s <= now_s]:
             self._take_back(client_id)
-        surplus = len(self._known) - self._host.count - _TOMBSTONES_MAX
+        surplus = len(self._records) - self._host.count - _TOMBSTONES_MAX
         if surplus > 0:
-            gone = (one for one in self._known if one not in self.moves and not self._host.has(one))
+            gone = (one for one in self._records if one not in self.moves and not self._host.has(one))
             for client_id in list(islice(gone, surplus)):
-                del self._known[client_id]
+                del self._records[client_id]
+
+    # Copies of other members' sessions.
+
+    def keep_given(self, client_id: str, member: str, *, epoch: Epoch, value: bytes) -> None:
+        """Keep a session that was given to another member, until that has a copy of its own.
+
+        Args:
+            client_id: Its Client Identifier.
+            member: The member.
+            epoch: Since when it is that member's.
+            value: The copy; empty when it has none.
+        """
+        if value:
+            instance, version = self._instance_of(member), CopyVersion(epoch, GIVEN)
+            self.held.put(HeldCopy(client_id, member, instance, version, value, self._clock.monotonic()))
+
+    def later_than(self, holder: str, row: CopyRow, value: bytes) -> Epoch | None:
+        """Return the epoch of a session that is later than that of a copy which came, or prevails; None for none.
+
+        A session here that is older ends.
+        """
+        client_id, epoch = row.client_id, row.version.epoch
+        kept = self.held.get(client_id)
+        if self.is_here(client_id) or (kept is not None and kept.holder != holder):
+            owner = None if self.heirs is None else self.heirs.owner_of_copy(value)
+            refused = None if owner is None else self.refuse_claim(ClaimQuestion(client_id, epoch, owner))
+            if refused is not None:
+                return refused.epoch
+        self._forget_outdated(client_id, epoch)
+        self.yield_to(SessionQuestion(client_id, epoch))
+        newest = self.newest_of(client_id)
+        return newest if newest > epoch else None
+
+    def keep(self, holder: str, instance: str, row: CopyRow, value: bytes) -> bool:
+        """Keep a copy unless a later one is known; return False when there is no room."""
+        kept = self.held.get(row.client_id)
+        if not is_kept(row.version, kept=None if kept is None else kept.version, newest=self.newest_of(row.client_id)):
+            return True
+        return self.held.put(HeldCopy(row.client_id, holder, instance, row.version, value, self._clock.monotonic()))
+
+    def forget_older(self, client_id: str, epoch: Epoch) -> None:
+        """Note that a member has a session since an epoch: an older copy is of no use, nor that it was lost."""
+        record = self._records.get(client_id)
+        if record is not None:
+            record.is_lost = False
+            if record.agreed is not None and record.agreed.epoch < epoch:
+                record.agreed = None
+        self._forget_outdated(client_id, epoch)
+
+    def agree(self, client_id: str, request: InheritRequest, epoch: Epoch, *, for_s: float) -> None:
+        """Note that a member may go on with a session of a holder that is gone: nothing here is against it.
+
+        Args:
+            client_id: Its Client Identifier.
+            request: The member's request.
+            epoch: Since when the holder has it.
+            for_s: Time in which the member has decided.
+        """
+        self.stop_arriving(client_id)
+        until_s = self._clock.monotonic() + for_s
+        self._record(client_id).agreed = _Agreed(request.holder, request.instance, epoch, until_s)
+        self._renew(client_id)
+        self.held.remove(client_id)
+
+    def has_agreed(self, client_id: str, holder: str, instance: str | None = None) -> bool:
+        """Return whether another member may go on with the session of a holder, as far as this member is concerned.
+
+        Args:
+            client_id: Its Client Identifier.
+            holder: The holder.
+            instance: Its process; None for the one that is heard.
+        """
+        record = self._records.get(client_id)
+        agreed = None if record is None else record.agreed
+        if agreed is None or agreed.until_s <= self._clock.monotonic():
+            return False
+        return (agreed.holder, agreed.instance) == (holder, instance or self._instance_of(holder))
+
+    def _forget_outdated(self, client_id: str, epoch: Epoch) -> None:
+        """Forget a copy that is of no use, as a member has a session since an epoch; before that is noted."""
+        copy, is_of_heir = self.held.get(client_id), self.is_of_heir(client_id, epoch)
+        if copy is not None and is_outdated(copy.version, epoch=epoch, is_of_heir=is_of_heir):
+            self.held.remove(client_id)
+
+    def _instance_of(self, member: str) -> str:
+        return next((other.instance for other in self._others.states() if other.name == member), "")
+
+    # Its own.
+
+    def _record(self, client_id: str) -> _Record:
+        record = self._records.get(client_id)
+        if record is None:
+            record = self._records[client_id] = _Record()
+        return record
+
+    def _renew(self, client_id: str) -> None:
+        """Let a record be the one that was put last, or none if it says nothing."""
+        record = self._records.pop(client_id)
+        if record != _Record():
+            self._records[client_id] = record
 
 
 def _goes_nowhere(client_id: str) -> Epoch:

@@ -10,16 +10,18 @@ exhaustively.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
 
 __all__ = [
+    "TRANSITIONS",
     "Answer",
     "Choice",
     "Decision",
+    "IllegalTransitionError",
     "Owner",
     "Ownership",
     "Reply",
@@ -27,6 +29,7 @@ __all__ = [
     "abandon",
     "arrive",
     "ask",
+    "become",
     "begin",
     "choose",
     "claim",
@@ -69,6 +72,59 @@ class Stage(enum.Enum):
     """Its value is here, and its holder has not said yet that it is this member's."""
     CEDED = "ceded"
     """It is not here, and was at another member at `epoch`."""
+
+
+_FORGOTTEN: Final = None
+"""In the table: nothing is known of the session."""
+_BEGUN: Final = "begin: its client is here; or it goes on here, from a copy, from disk or against a stranger's claim"
+_CLAIMED: Final = "claim: another member has a later one"
+
+TRANSITIONS: Final[Mapping[Stage | None, Mapping[Stage | None, str]]] = {
+    _FORGOTTEN: {
+        Stage.OWNED: _BEGUN,
+        Stage.ASKING: "ask",
+        Stage.CEDED: _CLAIMED,
+    },
+    Stage.OWNED: {
+        Stage.OWNED: _BEGUN,
+        Stage.PROMISED: "take",
+        Stage.CEDED: f"{_CLAIMED}; or it has ended",
+    },
+    Stage.PROMISED: {
+        Stage.OWNED: f"take_back; {_BEGUN}",
+        Stage.PROMISED: "take, by a later request",
+        Stage.FROZEN: "fetch",
+        Stage.CEDED: _CLAIMED,
+    },
+    Stage.FROZEN: {
+        Stage.OWNED: f"take_back; {_BEGUN}",
+        Stage.PROMISED: "take, by a later request",
+        Stage.FROZEN: "fetch, once more",
+        Stage.CEDED: f"commit: it is the other member's, and a copy is kept here until that has one; {_CLAIMED}",
+    },
+    Stage.CEDED: {
+        Stage.OWNED: _BEGUN,
+        Stage.ASKING: "ask",
+        Stage.CEDED: _CLAIMED,
+    },
+    Stage.ASKING: {
+        Stage.OWNED: _BEGUN,
+        Stage.ASKING: "ask, as its client came once more",
+        Stage.ARRIVING: "arrive",
+        Stage.CEDED: f"abandon; {_CLAIMED}",
+        _FORGOTTEN: "abandon",
+    },
+    Stage.ARRIVING: {
+        Stage.OWNED: f"finish; {_BEGUN}",
+        Stage.CEDED: f"abandon, also because another member goes on with it from a copy; {_CLAIMED}",
+        _FORGOTTEN: "abandon",
+    },
+}
+"""What may follow each stage, and by which of the functions below."""
+
+
+class IllegalTransitionError(AssertionError):
+    """A stage that cannot follow the other one: a bug in fanout, never a fault of another member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +223,22 @@ class Decision:
     """Since when, with FETCH."""
     is_coming: bool = False
     """Whether the session is on its way, or about to go on at a member that has a copy, with LATER."""
+
+
+def become(before: Ownership | None, after: Ownership | None) -> Ownership | None:
+    """Return what is known from now on.
+
+    Args:
+        before: What is known until now.
+        after: What is to be known.
+
+    Raises:
+        IllegalTransitionError: `TRANSITIONS` does not have it; nothing has changed.
+    """
+    former, stage = (None if own is None else own.stage for own in (before, after))
+    if after is not before and stage not in TRANSITIONS[former]:
+        raise IllegalTransitionError(f"a session that is {former} cannot become {stage}")
+    return after
 
 
 # The holder's side.

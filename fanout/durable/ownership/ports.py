@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.move_messages import (
-    ClaimAnswer,
-    ClaimQuestion,
     Fetched,
     Piece,
     Subscription,
     TakeQuestion,
 )
-from fanout.durable.ownership.ownership import Answer, Owner, Reply
+from fanout.durable.ownership.ownership import Owner, Reply
 
-__all__ = ["Copies", "CopyFigures", "Markers", "OtherMemberState", "Others", "SessionHost"]
+__all__ = ["HERE", "CopyFigures", "Heirs", "Markers", "OtherMemberState", "Others", "SessionHost"]
+
+HERE: Final = "here"
+"""What `Heirs.inherit` says of a session that goes on."""
 
 
 class SessionHost(Protocol):
@@ -187,45 +188,26 @@ class CopyFigures:
     """Sessions of dead members that could not go on."""
 
 
-class Copies(Protocol):
-    """Copies of sessions, from which those of dead members go on."""
+class Heirs(Protocol):
+    """Sessions of this node that come from copies."""
 
-    def figures(self) -> CopyFigures:
-        """Return the figures of this moment."""
+    def could_inherit(self, client_id: str, value: bytes) -> bool:
+        """Return whether a session could go on here from a copy that has just come."""
 
-    def answer_take(self, client_id: str) -> Answer | None:
-        """Return what the copy of a client's session says to who looks for the session; None for nothing."""
+    def owner_of_copy(self, value: bytes) -> Owner | None:
+        """Return whose the session of a copy is; None when it cannot be read."""
 
-    def was_lost(self, client_id: str) -> bool:
-        """Return whether the newest session of a client could not go on here."""
-
-    def keep_given(self, client_id: str, member: str, *, epoch: Epoch, value: bytes) -> None:
-        """Keep a session that was given to another member, until that has a copy of its own.
+    def inherit(self, copies: Sequence[HeldCopy], *, away_s: float, is_stale: bool) -> Sequence[str]:
+        """Let sessions go on here.
 
         Args:
-            client_id: Its Client Identifier.
-            member: The member.
-            epoch: Since when it is that member's.
-            value: The copy; empty when it has none.
+            copies: Their copies.
+            away_s: For how long the holder has been gone, in seconds.
+            is_stale: Whether the copies may be outdated, so that nothing can go on at QoS 2.
+
+        Returns:
+            For each `HERE`, or why it does not.
         """
-
-    def came_from(self, client_id: str, member: str) -> None:
-        """Note that a session came from a member, which keeps it as it gave it away."""
-
-    def has_agreed(self, client_id: str, member: str) -> bool:
-        """Return whether another member may go on with a session of this one, which gives it to nobody until then."""
-
-    def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
-        """Tell the other members that a session is here since an epoch, once its copy is kept."""
-
-    def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
-        """Return the answer to a claim that is against the copy of a stranger's session; None when nothing is."""
-
-    def claimed(self, client_id: str, epoch: Epoch) -> None:
-        """Note that a member has a session since an epoch: an older copy is of no use."""
-
-    async def run(self) -> None:
-        """Place copies, and let sessions go on, until cancelled."""
 
 
 class Others(Protocol):

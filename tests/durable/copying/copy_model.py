@@ -280,7 +280,7 @@ def newest_of(member: Member) -> Epoch:
 
 
 def answer_from_copy(member: Member) -> Answer | None:
-    """Return what the copy that a member keeps says to TAKE (`Inheritance.answer_take`)."""
+    """Return what the copy that a member keeps says to TAKE (`SessionLedger.answer_from_copy`)."""
     kept = member.kept
     if kept is None:
         return None
@@ -308,7 +308,7 @@ def without(member: Member, own: Ownership | None) -> Member:
 def given(member: Member, own: Ownership | None, call: Call) -> Member:
     """Return a member that has given its session away, and keeps it until the next holder has a copy of its own.
 
-    The copy that another member has of it stays (`SentCopies.leave`, `PoolCopies.keep_given`).
+    The copy that another member has of it stays (`SentCopies.leave`, `SessionLedger.keep_given`).
     """
     assert member.value is not None
     kept = Kept(call.source, CopyVersion(call.epoch, GIVEN), member.value)
@@ -395,7 +395,7 @@ def finished(world: World, name: str, own: Ownership | None) -> World:
     assert member.value is not None
     number = member.waits if member.waits == world.connects else 0
     value = member.value._replace(version=member.value.version + 1)
-    keeper = member.holder  # it keeps the session as it gave it away (`PoolCopies.came_from`)
+    keeper = member.holder  # it keeps the session as it gave it away (`SentCopies.came_from`)
     member = member._replace(own=own, value=value, keeper=keeper, is_dirty=True)
     member = member._replace(holder="", since=NO_EPOCH, waits=0)
     return world.put(name, member._replace(connect=number, is_present=True, unclaimed=own.epoch))

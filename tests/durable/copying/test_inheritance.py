@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -40,7 +41,7 @@ async def pair() -> AsyncIterator[tuple[Network, Member, Member]]:
 
 def version_of(member: Member, client_id: str, *, later: int = 0) -> CopyVersion:
     """Return the version of the copy that a member keeps, or a later one."""
-    copy = member.copies._held.get(client_id)
+    copy = member.ledger.held.get(client_id)
     assert copy is not None
     return copy.version._replace(number=copy.version.number + later)
 
@@ -86,7 +87,7 @@ async def test_places_that_come_late_do_not_replace_newer_ones(later: int) -> No
             return decode_copy_answer(await b.copies.answer_copy("a", body)).missing
 
         def places() -> bytes | None:
-            copy = b.copies._held.get("c")
+            copy = b.ledger.held.get("c")
             return None if copy is None else copy.places
 
         assert await move(b"of before the copy", number + later) == ()
@@ -112,7 +113,7 @@ async def test_a_session_that_was_given_away_is_looked_for_after_a_while() -> No
     async with pair() as (network, a, b):
         epoch = a.ledger.next_epoch()
         a.ledger.yield_to(SessionQuestion("g", epoch))
-        a.copies.keep_given("g", "b", epoch=epoch, value=b"given")
+        a.ledger.keep_given("g", "b", epoch=epoch, value=b"given")
         await looks()
         assert a.inherited == []
         network.clock.advance(13.0)
@@ -128,7 +129,7 @@ async def test_a_session_that_was_given_to_a_former_holder_is_kept() -> None:
         a.sessions.discard("c")
         a.copies.sent.put({"c": None}, done=lambda: None)  # B has a copy still
         epoch = b.ledger.next_epoch()
-        b.copies.keep_given("c", "a", epoch=epoch, value=b"given")
+        b.ledger.keep_given("c", "a", epoch=epoch, value=b"given")
         a.ledger.begin("c", epoch)
         a.sessions.add("c")
         change(network, "b", is_silent=False, keeps_copies=True)
@@ -142,7 +143,7 @@ async def give(network: Network, a: Member, b: Member) -> tuple[Epoch, Epoch]:
     a.ledger.put("c", Ownership(Stage.CEDED, epoch, given_since=before))
     a.sessions.clear()
     a.copies.sent.leave("c")
-    a.copies.keep_given("c", "b", epoch=epoch, value=b"given")
+    a.ledger.keep_given("c", "b", epoch=epoch, value=b"given")
     return before, epoch
 
 
@@ -191,14 +192,16 @@ async def test_a_member_that_agrees_to_an_heir_takes_nothing_from_the_holder() -
     async with pair() as (network, _, b):
         c = Member(network, "c")
         change(network, "c", keeps_copies=False)
-        c.ledger.put("c", Ownership(Stage.ARRIVING, c.ledger.next_epoch(), before=b.ledger.newest_of("c")))
+        asking = Ownership(Stage.ASKING, c.ledger.next_epoch(), before=b.ledger.newest_of("c"))
+        c.ledger.put("c", asking)
+        c.ledger.put("c", replace(asking, stage=Stage.ARRIVING))
         version = version_of(b, "c")
-        assert not c.copies.has_agreed("c", "a")
+        assert not c.ledger.has_agreed("c", "a")
         b.refuses["c"] = "its messages are not held"
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
         await wait_until(lambda: b.copies.figures().lost_total == 1)
         assert c.ledger.figures.lost_total == 1
-        assert c.copies.has_agreed("c", "a")
+        assert c.ledger.has_agreed("c", "a")
 
         async def copy(client_id: str) -> None:
             row = CopyRow(client_id, version._replace(number=version.number + 1), b"newer")
@@ -209,7 +212,7 @@ async def test_a_member_that_agrees_to_an_heir_takes_nothing_from_the_holder() -
             await copy("c")
         assert c.held == 1
         network.clock.advance(5.0)
-        assert not c.copies.has_agreed("c", "a")
+        assert not c.ledger.has_agreed("c", "a")
         await copy("c")
         assert c.held == 2
 
@@ -221,4 +224,4 @@ async def test_an_heir_that_says_so_has_decided() -> None:
         change(network, "c", keeps_copies=False)
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
         await wait_until(lambda: b.inherited == ["c"])
-        assert not c.copies.has_agreed("c", "a")
+        assert not c.ledger.has_agreed("c", "a")

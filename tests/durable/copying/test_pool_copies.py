@@ -11,7 +11,6 @@ import pytest
 import structlog
 
 from fanout.durable.copying.copy_keepers import ALONE_S
-from fanout.durable.copying.inheritance import HERE
 from fanout.durable.copying.pool_copies import PoolCopies
 from fanout.durable.ownership.copy_messages import (
     COPY_PATH,
@@ -27,7 +26,7 @@ from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.durable.ownership.move_messages import ClaimQuestion, SessionQuestion
 from fanout.durable.ownership.ownership import Owner
-from fanout.durable.ownership.ports import OtherMemberState
+from fanout.durable.ownership.ports import HERE, OtherMemberState
 from fanout.pool.membership import AskFailed, AskFailure
 from tests.durable.alone import Notices
 from tests.server.node_in_memory import ManualClock
@@ -125,7 +124,12 @@ class Member:
         self.turns: list[int] = []
         """Number of sessions that have gone on together, each time."""
         others = Others(network, node)
-        self.ledger = SessionLedger(node=node, host=self, clock=network.clock)  # type: ignore[arg-type]  # what is used
+        self.ledger = SessionLedger(
+            node=node,
+            host=self,  # type: ignore[arg-type]  # what is used
+            others=others,
+            clock=network.clock,
+        )
         self.copies = PoolCopies(
             self.ledger,
             node=node,
@@ -138,7 +142,6 @@ class Member:
             clock=network.clock,
             logger=structlog.get_logger(),
         )
-        self.ledger.copies = self.copies
         self.copies.sent.copy_again = self._copy_again
         network.members[node] = self
         network.states[node] = OtherMemberState(
@@ -211,12 +214,12 @@ class Member:
             self.claims.append((client_id, epoch))
             for member in self.network.members.values():
                 if member is not self and not self.network.states[member.node].is_silent:
-                    member.copies.claimed(client_id, epoch)
+                    member.ledger.forget_older(client_id, epoch)
                     member.ledger.yield_to(SessionQuestion(client_id, epoch))
 
     def _claim_at(self, name: str, epochs: Mapping[str, Epoch]) -> None:
         for client_id, epoch in epochs.items():
-            self.network.members[name].copies.claimed(client_id, epoch)
+            self.network.members[name].ledger.forget_older(client_id, epoch)
             self.network.members[name].ledger.yield_to(SessionQuestion(client_id, epoch))
 
     @property
@@ -422,7 +425,7 @@ async def test_a_session_that_cannot_go_on_is_told(network: Network) -> None:
     change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
     await wait_until(lambda: b.copies.figures().lost_total == 1)
     assert b.ledger.was_lost("c")
-    b.copies.claimed("c", b.ledger.next_epoch())
+    b.ledger.forget_older("c", b.ledger.next_epoch())
     assert not b.ledger.was_lost("c")
 
 
@@ -575,7 +578,7 @@ async def test_places_go_with_the_next_copy_where_one_is_on_its_way(network: Net
     a.copies.sent.put_places(b"places", ["c"])
 
     def places() -> bytes | None:
-        copy = b.copies._held.get("c")
+        copy = b.ledger.held.get("c")
         return None if copy is None else copy.places
 
     await wait_until(lambda: places() == b"places")
@@ -613,10 +616,10 @@ async def test_a_copy_ends_no_strangers_session() -> None:
             )
             assert decode_copy_answer(data).newer["x"] > epoch
         claim = ClaimQuestion("x", epoch, Owner("stranger", superuser=False, anyone=False, since=2))
-        refused = keeper.copies.refuse_claim(claim)
+        refused = keeper.ledger.refuse_claim(claim)
         assert refused is not None
         assert refused.prevails
-        assert keeper.copies.refuse_claim(claim._replace(owner=a.owners["x"])) is None
+        assert keeper.ledger.refuse_claim(claim._replace(owner=a.owners["x"])) is None
         assert (a.sessions, keeper.held) == ({"x"}, 1)
     finally:
         for member in network.members.values():

@@ -51,7 +51,7 @@ class Pool(WithoutNotices):
         self.timeouts_s: list[float] = []
         """Time that each call had."""
         self.looks = 0
-        ledger = SessionLedger(node="a", host=cast("SessionHost", _Host()), clock=self.clock)
+        ledger = SessionLedger(node="a", host=cast("SessionHost", _Host()), others=self, clock=self.clock)
         self.copies = SentCopies(ledger, others=self, claim=lambda epochs: None, clock=self.clock)
         self.copies.copy_again = self.put
 

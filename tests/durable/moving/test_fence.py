@@ -39,7 +39,7 @@ class Member:
         self.answers = asyncio.Event()
         """Whether the others answer claims."""
         self.answers.set()
-        self.ledger = SessionLedger(node="a", host=cast("Any", self), clock=self.clock)
+        self.ledger = SessionLedger(node="a", host=cast("Any", self), others=cast("Any", self), clock=self.clock)
         for client_id in self.sessions:
             self.ledger.resume(client_id, AT_A)
         self.fence = Fence(

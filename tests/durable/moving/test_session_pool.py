@@ -15,6 +15,8 @@ from xxhash import xxh3_64_intdigest
 from fanout.durable.moving import arrivals, own_markers, session_pool
 from fanout.durable.moving.session_pool import ANSWER_S, SessionPool
 from fanout.durable.ownership import ledger
+from fanout.durable.ownership.copy_messages import InheritRequest
+from fanout.durable.ownership.epochs import NO_EPOCH
 from fanout.durable.ownership.move_messages import (
     CLAIM_PATH,
     COMMIT_PATH,
@@ -305,21 +307,6 @@ async def members(*names: str) -> AsyncIterator[tuple[Network, list[Member]]]:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-class _Agreed:
-    """Copies of a member that has agreed to heirs of all others."""
-
-    def answer_take(self, client_id: str) -> None:
-        """Keep none."""
-
-    def was_lost(self, client_id: str) -> bool:
-        """Know of none that was lost."""
-        return False
-
-    def has_agreed(self, client_id: str, member: str) -> bool:
-        """Say so of each member."""
-        return True
-
-
 async def come_until_served(member: Member, client_id: str) -> None:
     """Let a client connect, some seconds after each refusal, until it gets its session."""
     while client_id not in member.sessions and await member.find(client_id) is not Choice.FETCH:
@@ -445,7 +432,7 @@ async def test_nothing_is_fetched_from_a_member_whose_sessions_may_go_on_elsewhe
     """The client comes again, and gets its session from the heir, or from the holder once there is none."""
     async with members("a", "b") as (_, (a, b)):
         b.sessions["x"] = b"1"
-        a.pool.keep_copies(_Agreed())  # type: ignore[arg-type]  # what is used
+        a.pool.ledger.agree("x", InheritRequest("b", "", ()), NO_EPOCH, for_s=10.0)
         assert await a.find("x") is Choice.LATER
         assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
 
