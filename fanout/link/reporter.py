@@ -53,6 +53,8 @@ from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
 
+_SKIPS_APART_NS: Final = 1_000_000_000
+"""Time between two records of skipped messages, but for what a heartbeat or another state brings."""
 _STALL_HINT: Final = (
     "Check the side that the reason names: the primary and the network, or this machine's processor. The link"
     " compares its values when heartbeats come back"
@@ -124,6 +126,8 @@ class Reporter:
         """Expiry of the certificates of the newest connection: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
         """Why heartbeats do not come back, as logged last; empty when they do."""
+        self._skips_recorded_ns = 0
+        """When skipped messages were last recorded, Unix time in nanoseconds."""
         self._refusals_told: set[tuple[int, str]] = set()
         """Epochs and limits already logged as keeping values out."""
 
@@ -246,6 +250,7 @@ class Reporter:
         """Record and log an event where it is of use."""
         match event:
             case StateEntered(state, detail):
+                self._record_skipped()
                 self._enter(state, detail)
             case SelectorComplete(index, evidence):
                 self._complete(index, evidence)
@@ -276,6 +281,7 @@ class Reporter:
             case StandingTold(notice):
                 self._take_notice(notice)
             case HeartbeatReturned(round_trip_ns):
+                self._record_skipped()
                 self._record_event("heartbeat", lag_us=round_trip_ns // 1000)
                 if self._control_refusal:
                     self._control_refusal = ""
@@ -338,6 +344,8 @@ class Reporter:
                     topic=topic,
                     detail=why or SKIP_TEXTS[reason],
                 )
+                if self._clock.now_ns() - self._skips_recorded_ns >= _SKIPS_APART_NS:
+                    self._record_skipped()
             case DeviationTolerated(deviation, why):
                 self._logger.warning("primary breaks MQTT, tolerated", reason=deviation.value, detail=why)
             case SystemTopicsShunned(left_out):
@@ -598,6 +606,14 @@ class Reporter:
                     " min_topics"
                 )
         return None
+
+    def _record_skipped(self) -> None:
+        """Record what was skipped since the last time, one event for each reason."""
+        for reason, tally in self._session.skipped.take_unrecorded().items():
+            self._skips_recorded_ns = self._clock.now_ns()
+            told = {"reason": reason.value, "messages": tally.messages, "topics": list(tally.topics)}
+            times = {"first_us": tally.first_ns // 1000, "last_us": tally.last_ns // 1000}
+            self._record_event("skipped", detail=json.dumps(told | times, ensure_ascii=False))
 
     def _record_event(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:
         self._sink.event(

@@ -1,6 +1,7 @@
 """Alarms of a link in the replication log: its log lines at WARNING and above, thinned out as lines are.
 
-Reports do not read them; `fanout log show --kind alarm` does, beside the states and audits of the same time.
+Reports show those with a hint of nodes that lack something; `fanout log show --kind alarm` shows all, beside the states
+and audits of the same time.
 """
 
 from __future__ import annotations

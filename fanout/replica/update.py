@@ -91,8 +91,8 @@ class Phase(enum.IntEnum):
     SNAPSHOT = 1
     """While the retained set of a new epoch was arriving."""
     AUDIT = 2
-    """A second retained set inside a running session (unchanged values are not dispatched), or a removal that no
-    message caused: by expiry, by a pass that did not bring the topic, by a tear-down."""
+    """A second retained set inside a running session (unchanged values are not dispatched), or a removal that is no
+    update of the primary: by expiry, by a pass that did not bring the topic, by a tear-down, by a skipped message."""
 
 
 class ChangeKind(enum.IntEnum):

@@ -28,7 +28,7 @@ from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.update import Changes
+from fanout.replica.update import Changes, Phase
 from fanout.selection import Selector
 from tests.link.fake_primary import STAMPING, FakePrimary
 from tests.link.fake_server import FakeServer
@@ -94,6 +94,36 @@ async def test_acknowledgements_follow_the_record() -> None:
         server.push()
         await link.wait(lambda: len(primary.acks) > acknowledged)
         assert order == [f"record {acknowledged}", "dispatch"]
+
+
+async def test_skipped_messages_are_recorded_by_reason_with_their_topics() -> None:
+    """The first at once, those of the next second together; the value that one would replace goes without an update."""
+    primary = FakePrimary(retained={b"plant/big/0": b"1"})
+    async with (
+        FakeServer(primary) as server,
+        running(config_for(server.port, heartbeat_s=0.1, packet_bytes_max=100)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        for number in range(120):
+            primary.publish(b"plant/big/%d" % number, b"x" * 200, qos=1, retain=True)
+        server.push()
+
+        def told() -> list[dict[str, Any]]:
+            return [json.loads(event["detail"]) for event in link.sink.named("skipped")]
+
+        await link.wait(lambda: sum(one["messages"] for one in told()) == 120)
+        found = told()
+        assert {one["reason"] for one in found} == {"packet_too_large"}
+        assert len(found) < 20
+        assert all(one["first_us"] <= one["last_us"] for one in found)
+        topics = [topic for one in found for topic in one["topics"]]
+        assert topics[0] == "plant/big/0"
+        assert len(topics) == len(set(topics)) >= 100
+        assert max(len(one["topics"]) for one in found) <= 100
+        assert link.values() == {}
+        recorded = [changes for step, changes in link.sink.steps if step == "record" and changes.updates]
+        assert {changes.phase for changes in recorded} == {Phase.AUDIT}
 
 
 async def test_a_primary_that_closes_at_connect_may_not_take_the_bridge_bit() -> None:

@@ -6,16 +6,26 @@ A skipped message costs itself only: it is acknowledged, and everything after it
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fanout.escaping import printable
 from fanout.mqtt.breaches import SKIP_TEXTS, Deviation, SkipReason
 
-__all__ = ["SKIPPED_SHOWN_MAX", "DeviationTolerated", "MessageSkipped", "SkippedMessages", "not_held_text"]
+__all__ = [
+    "SKIPPED_SHOWN_MAX",
+    "TALLIED_TOPICS_MAX",
+    "DeviationTolerated",
+    "MessageSkipped",
+    "SkippedMessages",
+    "SkippedTally",
+    "not_held_text",
+]
 
 SKIPPED_SHOWN_MAX: Final = 16
 """Newest skipped messages that are shown."""
+TALLIED_TOPICS_MAX: Final = 100
+"""Topics of skipped messages that are recorded at once, of each reason."""
 _TOPIC_CHARACTERS_MAX: Final = 256
 
 
@@ -43,6 +53,23 @@ class DeviationTolerated:
     """What exactly was wrong."""
 
 
+@dataclass(slots=True)
+class SkippedTally:
+    """Messages skipped for one reason since they were last recorded.
+
+    Attributes:
+        first_ns: When the first of them was skipped, Unix time in nanoseconds.
+        last_ns: When the last of them was.
+        messages: Their number.
+        topics: Their topics as far as known, the first `TALLIED_TOPICS_MAX`; a dict to keep the order.
+    """
+
+    first_ns: int
+    last_ns: int
+    messages: int = 0
+    topics: dict[str, None] = field(default_factory=dict)
+
+
 class SkippedMessages:
     """Skipped messages, and tolerated breaches, of one link since it was started.
 
@@ -56,6 +83,7 @@ class SkippedMessages:
         self.totals = dict.fromkeys(SkipReason, 0)
         self.tolerated = dict.fromkeys(Deviation, 0)
         self._newest: deque[MessageSkipped] = deque(maxlen=SKIPPED_SHOWN_MAX)
+        self._unrecorded: dict[SkipReason, SkippedTally] = {}
 
     @property
     def newest(self) -> tuple[MessageSkipped, ...]:
@@ -75,7 +103,17 @@ class SkippedMessages:
         skipped = MessageSkipped(reason, shown, printable(detail, length_max=_TOPIC_CHARACTERS_MAX), now_ns)
         self.totals[reason] += 1
         self._newest.append(skipped)
+        tally = self._unrecorded.setdefault(reason, SkippedTally(now_ns, now_ns))
+        tally.last_ns = now_ns
+        tally.messages += 1
+        if shown and len(tally.topics) < TALLIED_TOPICS_MAX:
+            tally.topics[shown] = None
         return skipped
+
+    def take_unrecorded(self) -> dict[SkipReason, SkippedTally]:
+        """Return what was skipped since this was last asked, by reason."""
+        taken, self._unrecorded = self._unrecorded, {}
+        return taken
 
     def tolerate(self, deviation: Deviation, detail: str) -> DeviationTolerated:
         """Count a breach that cost no message, and return its event; `detail` says what was wrong."""

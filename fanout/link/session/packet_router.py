@@ -195,10 +195,9 @@ class PacketRouter:
             lifecycle.stage.receive_messages(1)
             lifecycle.stage.receive_skipped(item.flags)
         in_pass = lifecycle.state in (LinkState.SNAPSHOT, LinkState.PROVING)
-        is_live = lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing
         fate, applied = self._pipeline.skip(
             item,
-            phase=Phase.SNAPSHOT if in_pass else Phase.LIVE if is_live else Phase.AUDIT,
+            phase=Phase.SNAPSHOT if in_pass else Phase.AUDIT,  # a removal that is no update of the primary
             now_ns=lifecycle.now_ns,
             epoch=lifecycle.epoch,
         )

@@ -87,6 +87,7 @@ event_names = (
     "unconfirmed",  # topics have become unconfirmed, or none is any more; detail: JSON of their number
     "tear_down",  # the link's replica was removed; rows of it with a smaller log_pos hold no more
     "heartbeat",  # the link's own message came back through the data path, or (link "") the node is alive
+    "skipped",  # messages could not be replicated; detail: JSON of one reason, see below
     "alarm",  # a link had a warning or an error; detail: JSON of its log line, with `level` and `message`
     "gap",  # rows were not logged; detail is JSON, see below
 )
@@ -99,6 +100,13 @@ A "state" that is "snapshot", "resuming" or "live" has a detail with these keys:
     reason         what a person should read; absent for nothing
 
 Rows of earlier versions have text there, or the key "primary_node" with a name; so its meaning is that of `v1`.
+
+A "skipped" has a detail with these keys, at most once a second and with each heartbeat:
+
+    reason         a `fanout.mqtt.breaches.SkipReason`
+    messages       how many were skipped since the last such event of this reason
+    topics         their Topic Names as far as known, escaped, the first hundred of them
+    first_us, last_us   the time of the first and of the last, Unix time in microseconds
 
 A "gap" belongs to the link whose rows were lost ("" for rows published at the node, or for the whole node).
 Lost rows keep their `log_pos`, so that a gap shows as missing positions too. Its detail has these keys, null

@@ -18,9 +18,18 @@ from fanout.reports.read.schemas import STATE_LIVE
 from fanout.reports.read.scope import NEVER_US, Scope
 from fanout.reports.read.survey import Survey
 
-__all__ = ["CAUSES", "UNEXPLAINED", "UNHEARD_US", "absences_of_targets", "link_absences", "with_cause"]
+__all__ = [
+    "CAUSES",
+    "UNEXPLAINED",
+    "UNHEARD_US",
+    "absences_of_targets",
+    "link_absences",
+    "skips_of_targets",
+    "with_cause",
+    "with_skipped",
+]
 
-CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream")
+CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream", "skipped")
 """Why a link may have lost an update; see `MissingCauses`."""
 
 UNEXPLAINED: Final = "live"
@@ -31,6 +40,13 @@ _INDIRECT: Final = ("audit", "upstream")
 
 _ROWS_OF_SLICE: Final = 4_000_000
 """Of how many rows of the logs one task puts the losses of a target in order of time, about."""
+
+_SKIP_MARGIN_US: Final = 10_000_000
+"""How long before it is skipped a message may have been published, or later be logged by a tap; only its own topic is
+looked at."""
+
+_STOPPING_US: Final = 5_000_000
+"""How long before a node's stop in good order its links end, at most."""
 
 UNHEARD_US: Final = 60_000_000
 """How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
@@ -43,7 +59,8 @@ def link_absences(events: DataFrame) -> DataFrame:
         events: The rows of `events`.
 
     Returns:
-        Columns node, link, after_us, until_us (`NEVER_US` when the link was not live again), cause.
+        Columns node, link, after_us, until_us (`NEVER_US` when the link was not live again), cause, left_us (when it
+        ceased to be live; null of an audit).
     """
     at_us, is_state = sf.unix_micros("at"), sf.col("event") == "state"
     live = is_state & (sf.col("state") == STATE_LIVE)
@@ -83,7 +100,7 @@ def link_absences(events: DataFrame) -> DataFrame:
         cause.alias("cause"),
         "left_us",
     ).where(sf.col("left_us").isNotNull())
-    return away.drop("left_us").unionByName(_dropped(events))
+    return away.unionByName(_dropped(events), allowMissingColumns=True)
 
 
 def absences_of_targets(absences: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
@@ -101,20 +118,25 @@ def absences_of_targets(absences: DataFrame, *, survey: Survey, scope: Scope) ->
     above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
     places: list[tuple[object, ...]] = []
     for target in scope.targets:
-        places.append((target.id, target.node, target.link, target.offset_us, target.apart_us, False))
+        stopped_us = survey.stopped_us(target.node)
+        places.append((target.id, target.node, target.link, target.offset_us, target.apart_us, False, stopped_us))
         places += (
-            (target.id, node, link, offset_us, target.apart_us, True)
+            (target.id, node, link, offset_us, target.apart_us, True, None)
             for group, node, link, offset_us in links
             if group == target.group and node in above[target.node, target.link]
         )
     frame = small_frame(
         absences.sparkSession,
         places,
-        schema="target int, node string, link string, offset_us bigint, apart_us bigint, upstream boolean",
+        schema="target int, node string, link string, offset_us bigint, apart_us bigint, upstream boolean, "
+        "stopped_us bigint",
     )
+    # Of a link that ended with its node, all before that had to come.
+    ended = (sf.col("until_us") == NEVER_US) & (sf.col("left_us") >= sf.col("stopped_us") - _STOPPING_US)
+    after_us = sf.when(ended, sf.col("left_us")).otherwise(sf.col("after_us"))
     return absences.join(sf.broadcast(frame), on=["node", "link"], how="inner").select(
         "target",
-        (sf.col("after_us") - sf.col("offset_us") - sf.col("apart_us")).alias("after_us"),
+        (after_us - sf.col("offset_us") - sf.col("apart_us")).alias("after_us"),
         (sf.col("until_us") - sf.col("offset_us") + sf.col("apart_us")).alias("until_us"),
         sf.when(sf.col("upstream"), "upstream").otherwise(sf.col("cause")).alias("cause"),
     )
@@ -175,6 +197,46 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
         .where(sf.col("span").isNull())
         .drop("span", "slice")
     )
+
+
+def skips_of_targets(events: DataFrame, *, scope: Scope) -> DataFrame:
+    """Return when each target skipped messages of each topic that its log names, by its group's clock.
+
+    Args:
+        events: The rows of `events`.
+        scope: The scope of the report.
+
+    Returns:
+        Columns target, topic, skipped_from_us, skipped_until_us.
+    """
+    margin_us = max(scope.settle_us, _SKIP_MARGIN_US)
+    places: list[tuple[object, ...]] = [(one.id, one.node, one.link, one.offset_us) for one in scope.targets]
+    frame = small_frame(events.sparkSession, places, schema="target int, node string, link string, offset_us bigint")
+    told = sf.from_json("detail", "topics array<string>, first_us bigint, last_us bigint").alias("told")
+    return (
+        events.where(sf.col("event") == "skipped")
+        .select("node", "link", told)
+        .select("node", "link", sf.explode("told.topics").alias("topic"), "told.first_us", "told.last_us")
+        .join(sf.broadcast(frame), on=["node", "link"], how="inner")
+        .groupBy("target", "topic")
+        .agg(
+            sf.min(sf.col("first_us") - sf.col("offset_us") - margin_us).alias("skipped_from_us"),
+            sf.max(sf.col("last_us") - sf.col("offset_us") + margin_us).alias("skipped_until_us"),
+        )
+    )
+
+
+def with_skipped(lost: DataFrame, *, skips: DataFrame) -> DataFrame:
+    """Return the lost updates with the cause `skipped` where nothing else explains one, and its topic was skipped then.
+
+    Args:
+        lost: `with_cause`.
+        skips: `skips_of_targets`.
+    """
+    then = sf.col("origin_us").between(sf.col("skipped_from_us"), sf.col("skipped_until_us"))
+    cause = sf.when((sf.col("cause") == UNEXPLAINED) & then, "skipped").otherwise(sf.col("cause"))
+    joined = lost.join(sf.broadcast(skips), on=["target", "topic"], how="left")
+    return joined.withColumn("cause", cause).drop("skipped_from_us", "skipped_until_us")
 
 
 def _dropped(events: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
-"""Branches of topics of which a target lacks everything, while it has what is beside them: it may not read them.
+"""Branches of topics of which a target lacks everything from some time on, while it has what is beside them.
 
-A broker hides from a subscriber what its user may not read, and says nothing. Then whole topics are at 0 per cent, and
-neighbours are not.
+A broker hides from a subscriber what its user may not read, and says nothing. Then nothing of whole topics comes, from
+the beginning or since a right was taken away, and neighbours come.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.absences import UNEXPLAINED
+from fanout.reports.read.scope import NEVER_US
 
-__all__ = ["BRANCHES_MAX", "Branch", "empty_branches", "hidden_branches"]
+__all__ = ["BRANCHES_MAX", "UNREAD", "Branch", "empty_branches", "hidden_branches"]
+
+UNREAD: Final = ("audit", UNEXPLAINED)
+"""Causes that a branch which is not readable has: an audit finds that its topics do not come."""
 
 BRANCHES_MAX: Final = 2_000
 """So many branches are looked at, those next to the root first."""
@@ -29,14 +33,16 @@ _CHANCE_MAX: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch of which nothing came."""
+    """A branch of which nothing came any more."""
 
     target: int
     name: str
     """A Topic Name, or a beginning of it of so many levels."""
     is_topic: bool
     missing: int
-    unexplained: int
+    audit: int
+    """Those of them that were lost before an audit which found a difference."""
+    live: int
     """Those of them that were lost while the link was live, and nothing in its log says why."""
 
     @property
@@ -45,27 +51,32 @@ class Branch:
         return self.name if self.is_topic else f"{self.name}/#"
 
 
-def empty_branches(expected: DataFrame, *, absent: DataFrame) -> DataFrame:
-    """Return the branches of each target of which every update is missing, those next to the root first.
+def empty_branches(expected: DataFrame, *, lost: DataFrame) -> DataFrame:
+    """Return the branches of each target of which every update since the first that is missing is, the widest first.
 
     Args:
         expected: `losses.expected_updates`.
-        absent: `holes.absent_updates` with `cause`.
+        lost: `losses.count_losses`.
 
     Returns:
-        Columns target, level, name, is_topic, missing, unexplained.
+        Columns target, level, name, is_topic, missing, and one for each of `UNREAD`.
     """
-    nothing = sf.lit(0).cast("long")
-    unexplained = (sf.col("cause") == UNEXPLAINED).cast("long")
-    lost = absent.where("known").select(
-        "target", "topic", nothing.alias("expected"), sf.lit(1).alias("missing"), unexplained.alias("unexplained")
+    at_us, first_us = sf.col("at_us"), sf.col("first_us")
+    counts = ("missing", *UNREAD)
+    lacking = lost.where((sf.col("scope") == "topic") & (sf.col("missing") > 0)).select(
+        "target", "topic", "first_us", *counts
     )
     topics = (
         expected.where("expected = 1")
-        .select("target", "topic", "expected", nothing.alias("missing"), nothing.alias("unexplained"))
-        .unionByName(lost)
+        .join(sf.broadcast(lacking), on=["target", "topic"], how="left")
         .groupBy("target", "topic")
-        .agg(*(sf.sum(name).alias(name) for name in ("expected", "missing", "unexplained")))
+        .agg(
+            *(sf.coalesce(sf.first(name), sf.lit(0)).alias(name) for name in counts),
+            sf.min("first_us").alias("first_us"),
+            sf.count_if(at_us >= first_us).alias("since"),
+            sf.max(sf.when(first_us.isNull() | (at_us < first_us), at_us)).alias("before_us"),
+        )
+        .withColumn("came_us", sf.when(sf.col("since") == sf.col("missing"), sf.col("before_us")).otherwise(NEVER_US))
     )
     levels = sf.split("topic", "/")
     level = sf.explode(sf.sequence(sf.lit(1), sf.least(sf.size(levels), sf.lit(_LEVELS_MAX))))
@@ -74,9 +85,14 @@ def empty_branches(expected: DataFrame, *, absent: DataFrame) -> DataFrame:
         .withColumn("is_topic", sf.size(levels) == sf.col("level"))
         .withColumn("name", sf.array_join(sf.slice(levels, sf.lit(1), sf.col("level")), "/"))
         .groupBy("target", "level", "name", "is_topic")
-        .agg(*(sf.sum(name).alias(name) for name in ("expected", "missing", "unexplained")))
-        .where((sf.col("missing") == sf.col("expected")) & (sf.col("unexplained") > 0))
-        .drop("expected")
+        .agg(
+            *(sf.sum(name).alias(name) for name in counts),
+            sf.min("first_us").alias("first_us"),
+            sf.max("came_us").alias("came_us"),
+        )
+        .where(sf.coalesce(sf.col("came_us") < sf.col("first_us"), sf.col("first_us").isNotNull()))
+        .where(sum((sf.col(name) for name in UNREAD), start=sf.lit(0)) > 0)
+        .drop("first_us", "came_us")
         .orderBy("level", sf.desc("missing"), "target", "name")
     )
 
@@ -90,7 +106,7 @@ def hidden_branches(rows: Iterable[Mapping[str, Any]], *, lost_share: Mapping[in
     """
     found: dict[tuple[int, str], Branch] = {}
     for row in rows:
-        one = Branch(**{name: row[name] for name in ("target", "name", "is_topic", "missing", "unexplained")})
+        one = Branch(**{name: row[name] for name in ("target", "name", "is_topic", "missing", *UNREAD)})
         share = lost_share.get(one.target, 1.0)
         if share >= 1 or one.missing < max(_UPDATES_MIN, math.log(_CHANCE_MAX) / math.log(share)):
             continue

@@ -23,6 +23,7 @@ from fanout.reports.read import rows
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.schemas import PHASE_LIVE
 from fanout.reports.read.scope import NEVER_US, Group, Target
+from fanout.reports.summary.alarms import list_alarms
 from fanout.reports.values import buckets
 from fanout.reports.values.document import (
     CompletenessPoint,
@@ -47,6 +48,9 @@ _CLOCK_STEP_US: Final = 3_600_000_000
 
 _HOLES_BROADCAST_MAX: Final = 500_000
 """Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
+
+_TOPICS_BROADCAST_MAX: Final = 200_000
+"""Topics that lack anything; of more it is not asked whether they are readable."""
 
 _CAUSES: Final = (*absences.CAUSES, absences.UNEXPLAINED)
 _LOSS: Final = "target int, topic string, prefix string, first_us bigint, last_us bigint"
@@ -74,7 +78,8 @@ _NO_LOSSES: Final = _Losses({}, {}, [], 0, [])
 def describe_by_identity(material: Material) -> Part:
     """Return what came of each update of the reference, by its stamp or without one by counting."""
     part = _Comparison(material).compare(material.counted().scope.targets)
-    return replace(part, fields={**part.fields, "outages": _outages(material)})
+    alarms = list_alarms(material.survey.alarms, window=material.window, limit=material.list_limit)
+    return replace(part, fields={**part.fields, "outages": _outages(material), "alarms": alarms})
 
 
 def _outages(material: Material) -> tuple[Outage, ...]:
@@ -168,7 +173,7 @@ class _Comparison:
             if lost is not None and any(row["unknown"] for row in found.by_target.values()):
                 expected = expected.unionByName(losses.unknown_updates(absent))
             around, windows = self._expected(expected, found, () if by_prefix is None else by_prefix.listed)
-            hidden = self._hidden(expected, absent, found, counts)
+            hidden = () if lost is None else self._hidden(expected, lost, found, counts)
         finally:
             for frame in kept:
                 frame.unpersist()
@@ -186,7 +191,7 @@ class _Comparison:
                 around.get(("target", target.id, None), {}),
                 absent=lacking[target.group],
                 unidentified=unidentified.get(target.id, 0),
-                hidden=sum(one.unexplained for one in hidden if one.target == target.id),
+                hidden=[one for one in hidden if one.target == target.id],
             )
             for target in targets
         }
@@ -236,7 +241,10 @@ class _Comparison:
             absences.link_absences(self._events), survey=self._survey, scope=self._scope
         )
         span_us = self._survey.span_us(self._scope.window)
-        return absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)
+        caused = absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)
+        if not any(alarm.event == "skipped" for alarm in self._survey.alarms):
+            return caused
+        return absences.with_skipped(caused, skips=absences.skips_of_targets(self._events, scope=self._scope))
 
     def _worst(self, lost: DataFrame, absent: DataFrame) -> _Losses:
         # Both are in memory from the first of these on, so that each of the others takes a tenth of a second.
@@ -320,13 +328,12 @@ class _Comparison:
             ),
         )
 
-    def _hidden(
-        self, expected: DataFrame, absent: DataFrame, found: _Losses, counts: dict[int, Row]
-    ) -> Sequence[Branch]:
+    def _hidden(self, expected: DataFrame, lost: DataFrame, found: _Losses, counts: dict[int, Row]) -> Sequence[Branch]:
         """Return the branches that targets may not read, where anything that they lack has no other explanation."""
-        if not any(row[absences.UNEXPLAINED] for row in found.by_target.values()):
+        unread = sum(row[cause] for row in found.by_target.values() for cause in branches.UNREAD)
+        if not unread or found.topics_total > _TOPICS_BROADCAST_MAX:
             return ()
-        empty = branches.empty_branches(expected, absent=absent).limit(branches.BRANCHES_MAX)
+        empty = branches.empty_branches(expected, lost=lost).limit(branches.BRANCHES_MAX)
         shares = {target: row["missing"] / row["expected"] for target, row in counts.items() if row["expected"]}
         return branches.hidden_branches(collect_rows(empty), lost_share=shares)
 
@@ -439,7 +446,7 @@ class _Comparison:
 
 def _cause(cause: MissingCause, row: Row, hidden: Sequence[Branch]) -> MissingCause:
     """Return the cause of what is missing of a topic: nothing explains it but that its branch is hidden."""
-    if cause == absences.UNEXPLAINED and any(
+    if cause in branches.UNREAD and any(
         one.target == row["target"] and (one.name == row["topic"] or row["topic"].startswith(f"{one.name}/"))
         for one in hidden
     ):
@@ -448,7 +455,7 @@ def _cause(cause: MissingCause, row: Row, hidden: Sequence[Branch]) -> MissingCa
 
 
 def _stamped_figures(
-    counts: Row, lost: Row, around: Row, *, absent: int | None, unidentified: int, hidden: int
+    counts: Row, lost: Row, around: Row, *, absent: int | None, unidentified: int, hidden: Sequence[Branch]
 ) -> UpdateFigures:
     """Return the figures of one target.
 
@@ -458,7 +465,7 @@ def _stamped_figures(
         around: How much was expected within its loss and after it.
         absent: How many updates the reference's log lacks; None when nobody can know.
         unidentified: How many that the target selects carry no stamp.
-        hidden: How many of what has no other explanation are of branches that it may not read.
+        hidden: The branches that it may not read.
     """
     names = (
         *("expected", "applied", "reobtained", "conflated", "missing", "unknown", "pending"),
@@ -471,14 +478,14 @@ def _stamped_figures(
     # What the node logged and the reference did not is not lost.
     unseen = None if absent is None else max(0, absent - values["unreferenced"])
     whole = expected + unidentified + (unseen or 0)
+    causes = {cause: lost.get(cause, 0) for cause in _CAUSES}
+    for one in hidden:
+        causes["audit"] -= one.audit
+        causes["live"] -= one.live
     return UpdateFigures(
         **values,
         superseded=lost.get("superseded", 0),
-        causes=MissingCauses(
-            **{cause: lost.get(cause, 0) for cause in absences.CAUSES},
-            hidden=hidden,
-            live=lost.get(absences.UNEXPLAINED, 0) - hidden,
-        ),
+        causes=MissingCauses(**causes, hidden=sum(one.audit + one.live for one in hidden)),
         complete_percent=None if unknown or doubtful or absent is None else percent(there, expected),
         complete_percent_at_least=None if absent is None else percent(there - unknown, whole),
         complete_percent_at_most=percent(there + doubtful, expected + doubtful),

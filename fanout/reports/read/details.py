@@ -15,9 +15,14 @@ __all__ = [
     "GapRecord",
     "LinkConfig",
     "Selection",
+    "parse_alarm_detail",
     "parse_gap_detail",
     "parse_start_detail",
 ]
+
+_ALARM_REASONS: Final = ("selector", "branch", "refusal", "error", "reason", "limit", "causes")
+"""Fields of a log line that say what it is about, and why."""
+_TEXT_MAX: Final = 512
 
 CONTROL_TOPIC: Final = "fanout/control"
 """The control topic of a link that does not say another."""
@@ -101,6 +106,22 @@ def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_u
         )
     except (ValueError, TypeError, KeyError):
         return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)
+
+
+def parse_alarm_detail(detail: str) -> tuple[str, str, str]:
+    """Return the message of an `alarm`, or the reason of a `skipped`; what it is about and why; and its hint.
+
+    Each is empty where the detail does not say it.
+    """
+    try:
+        document = json.loads(detail)
+        if "messages" in document:
+            return str(document["reason"])[:_TEXT_MAX], "", ""
+        reason = ", ".join(str(document[name]) for name in _ALARM_REASONS if document.get(name))
+        hint = str(document.get("hint") or "")
+        return str(document["message"])[:_TEXT_MAX], reason[:_TEXT_MAX], hint[:_TEXT_MAX]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "", "", ""
 
 
 def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:

@@ -74,10 +74,15 @@ def summarize_events(events: DataFrame) -> DataFrame:
     """Return the events of each process and link in few rows, which `fold_events` and others in `reading` tell apart.
 
     One row has all that are not told apart. Each selector that was proved complete has a row of its own (`selector`),
-    and so has each `start` and `gap` (`event`, with its `detail`, which reports read).
+    and so has each `start` and `gap` (`event`, with its `detail`, which reports read). Of `alarm` and `skipped` all of
+    one message or reason are one row, with the newest detail and how often it was said (`times`).
     """
     at_us = sf.unix_micros("at")
     complete, detailed = sf.col("event") == "complete", sf.col("event").isin("start", "gap")
+    told = sf.col("event").isin("alarm", "skipped")
+    about = sf.coalesce(sf.get_json_object("detail", "$.message"), sf.get_json_object("detail", "$.reason"))
+    suppressed = sf.coalesce(sf.get_json_object("detail", "$.suppressed").cast("long"), sf.lit(0))
+    times = sf.coalesce(sf.get_json_object("detail", "$.messages").cast("long"), suppressed + 1)
     # A link says this once it is answered: "" of a broker that is no fanout node, null where it cannot know.
     upstream = sf.when(sf.col("event") == "state", sf.get_json_object("detail", "$.primary_node"))
     return events.groupBy(
@@ -87,6 +92,7 @@ def summarize_events(events: DataFrame) -> DataFrame:
         "link",
         sf.when(complete, sf.col("selector")).alias("selector"),
         sf.when(detailed, sf.col("log_pos")).alias("detail_pos"),
+        sf.when(told, sf.concat("event", sf.lit(" "), about)).alias("about"),
     ).agg(
         sf.count(sf.lit(1)).alias("rows"),
         sf.min("log_pos").alias("first_pos"),
@@ -98,6 +104,7 @@ def summarize_events(events: DataFrame) -> DataFrame:
         sf.max(sf.when(sf.col("event") == "tear_down", sf.col("log_pos"))).alias("tear_down_pos"),
         sf.max(sf.when(sf.col("event") == "stop", at_us)).alias("stop_us"),
         sf.collect_set(upstream).alias("upstreams"),
-        sf.max(sf.when(detailed, sf.col("event"))).alias("event"),
-        sf.max(sf.when(detailed, sf.col("detail"))).alias("detail"),
+        sf.max(sf.when(detailed | told, sf.col("event"))).alias("event"),
+        sf.max_by(sf.when(detailed | told, sf.col("detail")), "log_pos").alias("detail"),
+        sf.sum(sf.when(told, times)).alias("times"),
     )

@@ -25,6 +25,7 @@ from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import EVENTS, UPDATES
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.read.survey import (
+    AlarmSummary,
     CompleteSummary,
     EventSummary,
     SelectorSummary,
@@ -117,6 +118,11 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
             if row["event"] == "gap"
         ),
         selectors=selectors,
+        alarms=tuple(
+            AlarmSummary(**{name: row[name] for name in AlarmSummary.__slots__})
+            for row in events
+            if row["event"] in ("alarm", "skipped")
+        ),
     )
 
 

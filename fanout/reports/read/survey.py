@@ -14,6 +14,7 @@ from fanout.reports.read.details import GapRecord, LinkConfig, Selection, parse_
 from fanout.reports.read.scope import AskedWindow
 
 __all__ = [
+    "AlarmSummary",
     "CompleteSummary",
     "EventSummary",
     "LogCut",
@@ -109,6 +110,21 @@ class StartRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AlarmSummary:
+    """The `alarm` events of one message, or the `skipped` events of one reason, of one link in one process."""
+
+    node: str
+    link: str
+    event: str
+    first_us: int
+    last_us: int
+    times: int
+    """How often it was said; of `skipped`, how many messages were."""
+    detail: str
+    """Of the newest."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogCut:
     """Where the files that are read of a node's log begin, when older ones are left out on purpose."""
 
@@ -167,6 +183,7 @@ class Survey:
     """Those of them with which a log begins."""
     selectors: tuple[SelectorSummary, ...] = ()
     """What `updates` does not say of selectors; empty where it does."""
+    alarms: tuple[AlarmSummary, ...] = ()
     roles: dict[str, str] = field(init=False)
     """The role of each node, by its latest process, in the order of the nodes' names."""
     _by_node: dict[str, list[UpdateSummary | EventSummary]] = field(init=False)

@@ -57,6 +57,7 @@ CAUSES: Final[dict[MissingCause, str]] = {
     "away": "still away",
     "audit": "dropped while connected",
     "upstream": "lost by a node above",
+    "skipped": "skipped by the node",
     "hidden": "not readable by this user",
     "live": "unexplained",
 }
@@ -73,8 +74,10 @@ _NEXT_STEPS: Final[dict[MissingCause, str]] = {
     "audit": "the primary dropped messages for a connected link, and an audit found it. Raise its queue limit, or see "
     "why the link reads slowly",
     "upstream": "a node that feeds this one lost them first. See its line",
-    "hidden": "whole branches never came, while others did: at the primary they are not readable by this user, or kept "
-    "out. Grant the right to read them, or exclude them here",
+    "skipped": "messages that the link cannot replicate; those of other topics flow on. Raise packet_bytes_max of the "
+    "link for large ones, or exclude their topics",
+    "hidden": "nothing of whole branches came, while others came: at the primary they are not readable by this user, "
+    "or kept out. Grant the right to read them, or exclude them here",
     "live": "nothing in the logs says why. Run `fanout explain TOPIC` at the node, with a topic from below",
 }
 
@@ -92,6 +95,7 @@ _DIRECTIONS: Final[dict[Direction, Cell]] = {
 _CAUSES_SHOWN: Final = 3
 _BRANCHES_SHOWN: Final = 6
 _NODES_SHOWN: Final = 3
+_ALARMS_SHOWN: Final = 2
 
 _NO_LAG: Final = (
     "A node without figures got no update that another log has a time for. Give the log of a tap or of the primary, or "
@@ -128,7 +132,8 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
             sentence = f"{len(nodes)} secondaries" if len(nodes) > 1 else "the one secondary"
             sentence += " got everything"
         case "not_complete":
-            whom = f"{len(lacking)} of {len(nodes)} secondaries lack" if len(nodes) > 1 else "the one secondary lacks"
+            verb = "lacks" if len(lacking) == 1 else "lack"
+            whom = f"{len(lacking)} of {len(nodes)} secondaries {verb}" if len(nodes) > 1 else "the one secondary lacks"
             sentence = f"{whom} updates or values"
         case "not_proved":
             sentence = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
@@ -261,6 +266,13 @@ def next_steps(report: Report, summary: Summary) -> list[str]:
             totals[each.cause] = totals.get(each.cause, 0) + each.updates
     causes = sorted(totals, key=lambda cause: -totals[cause])
     steps = [f"{CAUSES[cause].capitalize()} ({count(totals[cause])}): {_NEXT_STEPS[cause]}." for cause in causes]
+    skipped: dict[str, int] = {}
+    for alarm in report.alarms:
+        if alarm.kind == "skipped":
+            skipped[alarm.message] = skipped.get(alarm.message, 0) + alarm.times
+    if skipped and "skipped" in causes:
+        reasons = ", ".join(f"{printable(one).replace('_', ' ')} {count(skipped[one])}" for one in sorted(skipped))
+        steps.append(f"Skipped in all, as the logs say: {reasons}.")
     if report.hidden_branches:
         named = [
             f"{printable(one.branch)} at {printable(one.node)}" for one in report.hidden_branches[:_BRANCHES_SHOWN]
@@ -274,6 +286,7 @@ def next_steps(report: Report, summary: Summary) -> list[str]:
             "waits for."
         )
     steps += [f"{why.capitalize()}: {step}." for why, step in _why_unknown(report, summary).items()]
+    steps += _said_by_nodes(report, summary)
     if not causes and any((node.topics_behind or 0) + (node.topics_different or 0) for node in summary.nodes):
         steps.append("Values differ: run `fanout audit` at the node, which gets them from the primary again.")
     return steps
@@ -300,6 +313,20 @@ def _why_unknown(report: Report, summary: Summary) -> dict[str, str]:
         ),
     }
     return {why.format(_names(found[kind])): step for kind, (why, step) in steps.items() if found[kind]}
+
+
+def _said_by_nodes(report: Report, summary: Summary) -> list[str]:
+    """Return what the logs of nodes that lack something say with a hint, the latest of each first."""
+    found: list[str] = []
+    for node in summary.nodes:
+        own = [one for one in report.alarms if one.node == node.node and one.hint]
+        for one in own[:_ALARMS_SHOWN] if node.answer in ("not_complete", "not_proved") else ():
+            when = f"at {_time(report, one.last)}" + (f", {count(one.times)} times" if one.times > 1 else "")
+            why = f": {printable(one.reason)}" if one.reason else ""
+            found.append(
+                f"The log of {printable(one.node)} says {when}: {printable(one.message)}{why}. {printable(one.hint)}."
+            )
+    return found[:_BRANCHES_SHOWN]
 
 
 def _names(nodes: Sequence[str]) -> str:
@@ -351,14 +378,19 @@ def _lag(summary: Summary) -> Table:
         text("node", lambda one: one.node),
         text("from", lambda one: one.lag.stamped_by if one.lag else NOTHING),
         number("updates", lambda one: one.lag.updates if one.lag else None),
-        delay("half within", lambda one: one.lag.p50_us if one.lag else None),
-        delay("99 % within", lambda one: one.lag.p99_us if one.lag else None),
+        Column("half within", lambda one: _late(one.lag.p50_us if one.lag else None)),
+        Column("99 % within", lambda one: _late(one.lag.p99_us if one.lag else None)),
         delay("±", lambda one: one.lag.uncertain_us if one.lag else None, "dim"),
         Column("its clock", _clock_of, numeric=False),
     )
     notes = [_NO_LAG] if unknown else []
     notes += [_NO_CLOCKS] if any(one.p99_us is None for one in summary.lag) else []
     return build("late", "How late was it?", columns, rows, " ".join(notes))
+
+
+def _late(time_us: int | None) -> Cell:
+    """Return a corrected time; one that is less than nothing is so by its uncertainty."""
+    return Cell(f"about{NBSP}0") if time_us is not None and time_us < 0 else Cell(duration(time_us))
 
 
 def _clock_of(one: _Late) -> Cell:

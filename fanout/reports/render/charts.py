@@ -146,11 +146,15 @@ def lag_lines(series: LagSeries, *, window_s: int, outages: Sequence[Outage] = (
     return "".join(parts)
 
 
+_ABOUT_NONE_US: Final = 100
+"""The least of the corrected times in a chart: below it they are less than they are uncertain, or negative."""
+
+
 def _lag_times(point: LagPoint) -> dict[str, int]:
     p50, p99, most = point.corrected_p50_us, point.corrected_p99_us, point.corrected_most_us
     if p50 is None or p99 is None or most is None:
         return {"p50": point.p50_us, "p99": point.p99_us, "most": point.most_us}
-    return {"p50": p50, "p99": p99, "most": most}
+    return {"p50": max(p50, _ABOUT_NONE_US), "p99": max(p99, _ABOUT_NONE_US), "most": max(most, _ABOUT_NONE_US)}
 
 
 def cumulative_lines(found: Sequence[Propagation]) -> str:

@@ -55,6 +55,7 @@ _CAUSES: Final = {
     "away": "still away",
     "audit": "found by audit",
     "upstream": "node above",
+    "skipped": "skipped",
     "hidden": "not readable",
     "live": "unexplained",
 }

@@ -20,7 +20,16 @@ from fanout.reports.render.link_charts import strips, timeline
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Head, Table
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.wording import blind_spot, count, counted, facts, printable, reference_name, threshold
+from fanout.reports.render.wording import (
+    NOTHING,
+    blind_spot,
+    count,
+    counted,
+    facts,
+    printable,
+    reference_name,
+    threshold,
+)
 from fanout.reports.values.document import Report
 from fanout.reports.values.summary import Summary
 
@@ -119,7 +128,7 @@ def _answers(report: Report, summary: Summary) -> list[str]:
         f'<p class="answer"><strong class="{head.tone}">{escape(head.text)}</strong> {escape(sentence)}</p>',
         f'<p class="dim">{escape(answers.relative_to(report))}</p>',
         *_over_time(report),
-        *(_part(table, "", crowded=False) for table in answers.answer_tables(report, summary)),
+        *(_part(table, "", crowded=False, cards=True) for table in answers.answer_tables(report, summary)),
         f'<p class="{trend.tone or "plain"}">{escape(trend.text)}</p>',
         f"<h2>What to do</h2><ul>{steps}</ul>" if steps else "",
         *(_part(one, "", crowded=True) for one in topics),
@@ -168,11 +177,11 @@ def _chart(report: Report, key: str) -> str:
     return ""
 
 
-def _part(table: Table, chart: str, *, crowded: bool, folded: bool = False) -> str:
+def _part(table: Table, chart: str, *, crowded: bool, folded: bool = False, cards: bool = False) -> str:
     note = table.note
     if table.total is not None and len(table.rows) < table.total:
         note = f"{len(table.rows)} of {table.total:,}. {note}".strip()
-    rows = _table(table)
+    rows = _table(table, cards=cards)
     folded = folded or table.key in _FOLDED
     open_max = _LISTED_OPEN_MAX if crowded and table.total is not None else _ROWS_OPEN_MAX
     if (len(table.rows) > open_max or (chart and table.key in _BEHIND_CHART)) and not folded:
@@ -185,14 +194,21 @@ def _part(table: Table, chart: str, *, crowded: bool, folded: bool = False) -> s
     return f'<section id="{table.key}">{heading}{content}</section>'
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, *, cards: bool) -> str:
+    """Return a table; one of `cards` shows each row as lines of name and value where the screen is narrow."""
     head = "".join(f'<th scope="col"{_class(column)}>{escape(column.name)}</th>' for column in table.columns)
-    rows = "".join("<tr>" + "".join(map(_cell, table.columns, row)) + "</tr>" for row in table.rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    rows = "".join(
+        "<tr>" + "".join(_cell(*each, named=cards) for each in zip(table.columns, row, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    kind = "wide cards" if cards else "wide"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _cell(column: Head, cell: Cell) -> str:
-    return f"<td{_class(column, cell)}>{escape(cell.text)}</td>"
+def _cell(column: Head, cell: Cell, *, named: bool) -> str:
+    name = f' data-name="{escape(column.name)}"' if named else ""
+    empty = " data-empty" if named and cell.text == NOTHING else ""
+    return f"<td{_class(column, cell)}{name}{empty}>{escape(cell.text)}</td>"
 
 
 def _class(column: Head, cell: Cell | None = None) -> str:
@@ -261,9 +277,9 @@ def _lag_over_time(report: Report) -> str:
     more = len(report.lag.over_time) - len(series)
     left = f"; {more} more links are in the JSON" if more else ""
     return (
-        _legend([("p50", "p50"), ("p99", "p99"), ("most", "longest")], lines=True)
+        _legend([("p50", "half within"), ("p99", "99 % within"), ("most", "longest")], lines=True)
         + f'<div class="charts">{drawn}</div>'
-        + f'<p class="note">By the time of stamping (UTC), in windows of {report.lag.window_s:g} s{left}.</p>'
+        + f'<p class="note">By the time of publishing (UTC), in windows of {report.lag.window_s:g} s{left}.</p>'
     )
 
 

@@ -79,5 +79,11 @@ stroke: #8e6cc0; } .series-4 { stroke: #d1344b; } .series-5 { stroke: #e0a526; }
 }
 @media (max-width: 40rem) {
   body { padding: 1rem .75rem 2rem; } dl { grid-template-columns: 1fr; } dt { margin-top: .35rem; }
+  .chart svg { min-width: 32rem; } .cards table, .cards tbody { display: block; } .cards thead { display: none; }
+  .cards tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line); }
+  .cards td, .cards td.number { display: flex; justify-content: space-between; gap: 1rem; max-width: none;
+    padding: .1rem 0; border: 0; text-align: right; white-space: normal; } .cards td:first-child { font-weight: 600; }
+  .cards td[data-empty] { display: none; }
+  .cards td::before { content: attr(data-name); color: var(--quiet); font-weight: 400; text-align: left; flex: none; }
 }
 """

@@ -28,6 +28,7 @@ from fanout.reports.values.findings import ConvergenceSection, SnapshotSection, 
 from fanout.reports.values.summary import MissingCause, Summary
 
 __all__ = [
+    "Alarm",
     "Attempt",
     "ClockDifference",
     "CompletenessPoint",
@@ -275,8 +276,25 @@ class Outage(AtLink):
     """Null when it was not back before the end of its log."""
 
 
+class Alarm(AtLink):
+    """What a link's log says that a person should know, of one kind, by its node's clock."""
+
+    kind: Literal["alarm", "skipped"]
+    """`alarm`: warnings and errors. `skipped`: messages that could not be replicated."""
+    message: str
+    """The line of the log; of `skipped`, why."""
+    reason: str
+    """What the newest was about, and why; empty when it does not say."""
+    hint: str
+    """What to do about the newest; empty when it does not say."""
+    times: int
+    """How often it was said; of `skipped`, how many messages were."""
+    first: AwareDatetime
+    last: AwareDatetime
+
+
 class HiddenBranch(AtSelector):
-    """A branch of topics of which nothing came, while others did: its user may not read it, or it is kept out there."""
+    """A branch of topics of which nothing came any more, while others did: not readable by its user, or kept out."""
 
     branch: str
     """As a Topic Filter."""
@@ -499,6 +517,8 @@ class Report(Value):
     """When links were away, the latest first; at most `parameters.list_limit` of them."""
     hidden_branches: tuple[HiddenBranch, ...] = ()
     """The widest of these branches."""
+    alarms: tuple[Alarm, ...] = ()
+    """The latest first; at most `parameters.list_limit` of them."""
     missing_topics: Listed[MissingTopic] | None = None
     """By topic, those that lack most first; null when no target has stamps."""
     missing: Listed[MissingUpdate] | None = None

@@ -124,8 +124,11 @@ class MissingCauses(Value):
     """It was live, and the next audit found that the primary had dropped something."""
     upstream: int = 0
     """It was live, and for a node above it one of these holds."""
+    skipped: int = 0
+    """It was live, and its log says that it skipped messages of the topic then, since it could not replicate them."""
     hidden: int = 0
-    """It was live, and nothing came of a whole branch of topics while others came: its user may not read it."""
+    """It was live, and nothing of a whole branch of topics came any more while others came: its user may not read
+    it."""
     live: int = 0
     """It was live, and nothing in its log says why."""
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.reports.compare.absences import UNHEARD_US, absences_of_targets, link_absences, with_cause
+from fanout.reports.compare.absences import (
+    UNEXPLAINED,
+    UNHEARD_US,
+    absences_of_targets,
+    link_absences,
+    skips_of_targets,
+    with_cause,
+    with_skipped,
+)
 from fanout.reports.identify.planning import decide_scope
 from fanout.reports.read.reading import take_survey
 from fanout.reports.read.rows import small_frame
@@ -169,4 +177,53 @@ def test_what_a_node_above_missed_is_explained_by_its_log(spark: SparkSession) -
         (0, at(10), at(20), "resumed"),
         (1, at(10), at(20), "upstream"),
         (2, at(10), at(20), "upstream"),
+    ]
+
+
+def test_a_link_that_ended_with_its_node_was_not_away_before(spark: SparkSession) -> None:
+    """Of a node that was stopped in good order; one whose link was lost long before it stopped was away."""
+    found = []
+    for left_s in (59.8, 30):
+        tap, edge = NodeLog("tap", "tap"), NodeLog("edge")
+        for log in (tap, edge):
+            log.start(at(0), {"name": "up", "primary": ["mqtt://a:1883"], "selectors": [selector("#")]})
+            log.ready(at(5), "up", "#")
+            log.event("heartbeat", at(10), link="up", lag_us=0)
+        edge.event("state", at(left_s), link="up", state="down")
+        edge.event("stop", at(60))
+        tap.event("stop", at(90))
+        found += [(row["after_us"] - at(0)) / SECOND for row in spans_of_targets(spark, tap, edge)]
+    assert found == [58.8, 9]  # nothing says how far updates are apart, so a second of settling is
+
+
+def test_only_the_topics_that_were_skipped_then_have_that_cause(spark: SparkSession) -> None:
+    """What another cause explains keeps it, and so does what was lost at another time."""
+    tap, edge = NodeLog("tap", "tap"), NodeLog("edge")
+    for log in (tap, edge):
+        log.start(at(0), {"name": "up", "primary": ["mqtt://a:1883"], "selectors": [selector("#")]})
+        log.ready(at(5), "up", "#")
+    for first_s, topics in ((30, ["a/large", "b"]), (40, ["a/large"])):
+        told = {"reason": "packet_too_large", "messages": 2, "topics": topics}
+        times = {"first_us": at(first_s), "last_us": at(first_s + 1)}
+        edge.event("skipped", at(first_s + 1), link="up", detail=json.dumps(told | times))
+    tables = tables_of(spark, [tap, edge])
+    survey = take_survey(tables)
+    assert [(one.event, one.times, one.first_us, one.last_us) for one in survey.alarms] == [
+        ("skipped", 4, at(31), at(41))
+    ]
+    scope = decide_scope(survey, requested=None, settle_us=SECOND)
+    (target,) = scope.targets
+    lost = [("a/large", 30, "live"), ("a/large", 41, "live"), ("a/large", 40, "audit"), ("a/large", 60, "live")]
+    lost += [("b", 30, "live"), ("b", 42, "live"), ("c", 30, "live")]
+    rows: list[tuple[object, ...]] = [(target.id, topic, at(second), cause) for topic, second, cause in lost]
+    frame = small_frame(spark, rows, schema="target int, topic string, origin_us bigint, cause string")
+    found = rows_of(with_skipped(frame, skips=skips_of_targets(tables.events, scope=scope)), "topic", "origin_us")
+    assert [(row["topic"], (row["origin_us"] - at(0)) // SECOND, row["cause"]) for row in found] == [
+        ("a/large", 30, "skipped"),
+        ("a/large", 40, "audit"),
+        ("a/large", 41, "skipped"),
+        ("a/large", 60, UNEXPLAINED),
+        ("b", 30, "skipped"),
+        ("b", 42, UNEXPLAINED),
+        ("c", 30, UNEXPLAINED),
     ]

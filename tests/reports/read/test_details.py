@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fanout.reports.read.details import LinkConfig, Selection, parse_gap_detail, parse_start_detail
+from fanout.reports.read.details import LinkConfig, Selection, parse_alarm_detail, parse_gap_detail, parse_start_detail
 from tests.reports.logs import selector
 
 LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("b/#"), selector("a/#", "a/y", "a/x")]}
@@ -88,3 +88,16 @@ def test_gap_detail_of_another_shape_may_mean_anything_before(detail: str) -> No
     """A gap that does not say what was lost makes everything up to it doubtful."""
     gap = parse_gap_detail(detail, node="n", link="up", node_epoch=6, at_us=71)
     assert (gap.lost_epoch, gap.first_us, gap.last_us, gap.last_pos) == (6, None, 71, 2**62)
+
+
+def test_alarm_detail_is_what_a_person_should_read() -> None:
+    """The message, what it is about and why, and the hint; of skipped messages the reason; never more than a bound."""
+    line = {"level": "warning", "message": "link is down", "error": "Not authorized (0x87)", "hint": "Grant it"}
+    assert parse_alarm_detail(json.dumps(line)) == ("link is down", "Not authorized (0x87)", "Grant it")
+    missing = {"message": "topics did not come", "selector": "a/#", "branch": "", "causes": "deleted", "hint": None}
+    assert parse_alarm_detail(json.dumps(missing)) == ("topics did not come", "a/#, deleted", "")
+    skipped = {"reason": "packet_too_large", "messages": 5, "topics": ["a"]}
+    assert parse_alarm_detail(json.dumps(skipped)) == ("packet_too_large", "", "")
+    assert max(map(len, parse_alarm_detail(json.dumps({"message": "x" * 9_000, "error": "y" * 9_000})))) == 512
+    for detail in ("", "[]", "7", "null", "{}", '{"messages": 1}'):
+        assert parse_alarm_detail(detail) == ("", "", "")

@@ -12,7 +12,7 @@ from fanout.errors import ReportError
 from fanout.reports.render.markdown import render_markdown
 from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
-from fanout.reports.values.document import MissingTopic, Report, TargetReport, Verdict
+from fanout.reports.values.document import Alarm, MissingTopic, Report, TargetReport, Verdict
 from fanout.reports.values.figures import Listed
 from fanout.reports.values.summary import (
     Answer,
@@ -172,6 +172,40 @@ def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
     assert first == "NOT COMPLETE  the one secondary lacks updates or values; leaf is judged until 02:41:40 only"
 
 
+def alarm(**fields: object) -> Alarm:
+    """Return an alarm of a link that lacks updates."""
+    common = {"node": "lossy", "link": "up", "kind": "alarm", "reason": "", "hint": "", "times": 1}
+    return Alarm.model_validate(common | {"first": BEGIN, "last": BEGIN} | fields)
+
+
+def test_logs_say_themselves_what_is_wrong() -> None:
+    """A refusal stands there with its hint, at most two of a node; of a node that is complete nothing does."""
+    refused = "the primary refused the subscription plant/s/#: Not authorized (0x87)"
+    alarms = (
+        alarm(message="link is down", reason=refused, hint=f"Grant it{HOSTILE}", times=3),
+        alarm(message="second", hint="Do this"),
+        alarm(message="third", hint="Do that"),
+        alarm(message="audit ended"),
+        alarm(node="clean", message="fourth", hint="Nothing"),
+    )
+    made = answered(steady_loss(), node("clean"), answer="not_complete").model_copy(update={"alarms": alarms})
+    text = on_terminal(made, width=2_000)
+    assert f"The log of lossy says at 02:40:00, 3 times: link is down: {refused}. Grant it" in text
+    assert "The log of lossy says at 02:40:00: second. Do this." in text
+    for absent in ("third", "audit ended", "fourth", "\x1b"):
+        assert absent not in text
+
+
+def test_skipped_messages_have_their_reasons() -> None:
+    """Added up over links, as the logs say them."""
+    skipping = steady_loss().model_copy(update={"causes": (CauseCount(cause="skipped", updates=9),)})
+    alarms = [alarm(kind="skipped", message="packet_too_large", link=link, times=5) for link in ("up", "down")]
+    made = answered(skipping, answer="not_complete").model_copy(update={"alarms": tuple(alarms)})
+    text = on_terminal(made, width=400)
+    assert "skipped by the node 9" in text
+    assert "Skipped in all, as the logs say: packet too large 10." in text
+
+
 def test_what_nobody_can_tell_has_its_reason() -> None:
     """The log of one ends without a stop, that of another has a gap, and values of a third repeat."""
     names = ("ended", "torn", "repeats")
@@ -199,7 +233,7 @@ def test_lag_is_shown_with_the_clocks_corrected() -> None:
             node="far",
             stamped_by="hub",
             updates=9,
-            p50_us=41_000,
+            p50_us=-1_000,
             p99_us=90_000,
             uncertain_us=40_000,
             raw_p99_us=52_000,
@@ -230,7 +264,7 @@ def test_lag_is_shown_with_the_clocks_corrected() -> None:
     text = on_terminal(answered(node(), answer="complete", lag=lag, hops=hops))
     squeezed = [" ".join(line.split()) for line in text.splitlines()]
     assert "edge hub 9 900 µs 30.0 ms 400 µs 3.00 s ahead" in squeezed
-    assert "far hub 9 41.0 ms 90.0 ms 40.0 ms right" in squeezed
+    assert "far hub 9 about 0 90.0 ms 40.0 ms right" in squeezed
     assert "leaf hub 9 – – – not known" in squeezed
     assert "it takes heartbeats of both links" in " ".join(squeezed)
     assert "hub edge 1.50 ms clocks differ" in squeezed
@@ -311,5 +345,5 @@ def test_the_page_begins_with_the_answers() -> None:
     page = render_page(answered(outage(), steady_loss(), answer="not_complete", topic=HOSTILE)).replace("\u00a0", " ")
     assert page.index("NOT COMPLETE") < page.index("Did every secondary get everything?") < page.index("What to do")
     assert page.index("What to do") < page.index("Missing updates by topic") < page.index("Updates, one by one")
-    assert '<td class="number fair">≥ 91.6 %</td>' in page
+    assert '<td class="number fair" data-name="complete">≥ 91.6 %</td>' in page
     assert "<script>alert" not in page
