@@ -53,7 +53,7 @@ def test_mirror_of_a_default_broker_that_restarts(mosquitto: Mosquitto, nodes: N
         assert not answer["ready"] or state["topics"] == count
     ready = node.probe()[1]["links"][0]
     assert (ready["state"], ready["topics"], ready["evidence"]) == ("live", count, "marker")
-    proof = {"complete": True, "evidence": "marker", "maybe_unreadable": False}
+    proof = {"complete": True, "evidence": "marker", "joining": False, "maybe_unreadable": False}
     assert ready["selectors"] == [{"filter": "plant/#", "topics": count, **proof}]
 
     back = read_back(node)

@@ -363,7 +363,14 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "not_held_topics": 0,
         "not_held_reason": None,
         "selectors": [
-            {"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker", "maybe_unreadable": False}
+            {
+                "filter": "plant/#",
+                "topics": 2,
+                "complete": True,
+                "evidence": "marker",
+                "joining": False,
+                "maybe_unreadable": False,
+            }
         ],
     }
 
