@@ -133,7 +133,7 @@ def test_each_cause_is_on_the_first_screen(
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0].startswith("NOT COMPLETE 3 of 3 secondaries lack updates or values")
     of_ahead = next(line for line in lines if line.startswith("ahead "))
-    assert f"not readable by this user {2 * ROUNDS * TOPICS} plant/s/# {2 * ROUNDS * TOPICS}" in of_ahead
+    assert f"going on not readable by this user {2 * ROUNDS * TOPICS} plant/s/# {2 * ROUNDS * TOPICS}" in of_ahead
     assert any(line.startswith("ahead tap ") and line.endswith("3.00 s ahead") for line in lines)
     shown = [
         f"Skipped by the node ({ROUNDS}): messages that the link cannot replicate",

@@ -40,7 +40,7 @@ def render_markdown(report: Report) -> str:
     if report.verdict is not None:
         parts.append(f"**{'Passed' if report.verdict.passed else 'Failed'}**: {_text(threshold(report.verdict))}")
     if steps := answers.next_steps(report, summary):
-        parts.append("What to do:\n\n" + "\n".join(f"- {step}" for step in steps))
+        parts.append("What to do:\n\n" + "\n".join(f"- {_step(step)}" for step in steps))
     parts += [_table(topics) for topics in answers.topic_tables(report)]
     return "\n\n".join(parts) + "\n"
 
@@ -59,6 +59,11 @@ def _table(table: Table) -> str:
 
 def _row(texts: list[str]) -> str:
     return "| " + " | ".join(map(_text, texts)) + " |"
+
+
+def _step(text: str) -> str:
+    """Return a step, in which commands are code: in a piece of code nothing is taken for more than text either."""
+    return _text(text).replace("\\`", "`")
 
 
 def _text(text: str) -> str:

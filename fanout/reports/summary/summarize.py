@@ -117,7 +117,8 @@ def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off
         unknown=unknown,
         first_missing=min(first, default=None),
         last_missing=max(last, default=None),
-        going_on=_any_goes_on(figures),
+        # Of a branch that is not readable nothing came any more.
+        going_on=any(branch.node == node for branch in report.hidden_branches) or _any_goes_on(figures),
         causes=tuple(
             CauseCount.model_validate({"cause": cause, "updates": updates})
             for cause, updates in sorted(causes.items(), key=lambda item: (-item[1], item[0]))

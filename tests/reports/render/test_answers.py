@@ -194,6 +194,10 @@ def test_logs_say_themselves_what_is_wrong() -> None:
     assert "The log of lossy says at 02:40:00: second. Do this." in text
     for absent in ("third", "audit ended", "fourth", "\x1b"):
         assert absent not in text
+    in_markdown = render_markdown(made)
+    for raw in ("<script", "http://", "\x1b"):
+        assert raw not in in_markdown
+    assert "Run `fanout explain TOPIC` at the node" in in_markdown
 
 
 def test_skipped_messages_have_their_reasons() -> None:

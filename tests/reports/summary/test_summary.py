@@ -11,6 +11,7 @@ from fanout.reports.summary.summarize import summarize
 from fanout.reports.values.document import (
     ClockDifference,
     CorrectedLag,
+    HiddenBranch,
     HopLag,
     LagSection,
     MissingTopic,
@@ -191,6 +192,15 @@ def test_where_most_is_missing() -> None:
         target(figures=stamped(missing=442)), missing_topics=Listed[MissingTopic](total=2, listed=topics), prefixes=None
     )
     assert [(one.prefix, one.missing) for one in node.prefixes] == [("plant/hot", 430), ("plant/b", 12)]
+
+
+def test_a_branch_that_is_not_readable_goes_on() -> None:
+    """Nothing of it came any more, though few updates may not show that the loss goes on."""
+    branch = HiddenBranch(node="edge", link="up", filter="plant/#", branch="plant/s/#", missing=3)
+    lacking = target(figures=stamped(missing=3))
+    assert only(lacking).going_on is None
+    assert only(lacking, hidden_branches=(branch,)).going_on is True
+    assert only(lacking, hidden_branches=(branch.model_copy(update={"node": "other"}),)).going_on is None
 
 
 def propagation(
