@@ -14,13 +14,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from rich.table import Table
 
-from bench.arguments import at_least
+from bench.arguments import at_least, choices
+from bench.simulate.faults import KINDS
 from bench.simulate.run import Outcome, simulate
 
 __all__ = ["REPEATED", "SimulateReport", "add_arguments", "run", "run_seeds"]
@@ -75,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be chosen."""
     parser.add_argument("--seeds", type=at_least(1), default=100, help="how many seeds, one after another (100)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
+    parser.add_argument(
+        "--faults", type=choices(*KINDS), default=KINDS, help=f"of {', '.join(dict.fromkeys(KINDS))} (all of them)"
+    )
     parser.add_argument("--trace", type=Path, help="write the trace of each seed that fails, or of the only one, here")
 
 
@@ -99,28 +103,33 @@ def run(arguments: argparse.Namespace) -> SimulateReport:
             arguments.trace.mkdir(parents=True, exist_ok=True)
             (arguments.trace / f"seed-{outcome.seed}.txt").write_text("\n".join(outcome.trace) + "\n")
 
-    run_seeds(seeds, done)
+    run_seeds(seeds, done, kinds=arguments.faults)
     return SimulateReport(failed, seeds=len(seeds), seconds=time.monotonic() - began, figures=totals)
 
 
 def run_seeds(
-    seeds: Iterable[int], done: Callable[[Outcome], None], *, plant: Callable[[], None] | None = None
+    seeds: Iterable[int],
+    done: Callable[[Outcome], None],
+    *,
+    kinds: Sequence[str] = KINDS,
+    plant: Callable[[], None] | None = None,
 ) -> None:
     """Run seeds, each in a child of this process.
 
     Args:
         seeds: The seeds.
         done: Takes each result.
+        kinds: Kinds of faults.
         plant: Called in each child first; a test plants a fault with it.
     """
     simulate(0)  # what is imported late is imported once
     gc.collect()
     gc.freeze()
     for seed in seeds:
-        done(_in_child(seed, plant))
+        done(_in_child(seed, kinds, plant))
 
 
-def _in_child(seed: int, plant: Callable[[], None] | None) -> Outcome:
+def _in_child(seed: int, kinds: Sequence[str], plant: Callable[[], None] | None) -> Outcome:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -132,7 +141,7 @@ def _in_child(seed: int, plant: Callable[[], None] | None) -> Outcome:
             if plant is not None:
                 plant()
             with os.fdopen(writing, "wb") as pipe:
-                pickle.dump(simulate(seed), pipe)
+                pickle.dump(simulate(seed, kinds), pipe)
             os._exit(0)
         except BaseException:
             traceback.print_exc()

@@ -34,15 +34,18 @@ def current_machine() -> Machine | None:
 class Machine:
     """One process on a machine of its own."""
 
-    def __init__(self, name: str, loop: SimulatedLoop) -> None:
+    def __init__(self, name: str, loop: SimulatedLoop, *, is_client: bool = False) -> None:
         """Begin to run.
 
         Args:
             name: For the trace.
             loop: Runs its callbacks.
+            is_client: Whether it is a client of the members.
         """
-        self.name = name
+        self.name, self.is_client = name, is_client
         self.loop = loop
+        self.begun_s = loop.now_s
+        """When it began to run."""
         self.is_paused = False
         self.is_dead = False
         self.clock_step_ns = 0
@@ -51,6 +54,8 @@ class Machine:
         """Time that each piece of work in a thread takes."""
         self.steps_left = 0
         """Callbacks until `on_steps` is called; below 1 for never."""
+        self.words_left = 0
+        """Pieces that it sends to clients until `on_steps` is called; below 1 for never."""
         self.on_steps: Callable[[], None] = _nothing
         self.context = copy_context()
         """Context of the callbacks that belong to it."""
@@ -60,6 +65,13 @@ class Machine:
     def run(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Run a task on this machine."""
         return self.loop.create_task(coroutine, name=name, context=self.context)
+
+    def speak(self) -> None:
+        """Note that it has sent something to a client."""
+        if self.words_left > 0:
+            self.words_left -= 1
+            if not self.words_left:
+                self.on_steps()
 
     def pause(self) -> None:
         """Stop, as SIGSTOP does."""

@@ -301,6 +301,8 @@ class Network:
         last_s = other.arriving[-1][0] if other.arriving else 0.0
         other.arriving.append((max(last_s, self.loop.now_s + self.latency_s()), data))
         other.unread += len(data or b"")
+        if other.machine.is_client:
+            end.machine.speak()
         if len(other.arriving) == 1:
             other.wake()
 

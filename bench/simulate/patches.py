@@ -13,6 +13,7 @@ from unittest import mock
 
 import httpx
 
+from bench.simulate.disks import SimulatedStore
 from bench.simulate.loop import Machine
 from bench.simulate.network import Address, Network, NetworkLoop
 from fanout.pool.peer_client import PeerClient
@@ -161,6 +162,7 @@ def patched(loop: NetworkLoop, calls: Calls, *, seed: str) -> Iterator[None]:
     _PeerClient.calls = _PeerServer.calls = calls
     places: dict[str, Any] = {
         "fanout.node.node.SystemClock": lambda: SimulatedClock(loop),
+        "fanout.node.node.WriteBehindStore": SimulatedStore,
         "fanout.node.pool.parts.HttpServer": _PeerServer,
         "fanout.pool.peer_client.PeerClient": _PeerClient,
         "fanout.server.accept.listeners.open_listening_sockets": _listen,

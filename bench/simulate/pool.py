@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from bench.processes import link, pool_section, selector
+from bench.simulate.disks import Disk
 from bench.simulate.loop import Machine
 from bench.simulate.network import Network, NetworkLoop
 from bench.simulate.patches import Calls
@@ -25,6 +29,8 @@ BALANCER: Final = 1900
 """Port of the load balancer."""
 DEAD_AFTER_S: Final = 1.5
 """`pool.dead_after_s` of the members: half of the default, so that less time is simulated in which nothing happens."""
+_NAMED_S: Final = DEAD_AFTER_S / 2
+"""Time after which a new process has sent heartbeats: nobody can use the copies that it makes before."""
 TOPICS: Final = "roam/#"
 """What the members replicate."""
 
@@ -32,22 +38,33 @@ TOPICS: Final = "roam/#"
 class Member:
     """One member: a node, and the processes that it has had."""
 
-    def __init__(self, pool: Pool, number: int, *, size: int) -> None:
+    def __init__(self, pool: Pool, number: int, *, size: int, draw: random.Random, directory: Path) -> None:
         """Describe it.
 
         Args:
             pool: Its pool.
             number: Its place in the pool, from 0.
             size: Members of the pool.
+            draw: Decides what it has on disk.
+            directory: For its files.
         """
         self.name = f"edge-{number + 1}"
+        self.has_disk, self.forces_all = draw.choice(((False, False), (False, False), (True, False), (True, True)))
+        """Whether its values and sessions are on disk; whether each transaction is forced before it counts."""
+        self.clock_step_ns = 0
+        """Difference of its clock to the true time, through all of its processes."""
         self.port = 2000 + number
         self.machine: Machine | None = None
         """The process; None while there is none."""
         self.node: Node | None = None
         self._pool = pool
+        self._stops = False
+        self._disk = Disk(directory)
         peers = [3000 + other for other in range(size)]
         text = f'[node]\nid = "{self.name}"\n[server]\nlisten = ["mqtt://127.0.0.1:{self.port}"]\n'
+        if self.has_disk:
+            sync = "always" if self.forces_all else "interval"
+            text += f'[retained]\nstorage = "disc"\nsync = "{sync}"\n[sessions]\nstorage = "disc"\n'
         text += pool_section(3000 + number, peers, settings=f"dead_after_s = {DEAD_AFTER_S}\n")
         text += link(PRIMARY, selector(TOPICS, qos=2, writes="forward"))
         self._config = parse_config(text, path=self.name, role="secondary")
@@ -64,26 +81,57 @@ class Member:
 
     def start(self) -> None:
         """Start a process."""
-        pool = self._pool
-        self.machine = Machine(self.name, pool.loop)
+        self._stops = False
+        self.machine = Machine(self.name, self._pool.loop)
+        self.machine.clock_step_ns = self.clock_step_ns
         self.machine.run(self._run(), name=self.name)
 
     async def _run(self) -> None:
-        logger = self._pool.logger(self.name)
-        node = Node(self._config, role="secondary", logger=logger)
-        await node.start()
-        self.node = node
-        failure = await node.wait_failed()
-        raise RuntimeError(f"a part of {self.name} failed") from failure
+        place = replace(self._config.node, data_directory=self._disk.directory)
+        config = replace(self._config, node=place)
+        try:
+            node = Node(config, role="secondary", logger=self._pool.logger(self.name))
+            await node.start()
+            self.node = node
+            failure: BaseException = await node.wait_failed()
+        except Exception as error:
+            failure = error
+        if not self._stops:
+            self._pool.failures.append(f"{self.name} failed: {failure!r}")
 
-    def kill(self) -> None:
-        """Kill the process."""
+    async def stop(self) -> None:
+        """Stop the process in order."""
+        node, machine = self.node, self.machine
+        if node is None or machine is None:
+            return
+        self._stops = True
+        await machine.run(node.stop(), name=f"stop {self.name}")
+        self._end()
+        self._disk.turn_over(self._pool.draw, loses=False)
+
+    def kill(self, draw: random.Random, *, loses: bool = False) -> None:
+        """Kill the process.
+
+        Args:
+            draw: Decides what is lost.
+            loses: Whether the machine loses its power, and its disk what was not forced.
+        """
+        self._stops = True
+        self._end()
+        self._disk.turn_over(draw, loses=loses)
+
+    @property
+    def inexact(self) -> int:
+        """Sessions that came to this process and were divided by no marker."""
+        return 0 if self.node is None or self.node.sessions is None else self.node.sessions.figures.inexact_total
+
+    def _end(self) -> None:
+        self._pool.inexact_before += self.inexact
         machine, self.machine, self.node = self.machine, None, None
         assert machine is not None
         machine.kill()
-        self._pool.calls.listeners = {
-            where: one for where, one in self._pool.calls.listeners.items() if one[0] is not machine
-        }
+        calls = self._pool.calls
+        calls.listeners = {where: one for where, one in calls.listeners.items() if one[0] is not machine}
         self._pool.network.close_all(machine)
         self._pool.buried.append(machine)
 
@@ -91,13 +139,16 @@ class Member:
 class Pool:
     """All servers of a simulation."""
 
-    def __init__(self, loop: NetworkLoop, *, seed: int, size: int, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, loop: NetworkLoop, *, seed: int, size: int, directory: Path, tell: Callable[[str, str], None]
+    ) -> None:
         """Prepare.
 
         Args:
             loop: Runs everything.
             seed: Decides latencies.
             size: Number of members.
+            directory: For the files of members.
             tell: Takes a line of the trace, and the machine that it is about.
         """
         self.loop, self._tell = loop, tell
@@ -106,12 +157,23 @@ class Pool:
         self.calls = Calls(self.network, tell)
         self.primary = Primary(lambda line: tell("primary", line))
         self.primary_machine: Machine | None = None
-        self.members = [Member(self, number, size=size) for number in range(size)]
+        self.draw = draw = random.Random(f"{seed} pool")
+        self.members = [
+            Member(self, number, size=size, draw=draw, directory=directory / str(number)) for number in range(size)
+        ]
+        self.inexact_before = 0
+        """Sessions that moved and were divided by no marker, in processes that have ended."""
+        self.failures: list[str] = []
+        """Parts of members that have ended by themselves."""
         self.buried: list[Machine] = []
         """Dead processes; what they had is kept, so that nothing of it ends in order."""
-        self._draw = random.Random(f"{seed} balancer")
 
-    async def start(self) -> None:
+    @property
+    def inexact(self) -> int:
+        """Sessions that moved and were divided by no marker: messages may be lost or come twice, retained ones will."""
+        return self.inexact_before + sum(member.inexact for member in self.members)
+
+    def start(self) -> None:
         """Start the primary and all members."""
         self.start_primary()
         for member in self.members:
@@ -125,10 +187,11 @@ class Pool:
 
     def kill_primary(self) -> None:
         """Kill the process of the primary."""
-        assert self.primary_machine is not None
-        self.primary_machine.kill()
-        self.network.close_all(self.primary_machine)
-        self.buried.append(self.primary_machine)
+        machine, self.primary_machine = self.primary_machine, None
+        assert machine is not None
+        machine.kill()
+        self.network.close_all(machine)
+        self.buried.append(machine)
 
     def logger(self, name: str) -> Any:
         """Return a logger whose lines go to the trace."""
@@ -145,23 +208,28 @@ class Pool:
         if address[1] != BALANCER:
             return address
         ready = [one.port for one in self.members if one.is_ready]
-        return (address[0], self._draw.choice(ready) if ready else BALANCER)
+        return (address[0], self.draw.choice(ready) if ready else BALANCER)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all members are ready, hear each other, and have a copy of each session elsewhere."""
-        return all(_is_whole(member, len(self.members)) for member in self.members)
+    async def wait_whole(self, seconds: float, when: str) -> None:
+        """Wait until all members are ready, hear each other, and have a copy of each session elsewhere.
+
+        Raises:
+            TimeoutError: That takes longer.
+        """
+        end_s = self.loop.now_s + seconds
+        while not all(_is_whole(member, len(self.members)) for member in self.members):
+            if self.loop.now_s > end_s:
+                raise TimeoutError(f"the pool is never whole {when}")
+            await asyncio.sleep(0.1)
 
 
 def _is_whole(member: Member, size: int) -> bool:
-    if not member.is_ready or member.node is None or member.node.members is None:
+    node, machine = member.node, member.machine
+    if machine is None or machine.loop.now_s < machine.begun_s + _NAMED_S:
         return False
-    facts = member.node.members.own_facts()
-    heard = sum(other.reachable for other in member.node.members.others())
-    return bool(
-        heard == size - 1
-        and facts.sessions <= (facts.sessions_copied or 0)
-        and (facts.copies_late_s or 0.0) < 1.0
-        and member.node.sessions is not None
-        and not member.node.sessions.is_fenced
-    )
+    if node is None or node.members is None or node.sessions is None or node.sessions.is_fenced:
+        return False
+    if sum(other.reachable for other in node.members.others()) != size - 1 or not member.is_ready:
+        return False
+    facts = node.members.own_facts()
+    return facts.sessions <= (facts.sessions_copied or 0) and (facts.copies_late_s or 0.0) < 1.0

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.roaming.client import Figures, RoamingClient, payload_of, topic_of
-from bench.roaming.records import Sent, judge
+from bench.roaming.packets import Packet
+from bench.roaming.records import Sent, Verdict, judge
+from bench.simulate.faults import KINDS, Faults
 from bench.simulate.loop import Machine
 from bench.simulate.network import NetworkLoop
 from bench.simulate.patches import patched
-from bench.simulate.pool import BALANCER, DEAD_AFTER_S, TOPICS, Member, Pool
-from bench.simulate.primary import Message
+from bench.simulate.pool import BALANCER, TOPICS, Pool
+from bench.simulate.primary import Message, Primary
 
-__all__ = ["FAULTS", "Outcome", "simulate"]
+__all__ = ["Outcome", "simulate"]
 
-FAULTS = ("kill", "kill", "pause", "cut", "clock")
 _START_S = 60.0
-_WHOLE_S = 60.0
 _SETTLE_S = 60.0
-_REST_S = 3.0
+_REST_S = 2.0
 _BEFORE = -1
 """Number of the messages that the primary retains before anything begins."""
 
@@ -41,22 +43,21 @@ class Outcome:
     cpu_s: float = 0.0
 
 
-def simulate(seed: int) -> Outcome:
-    """Run one seed in this process."""
+def simulate(seed: int, kinds: Sequence[str] = KINDS) -> Outcome:
+    """Run one seed in this process, with faults of some kinds."""
     outcome, loop = Outcome(seed), NetworkLoop()
     began = time.process_time()
 
     def tell(where: str, line: str) -> None:
         outcome.trace.append(f"{loop.now_s - 1000:9.4f} {where:9} {line}")
 
-    pool = Pool(loop, seed=seed, size=random.Random(f"{seed} size").choice((2, 3, 3, 4)), tell=tell)
-    run = _Run(pool, seed, tell)
-    with patched(loop, pool.calls, seed=str(seed)):
-        try:
-            outcome.findings += loop.run_until_complete(loop.create_task(run.run()))
-        except TimeoutError as error:
-            outcome.findings.append(str(error))
-    outcome.findings += loop.failures
+    with tempfile.TemporaryDirectory(prefix="fanout-simulate-") as directory:
+        size = random.Random(f"{seed} size").choice((2, 3, 3, 4))
+        pool = Pool(loop, seed=seed, size=size, directory=Path(directory), tell=tell)
+        run = _Run(pool, seed, kinds, tell)
+        with patched(loop, pool.calls, seed=str(seed)):
+            loop.run_until_complete(loop.create_task(run.run()))
+    outcome.findings += run.findings + loop.failures + pool.failures
     outcome.simulated_s, outcome.steps = loop.now_s - 1000, loop.steps
     outcome.cpu_s = time.process_time() - began
     for finding in outcome.findings:
@@ -68,6 +69,20 @@ class _Client(RoamingClient):
     """A roaming client whose steps are told."""
 
     tell: Callable[[str, str], None]
+    primary: Primary
+    untrue: list[str]
+    """Acknowledgements of messages that the primary has not."""
+
+    def _on_acknowledgement(self, packet: Packet) -> None:
+        each = self._outgoing.get(packet.packet_id)
+        was_told = each is None or each.message.acknowledged
+        super()._on_acknowledgement(packet)
+        if each is not None and each.message.acknowledged and not was_told:
+            message = each.message
+            if not self.primary.taken[payload_of(message)]:
+                self.untrue.append(
+                    f"{self.client_id} was told that the primary has {message.number} at QoS {message.qos}"
+                )
 
     def _step(self, where: str) -> None:
         self.tell(self.client_id, where)
@@ -75,46 +90,66 @@ class _Client(RoamingClient):
 
 
 class _Run:
-    def __init__(self, pool: Pool, seed: int, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, pool: Pool, seed: int, kinds: Sequence[str], tell: Callable[[str, str], None]) -> None:
         self._pool, self._seed, self._tell = pool, seed, tell
         self._draw = random.Random(f"{seed} run")
+        self._faults = Faults(pool, seed=seed, kinds=kinds, tell=tell)
         self._figures = Figures()
         self._clients: list[tuple[Machine, _Client]] = []
-        self._findings: list[str] = []
-
-    async def run(self) -> list[str]:
-        """Do everything; return the findings."""
-        pool, draw = self._pool, self._draw
-        names = self._make_clients(draw.randint(2, 6))
-        self._fill(names)
-        await pool.start()
-        await self._until(lambda: pool.is_whole, _START_S, "the pool is whole")
-        clients = [client for _, client in self._clients]
-        for machine, client in self._clients:
-            machine.context.run(client.start)
-        await self._until(lambda: all(one.subscribed.is_set() for one in clients), _START_S, "all have subscribed")
-        publishing = asyncio.ensure_future(self._publish(draw.randint(20, 60), draw.uniform(3, 9)))
-        await self._inject(publishing)
-        await publishing
-        await self._rest(clients)
-        self._check_rest()
-        for _, client in self._clients:
-            if client.failure is not None:
-                self._findings.append(f"{client.client_id} failed: {client.failure!r}")
-            client.subscriber.received = [one for one in client.subscriber.received if one.number != _BEFORE]
-        verdict = judge(
-            (message for client in clients for message in client.sent),
-            {client.client_id: client.subscriber for client in clients},
-            kills=True,
-        )
-        return [*self._findings, *verdict.findings]
-
-    def _fill(self, names: Sequence[str]) -> None:
-        """Give the primary retained values: a topic that is new during a snapshot costs it its evidence."""
-        for name in names:
+        self.findings: list[str] = []
+        names = self._make_clients(self._draw.randint(2, 6))
+        for name in names:  # a topic that is new during a snapshot would cost it its evidence
             for qos in (1, 2):
                 before = Sent(name, qos, _BEFORE, 0.0)
-                self._pool.primary.publish(Message(topic_of(name, qos), payload_of(before), 1, True, ()))
+                pool.primary.publish(Message(topic_of(name, qos), payload_of(before), 1, True, ()))
+
+    async def run(self) -> None:
+        """Do everything."""
+        clients = [client for _, client in self._clients]
+        try:
+            await self._act(clients)
+        except TimeoutError as error:
+            self.findings.append(str(error) or "first subscriptions take too long")
+        else:
+            self._check_rest()
+            self._judge(clients)
+        self.findings += [f"{one.client_id} failed: {one.failure!r}" for one in clients if one.failure is not None]
+
+    async def _act(self, clients: Sequence[_Client]) -> None:
+        pool, draw = self._pool, self._draw
+        pool.start()
+        await pool.wait_whole(_START_S, "at its start")
+        for machine, client in self._clients:
+            machine.context.run(client.start)
+        async with asyncio.timeout(_START_S):
+            await asyncio.gather(*(one.subscribed.wait() for one in clients))
+        publishing = asyncio.ensure_future(self._publish(draw.randint(20, 60), draw.uniform(2, 6)))
+        await self._faults.inject(publishing)
+        await publishing
+        await self._rest(clients)
+
+    def _judge(self, clients: Sequence[_Client]) -> None:
+        """Judge what the clients saw, and what the primary got."""
+        for client in clients:
+            client.subscriber.received = [one for one in client.subscriber.received if one.number != _BEFORE]
+        sent = [message for client in clients for message in client.sent]
+        verdict = judge(sent, {client.client_id: client.subscriber for client in clients}, kills=True)
+        self.findings += (one for one in verdict.findings if not self._is_told(one, verdict))
+        for message in sent:
+            times = self._pool.primary.taken[payload_of(message)]
+            if message.qos == 2 and times > 1 and not message.at_risk:
+                self.findings.append(f"the primary got {message.number} of {message.publisher} at QoS 2 {times} times")
+
+    def _is_told(self, finding: str, verdict: Verdict) -> bool:
+        """Return whether something may happen, and is told or counted then.
+
+        A session that moves while a link is down is divided by no marker: messages may be lost or doubled. A session
+        may be lost when two members fail at a time.
+        """
+        is_lost = " never got " in finding
+        if self._pool.inexact and (is_lost or " times, at " in finding):
+            return True
+        return self._faults.overlap and ("lost its session" in finding or (is_lost and not verdict.lost))
 
     def _make_clients(self, count: int) -> list[str]:
         names = [f"client-{number}" for number in range(count)]
@@ -129,10 +164,10 @@ class _Run:
                 figures=self._figures,
                 kills=True,
                 steps_max=80,
-                retains=True,
+                retains=not self._faults.overlap,  # a session that begins anew gets retained messages again
             )
-            client.tell = self._tell
-            self._clients.append((Machine(name, self._pool.loop), client))
+            client.tell, client.primary, client.untrue = self._tell, self._pool.primary, self.findings
+            self._clients.append((Machine(name, self._pool.loop, is_client=True), client))
         return names
 
     async def _publish(self, messages: int, seconds: float) -> None:
@@ -145,59 +180,6 @@ class _Run:
         for _, client in self._clients:
             client.cutting = False
 
-    async def _inject(self, until: asyncio.Future[None]) -> None:
-        """Inject one fault after another; between two, the pool is whole."""
-        draw = random.Random(f"{self._seed} faults")
-        while not until.done():
-            await asyncio.sleep(draw.uniform(0.1, 1.5))
-            member, kind = draw.choice(self._pool.members), draw.choice(FAULTS)
-            if draw.random() < 0.7:
-                await self._steps(member, draw.randint(1, 400))
-            await self._fault(kind, member, draw)
-            await self._until(lambda: self._pool.is_whole, _WHOLE_S, f"the pool is whole after {kind}")
-
-    async def _steps(self, member: Member, steps: int) -> None:
-        """Wait for callbacks of a member: a moment by the clock would nearly always fall between its bursts of work."""
-        assert member.machine is not None
-        begun = asyncio.Event()
-        member.machine.on_steps, member.machine.steps_left = begun.set, steps
-        await begun.wait()
-
-    async def _fault(self, kind: str, member: Member, draw: random.Random) -> None:
-        pool, machine = self._pool, member.machine
-        assert machine is not None
-        lasts_s = draw.choice((draw.uniform(0.05, 0.5), draw.uniform(0.3, 2.0) * DEAD_AFTER_S))
-        if kind == "kill":
-            self._tell(member.name, f"FAULT killed for {lasts_s:.3f} s")
-            member.kill()
-            await asyncio.sleep(lasts_s)
-            self._tell(member.name, "FAULT starts")
-            member.start()
-        elif kind == "pause":
-            self._tell(member.name, f"FAULT paused for {lasts_s:.3f} s")
-            machine.pause()
-            await asyncio.sleep(lasts_s)
-            self._tell(member.name, "FAULT goes on")
-            machine.resume()
-        elif kind == "clock":
-            step_s = draw.choice((-1, 1)) * draw.choice((draw.uniform(0.01, 1.0), draw.uniform(1.0, 3600.0)))
-            self._tell(member.name, f"FAULT its clock steps by {step_s:.3f} s")
-            machine.clock_step_ns += int(step_s * 1e9)
-        else:
-            others = [one.name for one in pool.members if one is not member]
-            chosen = draw.choice((others, [draw.choice(others)], ["primary"]))
-            asks, is_asked = draw.choice(((True, True), (True, False), (False, True)))
-            ways = " and ".join(["to"] * asks + ["from"] * is_asked)
-            self._tell(member.name, f"FAULT cut off for {lasts_s:.3f} s: nothing goes {ways} {', '.join(chosen)}")
-            for other in chosen:
-                if asks:
-                    pool.network.cut(member.name, other)
-                if is_asked:
-                    pool.network.cut(other, member.name)
-            await asyncio.sleep(lasts_s)
-            self._tell(member.name, "FAULT whole again")
-            pool.network.heal()
-
     async def _rest(self, clients: Sequence[_Client]) -> None:
         loop = self._pool.loop
         end_s = loop.now_s + _SETTLE_S
@@ -209,7 +191,7 @@ class _Run:
             if loop.now_s > since_s + _REST_S:
                 return
             await asyncio.sleep(0.1)
-        self._findings.append("no rest: a client is not done")
+        self.findings.append("no rest: a client is not done")
 
     def _check_rest(self) -> None:
         """Check what holds once nothing happens."""
@@ -220,22 +202,14 @@ class _Run:
         }
         for member in pool.members:
             if member.node is None or not member.is_ready:
-                self._findings.append(f"{member.name} is not ready at rest")
+                self.findings.append(f"{member.name} is not ready at rest")
                 continue
             ((_, replica),) = member.node.link_replicas
             held = {topic: update[1] for topic, update in replica.values.items()}
             differ = sorted(topic.decode() for topic in wanted.keys() | held if wanted.get(topic) != held.get(topic))
             if differ:
-                self._findings.append(f"{member.name} is ready, and has other values of {', '.join(differ)}")
+                self.findings.append(f"{member.name} is ready, and has other values of {', '.join(differ)}")
         for _, client in self._clients:
             owners = [member.name for member in pool.members if member.owns(client.client_id)]
             if len(owners) != 1:
-                self._findings.append(f"{client.client_id} has {len(owners)} owners at rest: {', '.join(owners)}")
-
-    async def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        loop = self._pool.loop
-        end_s = loop.now_s + seconds
-        while not condition():
-            if loop.now_s > end_s:
-                raise TimeoutError(f"never: {what}")
-            await asyncio.sleep(0.05)
+                self.findings.append(f"{client.client_id} has {len(owners)} owners at rest: {', '.join(owners)}")

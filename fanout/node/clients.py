@@ -7,14 +7,17 @@ that nothing is counted while nobody asks.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fanout.api.models import ClientDetail, ClientsDocument, KickRequest, KickResult, utc_from_ns
 from fanout.errors import RequestRefused
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.system_clock import Clock
-from fanout.server.client.client_list import ClientFigures, ClientQuery
+from fanout.server.client.client_list import ClientFigures, ClientPage, ClientQuery
 from fanout.server.client.server import Server
+
+if TYPE_CHECKING:
+    from fanout.workers.pool import WorkerPool
 
 __all__ = ["RATE_S", "ClientsView", "send_all_away"]
 
@@ -29,7 +32,7 @@ _AWAY_PAUSE_S: Final = 0.1
 class ClientsView:
     """The clients of one node."""
 
-    def __init__(self, server: Server | None, *, node: str, clock: Clock) -> None:
+    def __init__(self, server: Server | WorkerPool | None, *, node: str, clock: Clock) -> None:
         """Prepare.
 
         Args:
@@ -54,7 +57,7 @@ class ClientsView:
         began_s = self._clock.monotonic()
         page = await self._server.clients(query)
         if query.client_ids and not page.clients:
-            raise self._unknown(query.client_ids[0])
+            raise self._unknown(query.client_ids[0], page)
         await asyncio.sleep(RATE_S)
         names = tuple(client.client_id for client in page.clients)
         later = await self._server.clients(ClientQuery(client_ids=names))
@@ -70,19 +73,26 @@ class ClientsView:
                 for client in page.clients
             ),
             next=page.clients[-1].client_id if page.more and query.order == "id" and page.clients else None,
+            missing_workers=page.silent,
         )
 
     async def kick(self, request: KickRequest) -> KickResult:
         """Send a client away.
 
         Raises:
-            RequestRefused: The client has no session here.
+            RequestRefused: The client has no session here, or a worker does not answer.
         """
         if self._server is None:
-            raise self._unknown(request.client_id)
-        kicked = await self._server.kick(request.client_id, clean=request.clean)
+            raise self._unknown(request.client_id, ClientPage())
+        try:
+            kicked = await self._server.kick(request.client_id, clean=request.clean)
+        except TimeoutError as error:
+            raise RequestRefused(
+                "a worker does not answer",
+                hint="It may send the client away later: see fanout status, and ask again",
+            ) from error
         if kicked is None:
-            raise self._unknown(request.client_id)
+            raise self._unknown(request.client_id, ClientPage())
         return KickResult(
             node=self._node,
             client_id=request.client_id,
@@ -90,14 +100,20 @@ class ClientsView:
             session="ended" if kicked.session_ended else "kept",
         )
 
-    def _unknown(self, client_id: str) -> RequestRefused:
+    def _unknown(self, client_id: str, page: ClientPage) -> RequestRefused:
+        if page.silent:
+            workers = ", ".join(map(str, page.silent))
+            return RequestRefused(
+                f"it is not known whether {client_id!r} has a session here: no answer from worker {workers}",
+                hint="See fanout status, and ask again",
+            )
         return RequestRefused(
             f"no client {client_id!r} has a session at {self._node}",
             hint="fanout clients lists those that have; behind a load balancer it may be at another node",
         )
 
 
-async def send_all_away(server: Server) -> int:
+async def send_all_away(server: Server | WorkerPool) -> int:
     """Disconnect every client that is connected, some at a time, and return their number; sessions stay.
 
     They are told to use another server (0x9C), where their protocol can say it. Each is sent away once: one that
@@ -116,8 +132,11 @@ async def send_all_away(server: Server) -> int:
         after = page.clients[-1].client_id
 
 
-async def _sent_away(server: Server, client_id: str) -> bool:
-    kicked = await server.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
+async def _sent_away(server: Server | WorkerPool, client_id: str) -> bool:
+    try:
+        kicked = await server.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
+    except TimeoutError:  # a worker that hangs does so sooner or later
+        return False
     return kicked is not None and kicked.was_connected
 
 

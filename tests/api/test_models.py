@@ -85,6 +85,7 @@ def test_numbers_carry_their_unit() -> None:
         "missing",
         "unknown",
         "pending",
+        "missing_workers",
         "members",
         "members_reachable",
         "members_equal",

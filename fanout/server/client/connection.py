@@ -284,6 +284,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Drop output that waits until its session is kept, and answers that are to come: neither may be said."""
         if self._gate is not None:
             self._gate.drop()
+            if not self._gate.has_spoken:  # its CONNACK waited: the next one refuses the client [MQTT-3.14.0-1]
+                self.state = ConnectionState.CONNECTING
             self._gate = None
             self._answers.clear()
 

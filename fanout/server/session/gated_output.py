@@ -66,6 +66,8 @@ class GatedOutput:
         self._on_empty: Callable[[], None] | None = None
         self.is_full = False
         """Whether so much waits that no more messages should be added."""
+        self.has_spoken = False
+        """Whether anything was written: the client has its CONNACK then."""
 
     def write(self, data: bytes) -> None:
         """Write bytes once what they say is kept."""
@@ -75,6 +77,7 @@ class GatedOutput:
             number = max(number, self._waiting[-1][0])
         else:
             if not number:
+                self.has_spoken = True
                 self._write(data)
                 return
             self._marks.wait(self)
@@ -92,6 +95,7 @@ class GatedOutput:
         if ready:
             data = b"".join(ready)
             self._bytes -= len(data)
+            self.has_spoken = True
             self._write(data)
         if self.is_full and self._bytes <= self._bytes_max:
             self.is_full = False

@@ -747,6 +747,27 @@ async def test_what_waits_for_its_copy_is_not_sent_behind_a_fence(pool: Pool) ->
         await client.expect_end(ReasonCode.SERVER_BUSY)
 
 
+async def test_a_client_whose_session_was_not_kept_before_the_fence_is_refused(pool: Pool) -> None:
+    """It gets a CONNACK, never a DISCONNECT, in either version: [MQTT-3.14.0-1]."""
+    pool.first.carrier.is_held = True
+    connecting = [
+        asyncio.create_task(
+            RawClient.connect(
+                pool.first.port, f"c-{version}", version=version, clean_start=False, properties=properties
+            )
+        )
+        for version, properties in ((4, Properties()), (5, DURABLE))
+    ]
+    await wait_until(lambda: len(pool.first.carrier.untold) > 0 and len(pool.first.server.registry) == 2)
+    assert pool.first.server.lifecycles.raise_fence() == 2
+    pool.first.carrier.tell()
+    codes = (3, ReasonCode.SERVER_BUSY)
+    for client, code in zip(await asyncio.gather(*connecting), codes, strict=True):
+        assert client.connack.reason_code == code
+        await client.expect_end()
+        await client.close()
+
+
 async def test_a_long_queue_without_places_has_no_copy_until_it_is_short(pool: Pool) -> None:
     """To copy all of it again for each change would take long each time; no look goes through all of it."""
     member = pool.first

@@ -1,0 +1,148 @@
+"""What happens to the servers of a simulation: drawn from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bench.simulate.pool import DEAD_AFTER_S, Member, Pool
+
+__all__ = ["KINDS", "Faults"]
+
+KINDS: Final = ("kill", "kill", "kill", "pause", "cut", "clock", "restart", "primary", "disk")
+_STEPS: Final = 400
+"""Callbacks of a member after which a fault comes at most."""
+_WORDS: Final = 10
+"""Pieces that a member has sent to clients after which a fault comes at most."""
+_MOMENT_S: Final = 1.0
+"""Time after which a fault comes though the member neither works nor speaks."""
+_OVERLAP: Final = 0.3
+"""Share of the seeds with faults of two members at a time."""
+_WHOLE_S: Final = 60.0
+
+
+class Faults:
+    """Injects faults, until the clients have published everything."""
+
+    def __init__(self, pool: Pool, *, seed: int, kinds: Sequence[str], tell: Callable[[str, str], None]) -> None:
+        """Prepare.
+
+        Args:
+            pool: The servers.
+            seed: Decides all.
+            kinds: Of `KINDS`.
+            tell: Takes a line of the trace, and the machine that it is about.
+        """
+        self._pool, self._kinds, self._tell = pool, kinds, tell
+        self._draw = random.Random(f"{seed} faults")
+        self.overlap = self._draw.random() < _OVERLAP
+        """Whether two members may fail at a time: then a session may be lost, of which the client is told."""
+
+    async def inject(self, until: asyncio.Future[None]) -> None:
+        """Inject one fault, or two, after another; then the pool is whole again.
+
+        Raises:
+            TimeoutError: It never is.
+        """
+        draw = self._draw
+        while not until.done():
+            await asyncio.sleep(draw.uniform(0.0, 0.8))
+            members = draw.sample(self._pool.members, 2 if self.overlap else 1)
+            kinds = [draw.choice(self._kinds) for _ in members]
+            await asyncio.gather(*map(self._fault, kinds, members))
+            await self._pool.wait_whole(_WHOLE_S, f"after {' and '.join(kinds)}")
+
+    async def _fault(self, kind: str, member: Member) -> None:
+        draw = self._draw
+        await self._moment(member)
+        lasts_s = draw.choice((draw.uniform(0.05, 0.5), draw.uniform(0.3, 2.0) * DEAD_AFTER_S))
+        await getattr(self, f"_{kind}")(member, lasts_s)
+
+    async def _moment(self, member: Member) -> None:
+        """Wait for callbacks of a member, or for what it tells clients; sometimes for nothing.
+
+        A moment by the clock would nearly always fall between its bursts of work.
+        """
+        machine, begun = member.machine, asyncio.Event()
+        by = self._draw.choice(("time", "steps", "words", "words"))
+        if machine is None or by == "time":
+            return
+        machine.on_steps = begun.set
+        if by == "steps":
+            machine.steps_left = self._draw.randint(1, _STEPS)
+        else:
+            machine.words_left = self._draw.randint(1, _WORDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT_S):
+                await begun.wait()
+        machine.steps_left = machine.words_left = 0
+
+    async def _kill(self, member: Member, lasts_s: float) -> None:
+        loses = member.forces_all and self._draw.random() < 0.5
+        self._tell(member.name, f"FAULT {'loses its power' if loses else 'killed'} for {lasts_s:.3f} s")
+        member.kill(self._draw, loses=loses)
+        await asyncio.sleep(lasts_s)
+        self._tell(member.name, "FAULT starts")
+        member.start()
+
+    async def _restart(self, member: Member, lasts_s: float) -> None:
+        self._tell(member.name, "FAULT is stopped in order")
+        await member.stop()
+        await asyncio.sleep(lasts_s)
+        self._tell(member.name, "FAULT starts")
+        member.start()
+
+    async def _pause(self, member: Member, lasts_s: float) -> None:
+        machine = member.machine
+        assert machine is not None
+        self._tell(member.name, f"FAULT paused for {lasts_s:.3f} s")
+        machine.pause()
+        await asyncio.sleep(lasts_s)
+        self._tell(member.name, "FAULT goes on")
+        machine.resume()
+
+    async def _cut(self, member: Member, lasts_s: float) -> None:
+        draw, network = self._draw, self._pool.network
+        others = [one.name for one in self._pool.members if one is not member]
+        chosen = draw.choice((others, [draw.choice(others)], ["primary"], [*others, "primary"]))
+        to, back = draw.choice(((True, True), (True, False), (False, True)))
+        ways = " and ".join(["to"] * to + ["from"] * back)
+        self._tell(member.name, f"FAULT cut off for {lasts_s:.3f} s: nothing goes {ways} {', '.join(chosen)}")
+        for other in chosen:
+            if to:
+                network.cut(member.name, other)
+            if back:
+                network.cut(other, member.name)
+        await asyncio.sleep(lasts_s)
+        self._tell(member.name, "FAULT whole again")
+        network.heal()
+
+    async def _clock(self, member: Member, _: float) -> None:
+        draw = self._draw
+        step_s = draw.choice((-1, 1)) * draw.choice((draw.uniform(0.01, 1.0), draw.uniform(1.0, 3600.0)))
+        self._tell(member.name, f"FAULT its clock steps by {step_s:.3f} s")
+        member.clock_step_ns += int(step_s * 1e9)
+        if member.machine is not None:
+            member.machine.clock_step_ns = member.clock_step_ns
+
+    async def _primary(self, _: Member, lasts_s: float) -> None:
+        if self._pool.primary_machine is None:
+            return  # another fault has it
+        self._tell("primary", f"FAULT killed for {lasts_s:.3f} s; its file has everything")
+        self._pool.kill_primary()
+        await asyncio.sleep(lasts_s)
+        self._tell("primary", "FAULT starts")
+        self._pool.start_primary()
+
+    async def _disk(self, member: Member, lasts_s: float) -> None:
+        machine = member.machine
+        if machine is None or not member.has_disk:
+            return
+        machine.disk_s = self._draw.uniform(0.05, 1.0)
+        self._tell(member.name, f"FAULT its disk takes {machine.disk_s:.3f} s for {lasts_s:.3f} s")
+        await asyncio.sleep(lasts_s)
+        machine.disk_s = 0.0
+        self._tell(member.name, "FAULT its disk is fast again")

@@ -1,0 +1,1 @@
+"""Several processes that serve the clients of one node."""
