@@ -33,7 +33,7 @@ BENCHES = {
     "disc": "bench.disc",
     "sessions": "bench.sessions",
     "path": "bench.path",
-    "workers": "bench.workers",
+    "members": "bench.members",
     "chaos": "bench.chaos.command",
     "roaming": "bench.roaming.command",
     "takeover": "bench.takeover.command",

@@ -17,13 +17,11 @@ from tests.support.mosquitto import Mosquitto, find_mosquitto
 
 KINDS = {
     **dict.fromkeys(("acceptance", "bench", "cli", "probe"), "acceptance"),
-    **dict.fromkeys(
-        ("api", "conformance", "durable", "fuzz", "link", "node", "oracle", "server", "spec", "workers"), "machine"
-    ),
+    **dict.fromkeys(("api", "conformance", "durable", "fuzz", "link", "node", "oracle", "server", "spec"), "machine"),
 }
 """The marker of a directory of tests; `unit` where none is named. What needs more has `broker` or `spark` instead."""
 
-FIRST = ("link", "node", "probe", "api", "pool", "acceptance", "bench", "cli", "workers")
+FIRST = ("link", "node", "probe", "api", "pool", "acceptance", "bench", "cli")
 """Directories that several processes begin with, apart from those with Spark.
 
 Tests that mostly wait come beside Spark, which needs both processors; then those with the longest tests.

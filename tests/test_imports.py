@@ -58,8 +58,6 @@ LAYERS: dict[str, set[str]] = {
     "pool": {"errors", "chain", "peer_text", "config", "certificates", "runtime"},
     "access": {"errors", "mqtt", "selection", "peer_text", "config.access", "runtime"},
     "api": {"errors", "escaping", "runtime"},
-    # It joins parts in other processes, as `node` does in the first one.
-    "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "durable", "runtime"},
     "reports": {
         "errors",
         "escaping",
@@ -268,7 +266,6 @@ def test_service_modules_never_import_spark() -> None:
 SLOW = {
     "fanout.link.link",
     "fanout.replog.write.writer",
-    "fanout.workers.pool",
     "fastapi",
     "httpx",
     "numpy",

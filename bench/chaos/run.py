@@ -46,7 +46,7 @@ from bench.proxy import Proxy
 __all__ = ["Outcome", "run_seed"]
 
 RESIDENT_BYTES_MAX = 384 << 20
-"""More memory than a node with a few hundred topics may ever use, its workers included."""
+"""More memory than a node with a few hundred topics may ever use."""
 _STORED = '[retained]\nstorage = "disc"\n'
 _READY_S = 60.0
 _EQUAL_S = 60.0
@@ -205,7 +205,7 @@ class _Run:
         if self.setting.stored:
             links = _STORED + links
         listener = "" if self._tls is None else self._tls.listener(self._tls.above_leaf_port)
-        node = self._node("secondary", EDGES[1], links, settings=f"workers = {self.setting.workers}\n{listener}")
+        node = self._node("secondary", EDGES[1], links, settings=listener)
         prefixes = {"plant": self.setting.prefix, "office": "", "hall": ""}
         return Edge(node, prefixes, self.setting.horizon_of(EDGES[1]), frozenset({"hall"}))
 

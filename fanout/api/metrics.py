@@ -30,7 +30,6 @@ from fanout.api.models import (
     PoolStatus,
     RetainedStatus,
     ServerStatus,
-    WorkerStatus,
 )
 from fanout.api.node_view import NodeView
 
@@ -180,8 +179,6 @@ METRICS = (
     MetricSpec("fanout_config_read_time_seconds", "gauge", "Unix time at which the configuration in force was read."),
     *_specs("fanout_server", ServerStatus),
     MetricSpec("fanout_server_own_complete", "gauge", "0 while a limit keeps out retained messages published here."),
-    MetricSpec("fanout_worker_serving", "gauge", "1 while the worker serves clients, else 0.", ("worker",)),
-    *_specs("fanout_worker", WorkerStatus, "worker"),
     *_specs("fanout_access", AccessStatus),
     *_specs("fanout_log", LogStatus),
     MetricSpec("fanout_log_last_sync_time_seconds", "gauge", "Unix time of the last write to disk; absent before."),
@@ -250,9 +247,6 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
         yield "fanout_config_read_time_seconds", (), status.config.read.timestamp()
     if status.server is not None:
         yield "fanout_server_own_complete", (), status.server.own_complete
-    for worker in status.workers:
-        yield "fanout_worker_serving", (str(worker.number),), worker.state == "serving"
-        yield from _figure_samples("fanout_worker", worker, str(worker.number))
     if status.log is not None:
         yield "fanout_log_alarm", (), status.log.alarm is not None
         if status.log.last_sync is not None:

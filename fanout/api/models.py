@@ -60,7 +60,6 @@ __all__ = [
     "ServerStatus",
     "SkippedDetail",
     "UnconfirmedDocument",
-    "WorkerStatus",
     "utc_from_ns",
 ]
 
@@ -321,9 +320,6 @@ class ClientsDocument(_Document):
     next: str | None = Field(
         description="Value of `after` for the next page; null on the last, and always with `order=slowest`."
     )
-    missing_workers: tuple[int, ...] = Field(
-        default=(), description="Workers that did not answer, so that their clients are not here; see /v1/status."
-    )
 
 
 class SelectorDetail(SelectorReadiness):
@@ -566,30 +562,6 @@ class ServerStatus(_Document):
     ended_total: dict[str, NonNegativeInt] = Field(
         description="Network Connections that the server ended, by Reason Code."
     )
-
-
-class WorkerStatus(_Document):
-    """One of the processes that serve clients, where there are several; figures are up to a second old."""
-
-    number: int = Field(ge=1, description="Which worker, from 1.")
-    state: Literal["down", "starting", "serving", "silent"] = Field(
-        description=(
-            "`starting` until it holds every value; `down` while it waits to be started again; `silent` when it"
-            " served and does not answer now."
-        )
-    )
-    pid: int | None = Field(description="Of its process; null without one.")
-    restarts_total: NonNegativeInt = Field(description="How often the worker was started again.")
-    late_total: NonNegativeInt = Field(description="Tear-downs that went on without the worker after 5 s.")
-    connections: NonNegativeInt = Field(description="Network Connections of clients that the worker serves now.")
-    sessions: NonNegativeInt = Field(description="Sessions that the worker holds now.")
-    topics: NonNegativeInt = Field(
-        description="Topics with a retained value that the worker holds now, `$SYS` included."
-    )
-    unread_bytes: NonNegativeInt = Field(
-        description="Bytes of batches that the worker has not read; above 16 MiB sources wait."
-    )
-    cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that the worker's process has used.")
 
 
 class ConfigStatus(_Document):
@@ -883,10 +855,7 @@ class NodeStatus(_Document):
     links: tuple[LinkDetail, ...]
     server: ServerStatus | None = Field(description="Null on a node that serves nobody (a tap).")
     config: ConfigStatus | None = Field(default=None, description="Null where an older node answers.")
-    pid: int | None = Field(default=None, description="Of the node's process; with workers that of the hub.")
-    workers: tuple[WorkerStatus, ...] = Field(
-        default=(), description="The processes that serve clients; empty when the node's own process does."
-    )
+    pid: int | None = Field(default=None, description="Of the node's process.")
     access: AccessStatus | None = Field(default=None, description="Null on a node that serves nobody (a tap).")
     log: LogStatus | None = Field(description="Null without a replication log.")
     retained: RetainedStatus | None = Field(default=None, description="Null when retained values are in memory only.")

@@ -96,7 +96,7 @@ class NodeView(Protocol):
         """Send a client away.
 
         Raises:
-            RequestRefused: The client has no session here, or a worker does not answer.
+            RequestRefused: The client has no session here.
         """
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:

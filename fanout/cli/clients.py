@@ -137,8 +137,6 @@ def _notes(document: ClientsDocument) -> Iterator[str]:
     yield f"{len(document.clients):,} of {counted(document.sessions, 'session')} at {document.node}"
     if document.next is not None:
         yield f"more: --after {document.next}"
-    if document.missing_workers:
-        yield f"without the clients of worker {', '.join(map(str, document.missing_workers))}, which did not answer"
 
 
 def _ago(since: datetime | None, now: datetime) -> str:

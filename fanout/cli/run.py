@@ -12,7 +12,6 @@ import typer
 from fanout.cli.arguments.node_options import MembersOption
 
 if TYPE_CHECKING:
-    import socket
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterator
     from types import ModuleType
@@ -68,12 +67,11 @@ _ROLES: dict[Role, str] = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the three commands to `app`, and the hidden one of a node's worker."""
+    """Add the three commands to `app`."""
     for role, what in _ROLES.items():
         app.command(role, help=f"{what}\nSIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.")(
             secondary if role == "secondary" else _runs_node(role)
         )
-    app.command(hidden=True)(worker)
 
 
 def _runs_node(role: Role) -> Callable[..., None]:
@@ -139,28 +137,6 @@ def _supervise(path: Path, members: int, *, log_format: LogFormat, log_level: Lo
     raise typer.Exit(asyncio.run(run()))
 
 
-def worker(
-    feed: Annotated[int, typer.Option(help="Descriptor of the channel to the hub.")],
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
-) -> None:
-    """Serve a share of the clients of a node; started by the node itself."""
-    import asyncio
-    import signal
-
-    end = _inherited_socket(feed)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and instructs the worker
-        signal.signal(number, signal.SIG_IGN)
-
-    with _importing():
-        from fanout.runtime.system_clock import SystemClock
-        from fanout.workers.worker import run_worker
-
-    _configure_logging(log_format, log_level)
-    with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-        raise typer.Exit(runner.run(run_worker(end, clock=SystemClock())))
-
-
 @contextmanager
 def _importing() -> Iterator[None]:
     """Import only what a node uses: it starts in less time and memory.
@@ -184,23 +160,10 @@ def _importing() -> Iterator[None]:
             del modules[name]
 
 
-def _inherited_socket(descriptor: int) -> socket.socket:
-    import socket
-
-    try:
-        return socket.socket(fileno=descriptor)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(
-            f"{descriptor} is no socket of a node: a node with server.workers above 1 starts its workers itself",
-            param_hint="--feed",
-        ) from error
-
-
 def _run(
     path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel, member: tuple[int, int] | None = None
 ) -> None:
     import asyncio
-    import os
 
     with _importing():
         from fanout.config import MemberNumber, make_pool_token
@@ -217,7 +180,6 @@ def _run(
             import fanout.replog.write.writer  # noqa: F401  # Arrow, while it finds no numpy
 
     _configure_logging(log_format, log_level)
-    os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log in the same way
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
         node = run_node(loaded.config, role=role, path=path, digest=loaded.digest, member=number)
         raise typer.Exit(runner.run(node))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         RetainedStatus,
         SamplingDetail,
         ServerStatus,
-        WorkerStatus,
     )
 
 __all__ = ["register"]
@@ -53,8 +52,6 @@ def status(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_js
         show("", facts(*_link_facts(link)))
     if node.server is not None:
         show("", facts(*_server_facts(node.server)))
-    if node.workers:
-        show("", _workers_table(node.workers))
     if node.log is not None:
         show("", facts(*_log_facts(node.log)))
     if node.retained is not None:
@@ -221,26 +218,6 @@ def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
         yield "conflated", f"{counted(server.conflated_total, 'message')}, {waiting} waiting"
     dropped = [f"{reason} {as_count(count)}" for reason, count in sorted(server.dropped_total.items()) if count]
     yield "dropped", ", ".join(dropped) or "nothing"
-
-
-def _workers_table(workers: tuple[WorkerStatus, ...]) -> Table:
-    from fanout.cli.output.quantities import UNKNOWN, as_bytes, as_count
-    from fanout.cli.output.terminal import columns, state_text
-
-    names = ("worker", "state", "process", "clients", "sessions", "topics", "unread", "restarts")
-    table = columns(*names, right=tuple(name for name in names if name != "state"))
-    for worker in workers:
-        table.add_row(
-            str(worker.number),
-            state_text(worker.state),
-            UNKNOWN if worker.pid is None else str(worker.pid),
-            as_count(worker.connections),
-            as_count(worker.sessions),
-            as_count(worker.topics),
-            as_bytes(worker.unread_bytes),
-            as_count(worker.restarts_total),
-        )
-    return table
 
 
 def _log_facts(log: LogStatus) -> Iterator[tuple[str, str]]:

@@ -100,7 +100,7 @@ RULES: Final[Mapping[type, Mapping[str, Rule]]] = {
     ServerConfig: _rules(
         ServerConfig,
         live="*",
-        restart={_PARTS: "workers", "clients that are connected rely on it": "qos_max receive_maximum"},
+        restart={"clients that are connected rely on it": "qos_max receive_maximum"},
     ),
     ListenerConfig: _rules(ListenerConfig, live="*"),
     AccessConfig: _rules(
@@ -187,8 +187,6 @@ def _rules_of(section: object) -> Mapping[str, Rule]:
     rules = RULES[type(section)]
     if not isinstance(section, ServerConfig):
         return rules
-    if section.workers > 1:
-        return dict.fromkeys(rules, Rule(Cost.RESTART, "worker processes know it from their start"))
     if any(one.share_port for one in section.listeners):
         return {**rules, **dict.fromkeys(("listen", "listener_tables"), Rule(Cost.RESTART, "members share the ports"))}
     return rules
@@ -251,9 +249,7 @@ def _ends_session(old: LinkConfig, new: LinkConfig) -> bool:
 def _why_links_stay(config: NodeConfig) -> tuple[str, str]:
     """Return why no link of a running node can change, and why none comes or goes; empty when they can."""
     why = ""
-    if config.server is not None and config.server.workers > 1:
-        why = "worker processes know the links from their start"
-    elif config.retained.storage == "disc_only":
+    if config.retained.storage == "disc_only":
         why = 'with retained.storage = "disc_only" the values of a link are not in memory'
     return why, why or ("the sessions of a pool have a place in the stream of each link" if config.pool else "")
 

@@ -90,28 +90,22 @@ class PoolConfig:
         return _is_loopback(self.listen)
 
 
-def find_pool_faults(pool: PoolConfig | None, *, has_links: bool, workers: int | None) -> Iterator[ConfigFault]:
+def find_pool_faults(pool: PoolConfig | None, *, has_links: bool, has_server: bool) -> Iterator[ConfigFault]:
     """Yield the faults between the keys of `[pool]`, and between them and other sections.
 
     Args:
         pool: The section; None without one.
         has_links: True if the node replicates a primary.
-        workers: Processes that serve clients; None for a node that serves none.
+        has_server: True if the node serves clients.
     """
     if pool is None:
         return
-    if not has_links or workers is None:
+    if not has_links or not has_server:
         yield ConfigFault(
             "pool",
             "a pool is of secondaries, and this node "
             + ("serves no clients" if has_links else "replicates no primary"),
             "Remove [pool], or add [server] and [[link]].",
-        )
-    if workers is not None and workers > 1:
-        yield ConfigFault(
-            "pool",
-            f"the processes of a node with server.workers = {workers} are no members of a pool yet",
-            "Remove [pool], or the line workers of [server].",
         )
     yield from _access_faults(pool)
     if pool.suspect_after_s <= pool.ping_interval_s:

@@ -57,7 +57,7 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
         *find_pool_faults(
             config.pool,
             has_links=bool(config.links),
-            workers=None if config.server is None else config.server.workers,
+            has_server=config.server is not None,
         ),
         *_link_faults(config),
         *_selector_faults(config),
@@ -168,12 +168,6 @@ def _retained_faults(config: NodeConfig) -> Iterator[ConfigFault]:
     """Refuse options that need every topic in memory, or all at once, together with `disc_only`."""
     if config.retained.storage != "disc_only":
         return
-    if config.server is not None and config.server.workers > 1:
-        yield ConfigFault(
-            "server.workers",
-            f'{config.server.workers} processes would have every value in memory, and retained.storage is "disc_only"',
-            'Remove the line, or use storage = "disc".',
-        )
     for index, link in enumerate(config.links):
         if link.count_url is not None:
             yield ConfigFault(
@@ -210,12 +204,6 @@ def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             "server.write_buffer_low_bytes",
             f"{server.write_buffer_low_bytes} is more than the high mark, {server.write_buffer_high_bytes}",
             "Choose a value that is at most write_buffer_high_bytes.",
-        )
-    if server is not None and server.workers > 1 and sys.platform != "linux":
-        yield ConfigFault(
-            "server.workers",
-            f"{server.workers} processes can share listeners on Linux only, and this is {sys.platform}",
-            "Remove the line.",
         )
 
 

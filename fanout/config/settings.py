@@ -61,7 +61,6 @@ from fanout.config.values import (
     Uint16,
     Uint32,
     UserName,
-    WorkerCount,
     converted,
 )
 from fanout.selection import ContentKind, Selector, WritePolicy
@@ -136,7 +135,7 @@ SessionStorage: TypeAlias = Literal["ram", "disc"]
 """Place of durable sessions while the node does not run.
 
 ram:  none; the end of the process ends them.
-disc: the file of retained values, always up to date; of several workers a file that they write when they stop.
+disc: the file of retained values, always up to date.
 """
 
 QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
@@ -206,8 +205,6 @@ class ServerConfig:
 
     listen: ListenAddresses = _LISTEN
     """Addresses of listeners without other keys."""
-    workers: WorkerCount = 1
-    """Processes that serve clients; with more than one they share the listeners, and another one holds the links."""
     connect_timeout_s: Seconds = 5.0
     """Time for a new connection to send its whole CONNECT."""
     connections_max: Count = 10_000

@@ -82,6 +82,11 @@ _CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quot
 _UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
 """Endings of names of keys with a unit; the value has no unit."""
 _REFUSED_KEYS = {
+    "workers": (
+        "several processes serve clients as a pool on this machine now",
+        'Remove the line, and start the node with "fanout secondary --members", with the number of processes: '
+        "docs/how-to/one-machine.md. A primary is one process: put secondaries beside it.",
+    ),
     "max_messages": (
         "the limits have a key each",
         "Use topics_max of [[link]] for values of a primary, and retained_topics_max of [server] for own values.",

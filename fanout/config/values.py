@@ -76,7 +76,6 @@ __all__ = [
     "Uint16",
     "Uint32",
     "UserName",
-    "WorkerCount",
     "converted",
     "fault",
     "parsed",
@@ -348,7 +347,6 @@ Uint32: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFF)]
 # 0xFFFFFFFF would mean that the session never expires (MQTT 5, section 3.1.2.11.2), without a bound.
 SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
-WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 MemberCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 ByteCountOrZero: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1024 * 1024 * GIB)]

@@ -7,17 +7,14 @@ that nothing is counted while nobody asks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fanout.api.models import ClientDetail, ClientsDocument, KickRequest, KickResult, utc_from_ns
 from fanout.errors import RequestRefused
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.system_clock import Clock
-from fanout.server.client.client_list import ClientFigures, ClientPage, ClientQuery
+from fanout.server.client.client_list import ClientFigures, ClientQuery
 from fanout.server.client.server import Server
-
-if TYPE_CHECKING:
-    from fanout.workers.pool import WorkerPool
 
 __all__ = ["RATE_S", "ClientsView", "send_all_away"]
 
@@ -32,7 +29,7 @@ _AWAY_PAUSE_S: Final = 0.1
 class ClientsView:
     """The clients of one node."""
 
-    def __init__(self, server: Server | WorkerPool | None, *, node: str, clock: Clock) -> None:
+    def __init__(self, server: Server | None, *, node: str, clock: Clock) -> None:
         """Prepare.
 
         Args:
@@ -57,7 +54,7 @@ class ClientsView:
         began_s = self._clock.monotonic()
         page = await self._server.clients(query)
         if query.client_ids and not page.clients:
-            raise self._unknown(query.client_ids[0], page)
+            raise self._unknown(query.client_ids[0])
         await asyncio.sleep(RATE_S)
         names = tuple(client.client_id for client in page.clients)
         later = await self._server.clients(ClientQuery(client_ids=names))
@@ -73,26 +70,19 @@ class ClientsView:
                 for client in page.clients
             ),
             next=page.clients[-1].client_id if page.more and query.order == "id" and page.clients else None,
-            missing_workers=page.silent,
         )
 
     async def kick(self, request: KickRequest) -> KickResult:
         """Send a client away.
 
         Raises:
-            RequestRefused: The client has no session here, or a worker does not answer.
+            RequestRefused: The client has no session here.
         """
         if self._server is None:
-            raise self._unknown(request.client_id, ClientPage())
-        try:
-            kicked = await self._server.kick(request.client_id, clean=request.clean)
-        except TimeoutError as error:
-            raise RequestRefused(
-                "a worker does not answer",
-                hint="It may send the client away later: see fanout status, and ask again",
-            ) from error
+            raise self._unknown(request.client_id)
+        kicked = await self._server.kick(request.client_id, clean=request.clean)
         if kicked is None:
-            raise self._unknown(request.client_id, ClientPage())
+            raise self._unknown(request.client_id)
         return KickResult(
             node=self._node,
             client_id=request.client_id,
@@ -100,20 +90,14 @@ class ClientsView:
             session="ended" if kicked.session_ended else "kept",
         )
 
-    def _unknown(self, client_id: str, page: ClientPage) -> RequestRefused:
-        if page.silent:
-            workers = ", ".join(map(str, page.silent))
-            return RequestRefused(
-                f"it is not known whether {client_id!r} has a session here: no answer from worker {workers}",
-                hint="See fanout status, and ask again",
-            )
+    def _unknown(self, client_id: str) -> RequestRefused:
         return RequestRefused(
             f"no client {client_id!r} has a session at {self._node}",
             hint="fanout clients lists those that have; behind a load balancer it may be at another node",
         )
 
 
-async def send_all_away(server: Server | WorkerPool) -> int:
+async def send_all_away(server: Server) -> int:
     """Disconnect every client that is connected, some at a time, and return their number; sessions stay.
 
     They are told to use another server (0x9C), where their protocol can say it. Each is sent away once: one that
@@ -132,11 +116,8 @@ async def send_all_away(server: Server | WorkerPool) -> int:
         after = page.clients[-1].client_id
 
 
-async def _sent_away(server: Server | WorkerPool, client_id: str) -> bool:
-    try:
-        kicked = await server.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
-    except TimeoutError:  # a worker that hangs does so sooner or later
-        return False
+async def _sent_away(server: Server, client_id: str) -> bool:
+    kicked = await server.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
     return kicked is not None and kicked.was_connected
 
 

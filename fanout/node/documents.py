@@ -41,7 +41,6 @@ from fanout.api.models import (
     ServerStatus,
     SkippedDetail,
     UnconfirmedDocument,
-    WorkerStatus,
     utc_from_ns,
 )
 from fanout.api.node_view import ClientOrder
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
     from fanout.link.link import Link
     from fanout.replica.recent import RecentUpdates
     from fanout.replog.write.writer import LogWriter
-    from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from fanout.api.topic_facts import TopicExplanation
@@ -138,10 +136,8 @@ class NodeParts(Protocol):
     """Retained values that clients published at this node."""
     store: CombinedStore
     """All retained values that clients can read."""
-    server: Server | WorkerPool | None
+    server: Server | None
     """Serves clients; None on a node without clients."""
-    pool: WorkerPool | None
-    """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
     gate: Gate | None
     """Access control; None where this process serves no clients."""
 
@@ -216,7 +212,6 @@ class NodeDocuments:
             server=self._server(),
             config=self._config(),
             pid=os.getpid(),
-            workers=self._workers(),
             access=self._access(),
             log=self._log(),
             retained=self._retained(),
@@ -432,8 +427,7 @@ class NodeDocuments:
         return verdict.state == "ready" or verdict.stale_s is not None
 
     def _judge(self) -> NodeReadiness:
-        pool = self._node.pool
-        unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
+        unserved = (self._node.opening,) if self._node.opening else ()
         drain, links = self._node.drain, (link.status() for link in self._node.links)
         return judge(drain.phase, links, held_since_ns=drain.held_since_ns, unserved=unserved)
 
@@ -498,30 +492,8 @@ class NodeDocuments:
         )
 
     def _access(self) -> AccessStatus | None:
-        gate, pool = self._node.gate, self._node.pool
-        if pool is not None:
-            return AccessStatus(**dataclasses.asdict(pool.access_stats()))
+        gate = self._node.gate
         return AccessStatus(**dataclasses.asdict(gate.stats())) if gate is not None else None
-
-    def _workers(self) -> tuple[WorkerStatus, ...]:
-        found = []
-        for worker in self._node.pool.workers if self._node.pool is not None else ():
-            report = worker.last_report
-            found.append(
-                WorkerStatus(
-                    number=worker.number + 1,
-                    state=worker.state.value,
-                    pid=worker.pid,
-                    restarts_total=worker.restarts_total,
-                    late_total=worker.late_total,
-                    connections=report.server.connections if report is not None else 0,
-                    sessions=report.server.sessions if report is not None else 0,
-                    unread_bytes=worker.unread_bytes,
-                    topics=report.topics if report is not None else 0,
-                    cpu_seconds_total=report.cpu_s if report is not None else 0,
-                )
-            )
-        return tuple(found)
 
     def _log(self) -> LogStatus | None:
         log, config = self._node.log, self._node.config.log
@@ -562,7 +534,7 @@ class NodeDocuments:
         if config.server is not None and self._node.server is not None:
             for key in _SERVER_LIMITS:
                 limits[f"server.{key}"] = getattr(config.server, key)
-        if self._node.gate is not None or self._node.pool is not None:
+        if self._node.gate is not None:
             limits["access.decisions_max"] = config.access.decisions_max
             limits["access.password_queue_max"] = config.access.password_queue_max
             if config.access.http is not None:

@@ -133,7 +133,6 @@ class LocalIngress:
                 accepted = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict is success]
             committed = self._accept(changes, client_id, accepted)
             if committed is not None:
-                # At QoS 0 too, though no publisher is told: publishers of a worker wait when too many answers are open.
                 return [committed if verdict is success else verdict for verdict in verdicts]
         return verdicts
 

@@ -2,7 +2,7 @@
 
 A batch goes from the replica to the replication log, then to clients. No protocol decision is made here.
 
-A part that only some nodes have (links, the log, workers, the HTTP application) is imported where it is made: the
+A part that only some nodes have (links, the log, the HTTP application) is imported where it is made: the
 modules of all of them would double the time until a node listens.
 """
 
@@ -72,9 +72,7 @@ if TYPE_CHECKING:
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
     from fanout.node.disk.journaled_sessions import JournaledSessions
-    from fanout.node.disk.stored_sessions import StoredSessions
     from fanout.replog.files.columns import LogSource
-    from fanout.workers.pool import WorkerPool
 
 __all__ = ["Node"]
 
@@ -149,7 +147,7 @@ class Node:
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
         self.log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
         """The replication log; None when the configuration has none."""
-        self._holding: set[str] = set()
+        self._is_holding = False
         self.storage = self._make_storage()
         """Retained values on disk; None when they are in memory only."""
         self._links: dict[str, Link] = {}
@@ -178,14 +176,10 @@ class Node:
             publisher_stamps=server_config is not None and server_config.publisher_stamps,
         )
         self._announcers: dict[str, MissingAnnouncer] = {}
-        self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
-        """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
-        self.gate = self._make_gate() if server_config and self.pool is None else None
-        """Access control; None where this process serves no clients."""
-        self.server: Server | WorkerPool | None = self.pool
+        self.gate = self._make_gate() if server_config else None
+        """Access control; None on a node without clients."""
+        self.server = self._make_server(server_config, gate=self.gate) if server_config else None
         """Serves clients; None on a node without clients."""
-        if server_config and self.pool is None:
-            self.server = self._make_server(server_config, gate=self.gate)
         self.documents = NodeDocuments(self)
         self.http = (
             HttpServer(
@@ -215,7 +209,7 @@ class Node:
         """Recent updates, from which sessions of dead members go on; None where none do."""
         self.session_copies: SessionCopies | None = None
         """Makes copies of the sessions of clients for other members; None where none are made."""
-        if self.members is not None and isinstance(self.server, Server):
+        if self.members is not None and self.server is not None:
             self.sessions = make_session_pool(
                 self.server,
                 members=self.members,
@@ -230,7 +224,6 @@ class Node:
                 )
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
-        self._stored_sessions = self._make_stored_sessions()
         self._journaled_sessions: JournaledSessions | None = None
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Phase of the node: serving, draining or stopping."""
@@ -303,14 +296,12 @@ class Node:
             self.spawn("pool", self.members.run)
             if self.sessions is not None:
                 self.spawn("pool sessions", self.sessions.run)
-        if isinstance(self.server, Server) and self.server.shared_ports:
+        if self.server is not None and self.server.shared_ports:
             may_serve = self.documents.may_serve_new_clients
             keep = functools.partial(keep_shared_ports, self.server, may_serve=may_serve, logger=self._logger)
             self.spawn("shared ports", keep)
         if self.storage is not None:
             self.spawn("retained values", self.storage.wait_failed)
-        if self.pool is not None:
-            self.spawn("workers", self.pool.wait_failed)
         for name in self._links:
             self._start_link(name)
             await asyncio.sleep(0)  # all in one turn would take each further step in one turn, too: 0.8 ms a link
@@ -389,12 +380,6 @@ class Node:
         written = self.storage is None or await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S)
         if not written:
             self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
-        if self._stored_sessions is not None and self.pool is not None:
-            sessions = await self.pool.end(leaves_sessions=written)
-            if written:
-                await self._stored_sessions.store(sessions)
-            else:  # the primary sends again what is not written, and the sessions have it already
-                self._logger.warning("sessions not stored", reason="retained values were not written in time")
         if self.log is not None:
             self.log.event("stop")
             if not await asyncio.to_thread(self.log.close, timeout_s=_LOG_CLOSE_S):
@@ -422,9 +407,7 @@ class Node:
             await self._change_links(former)
             return
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
-        if self.pool is not None:
-            self.pool.reload(self.config)
-        if isinstance(self.server, Server) and change is not None and change.sessions_to_check:
+        if change is not None and change.sessions_to_check:
             await self.server.check_again()
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
@@ -536,7 +519,7 @@ class Node:
         if self._sending_away is not None:
             self._sending_away.cancel()
 
-    async def _send_all_away(self, server: Server | WorkerPool) -> None:
+    async def _send_all_away(self, server: Server) -> None:
         self._logger.info("clients sent away by an operator", clients=await send_all_away(server))
 
     # For links (`fanout.link.model.status.LinkSink`).
@@ -621,67 +604,34 @@ class Node:
             path,
             sync=retained.sync,
             sync_interval_s=retained.sync_interval_s,
-            hold=self._hold_for_disk,
+            hold=self._hold,
             logger=self._logger,
         )
 
-    def _make_stored_sessions(self) -> StoredSessions | None:
-        if self.config.sessions.storage == "ram" or self.server is None:
-            return None
-        from fanout.node.disk.stored_sessions import StoredSessions
-
-        return StoredSessions(self._sessions_path, clock=self.clock, logger=self._logger)
-
-    @property
-    def _sessions_path(self) -> Path:
-        return self.config.node.data_directory / f"sessions-{self.config.node.id}"
-
     async def _recover_sessions(self) -> None:
         """Restore the sessions that an earlier process has left in the file of retained values."""
-        if self.storage is None or self.config.server is None:
+        if self.storage is None or self.server is None:
             return
-        if self._stored_sessions is None:
+        if self.config.sessions.storage == "ram":
             if await asyncio.to_thread(self.storage.forget_clients):
                 self._tell_sessions_removed()
-        elif isinstance(self.server, Server):
-            from fanout.node.disk.journaled_sessions import JournaledSessions
+            return
+        from fanout.node.disk.journaled_sessions import JournaledSessions
 
-            self._journaled_sessions = JournaledSessions(
-                self.server, self.storage, left=self._stored_sessions, clock=self.clock, logger=self._logger
-            )
-            await self._journaled_sessions.recover()
-            if self.sessions is not None:
-                from fanout.durable.ownership.epochs import decode_epoch
+        sessions = JournaledSessions(self.server, self.storage, clock=self.clock, logger=self._logger)
+        self._journaled_sessions = sessions
+        await sessions.recover()
+        if self.sessions is not None:
+            from fanout.durable.ownership.epochs import decode_epoch
 
-                epochs = self._journaled_sessions.epochs
-                self.sessions.returned({client_id: decode_epoch(epoch) for client_id, epoch in epochs.items()})
-        else:
-            from fanout.durable.hosting.session_moves import SessionMoves
-            from fanout.node.disk.journaled_sessions import sessions_on_disk
-
-            one = self._make_server(dataclasses.replace(self.config.server, workers=1), gate=self._make_gate())
-            await sessions_on_disk(one, self.storage, clock=self.clock, logger=self._logger)
-            if one.session_count:
-                await self._stored_sessions.write(SessionMoves(one).export_all())
-            one.context.timer.close()
-            await asyncio.to_thread(self.storage.forget_clients)
+            self.sessions.returned({client_id: decode_epoch(epoch) for client_id, epoch in sessions.epochs.items()})
 
     async def _start_server(self) -> None:
         """Start to serve clients, after the restoration of their sessions."""
-        stored = self._stored_sessions
-        if stored is None:
-            self._remove_outdated_sessions()
-        if self.pool is not None:
-            await self.pool.start(restore=None if stored is None else stored.restore)
-        elif isinstance(self.server, Server):
-            if self._journaled_sessions is not None:
-                await self._journaled_sessions.begin()
+        if self._journaled_sessions is not None:
+            self._journaled_sessions.begin()
+        if self.server is not None:
             await self.server.start()
-
-    def _remove_outdated_sessions(self) -> None:
-        if self._sessions_path.exists():
-            self._sessions_path.unlink()
-            self._tell_sessions_removed()
 
     def _tell_sessions_removed(self) -> None:
         """Log that sessions were removed: they would be outdated when they are wanted again."""
@@ -753,34 +703,13 @@ class Node:
             pool=self.config.pool,
         )
 
-    def _make_pool(self) -> WorkerPool:
-        from fanout.workers.pool import WorkerPool
-
-        load_passwords(self.config.access.password_file)  # a faulty file is reported before anything starts
-        return WorkerPool(
-            self.config,
-            ingress=self.ingress,
-            replicas=[*(record.replica for record in self._records.values()), self.own, self._sys.replica],
-            subscribed=self._note_subscribed,
-            pause=self._hold_for_workers,
-            logger=self._logger,
-        )
-
-    def _hold_for_workers(self, held: bool) -> None:
-        self._hold("workers", held)
-
-    def _hold_for_disk(self, held: bool) -> None:
-        self._hold("disk", held)
-        if isinstance(self.server, Server):  # those of workers wait for the hub's answers in any case
-            self.server.pause_publishers(held)
-
-    def _hold(self, who: str, held: bool) -> None:
-        """Apply backpressure: links stop reading while any consumer is full."""
-        self._holding.discard(who)
-        if held:
-            self._holding.add(who)
+    def _hold(self, held: bool) -> None:
+        """Apply backpressure: links stop reading, and publishers wait, while the disk is full of work."""
+        self._is_holding = held
         for link in self._links.values():
-            link.hold(bool(self._holding))
+            link.hold(held)
+        if self.server is not None:
+            self.server.pause_publishers(held)
 
     def _record_alarm(self, link: str, detail: str) -> None:
         """Log an alarm of a link, once the log is open."""
@@ -897,8 +826,8 @@ class Node:
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)
-            # While a disk or a worker is full, pause even if there is more.
-            await asyncio.sleep(0 if more and not self._holding else _HOUSEKEEPING_S)
+            # While a disk is full, pause even if there is more.
+            await asyncio.sleep(0 if more and not self._is_holding else _HOUSEKEEPING_S)
 
     def _tell_sys_topics(self, now_ns: int) -> None:
         assert self.server is not None

@@ -47,7 +47,7 @@ def judge(
         phase: Phase of the node.
         links: Its links.
         held_since_ns: When an operator's hold began, Unix time in nanoseconds; None without one.
-        unserved: Reasons why the node or its workers cannot serve clients; empty when they can.
+        unserved: Reasons why the node cannot serve clients; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
     if held_since_ns is not None:

@@ -272,7 +272,7 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("settings", ["workers = 2\n", '[retained]\nstorage = "disc_only"\n'])
+@pytest.mark.parametrize("settings", ['[retained]\nstorage = "disc_only"\n'])
 def test_a_forgotten_expiry_reaches_the_nodes_below(tmp_path: Path, nodes: Nodes, settings: str) -> None:
     """A primary that came back from an older store does not know that a value expires: nor does any node of the chain.
 

@@ -141,7 +141,12 @@ async def test_a_killed_member_comes_back_and_its_clients_go_on_elsewhere(pool: 
     await client.subscribe(b"plant/#", qos=1)
     first = member_of(pool, "survivor")
     pid = asked(pool, first, "/v1/status")["pid"]
-    await wait_until(lambda: asked(pool, first, "/v1/status")["pool"]["sessions_copied"] == 1, what="a copy")
+
+    def are_copied() -> bool:
+        status = asked(pool, first, "/v1/status")
+        return bool(status["pool"]["sessions_copied"] == status["server"]["sessions"])
+
+    await wait_until(are_copied, what="a copy of each session")
     os.kill(pid, signal.SIGKILL)
     await client.expect_end()
     await client.close()

@@ -96,18 +96,17 @@ class Way:
     messages: dict[str, bytes]
 
 
-@pytest.fixture(params=["mosquitto", "stamping", "hub", "workers"])
+@pytest.fixture(params=["mosquitto", "stamping", "hub"])
 async def way(request: pytest.FixtureRequest, nodes: Nodes, mosquitto: Mosquitto) -> Way:
     """Return one node, or two, below a Mosquitto or a `fanout primary`; one has the retained values on disk."""
-    workers = "workers = 2\n" if request.param == "workers" else ""
     above: tuple[LiveNode, ...] = ()
     port = mosquitto.port
-    if request.param in ("hub", "workers"):
-        above = (await nodes.primary(settings=workers + DISC).begin(),)
+    if request.param == "hub":
+        above = (await nodes.primary(settings=DISC).begin(),)
         port = above[0].port
     settings = QUICK + ("stamp_updates = true\n" if request.param == "stamping" else "")
     edge = await nodes.secondary(
-        link(port, selector("t/#", writes="forward"), settings=settings), settings=workers + DISC
+        link(port, selector("t/#", writes="forward"), settings=settings), settings=DISC
     ).begin()
     below = await nodes.secondary(
         link(edge.port, selector("t/#", writes="forward"), settings=QUICK), name="edge-2"

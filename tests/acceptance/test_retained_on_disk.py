@@ -288,10 +288,10 @@ async def test_disc_only_serves_what_is_not_in_memory(mosquitto: Mosquitto, node
 # A fanout primary: what clients publish here.
 
 
-@pytest.mark.parametrize(("workers", "storage"), [(1, "disc"), (2, "disc"), (1, "disc_only")])
-async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int, storage: str) -> None:
+@pytest.mark.parametrize("storage", ["disc", "disc_only"])
+async def test_values_published_here_survive_a_kill(nodes: Nodes, storage: str) -> None:
     """Whatever was acknowledged to its publisher is there after a kill; cleared values stay cleared."""
-    node = nodes.primary(settings=f"workers = {workers}\n{STORAGES[storage]}")
+    node = nodes.primary(settings=STORAGES[storage])
     await begin_patiently(node)
     every = [(f"own/{number}", b"%d" % number) for number in range(200)]
 

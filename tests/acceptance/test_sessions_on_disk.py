@@ -24,14 +24,13 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.mosquitto
 
 DISC = '[retained]\nstorage = "disc"\n[sessions]\nstorage = "disc"\n'
-WORKERS = "workers = 2\n"
 DURABLE = Properties(session_expiry_interval=600)
 
 
-@pytest.fixture(params=["", WORKERS], ids=["one process", "workers"])
-def node(request: pytest.FixtureRequest, nodes: Nodes, patient: Mosquitto) -> LiveNode:
+@pytest.fixture
+def node(nodes: Nodes, patient: Mosquitto) -> LiveNode:
     """Describe a secondary with its sessions on disk, beside a Mosquitto that keeps every message for its session."""
-    return nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK), settings=request.param)
+    return nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
 
 
 @pytest.fixture
@@ -215,22 +214,6 @@ async def through_a_stream(patient: Mosquitto, node: LiveNode, ends: Sequence[Ca
         await asyncio.gather(*reading, return_exceptions=True)
 
 
-async def test_a_killed_node_with_workers_tells_that_its_sessions_are_gone(nodes: Nodes, patient: Mosquitto) -> None:
-    """Nothing older is restored: Session Present is 0, and the client knows that it must begin anew."""
-    node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK), settings=WORKERS)
-    await node.begin()
-    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
-        await client.subscribe(b"plant/#", qos=1)
-    await asyncio.to_thread(node.stop)
-    await node.begin()
-    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
-        assert client.connack.session_present
-    await asyncio.to_thread(node.kill)
-    await node.begin()
-    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
-        assert not client.connack.session_present
-
-
 async def test_sessions_that_wait_are_not_kept_for_later(nodes: Nodes, node: LiveNode) -> None:
     """A node that is started without storage removes them: they would be outdated when it has storage again."""
     await node.begin()
@@ -240,7 +223,6 @@ async def test_sessions_that_wait_are_not_kept_for_later(nodes: Nodes, node: Liv
     kept = node.links
     node.links = kept.replace('[sessions]\nstorage = "disc"\n', "")
     await node.begin()
-    assert not (nodes.directory / "edge-1" / "sessions-edge-1").exists()
     assert "sessions of an earlier process removed" in node.log_text()
     await asyncio.to_thread(node.stop)
     node.links = kept
@@ -262,27 +244,3 @@ async def test_a_start_that_fails_leaves_the_sessions_to_the_next(nodes: Nodes, 
     await node.begin()
     async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
         assert client.connack.session_present
-
-
-async def test_the_number_of_workers_may_change(nodes: Nodes, patient: Mosquitto) -> None:
-    """Each session is at the worker that serves its client then; shared subscriptions end where they are refused."""
-    node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
-    names = [f"c{number}" for number in range(12)]
-    await node.begin()
-    for name in names:
-        async with await RawClient.connect(node.port, name, clean_start=False, properties=DURABLE) as client:
-            await client.subscribe(b"plant/#", qos=1)
-            await client.subscribe(b"$share/g/plant/+", qos=1)
-    for round_, settings in enumerate(("workers = 3\n", WORKERS, "")):
-        await asyncio.to_thread(node.stop)
-        node.settings = settings
-        await node.begin()
-        numbers = range(round_ * 5, round_ * 5 + 5)
-        await publish(patient, numbers.start, numbers.stop)
-        for name in names:
-            async with await RawClient.connect(node.port, name, clean_start=False, properties=DURABLE) as client:
-                assert client.connack.session_present
-                messages = await client.messages(len(numbers))
-                assert [message.payload for message in messages] == [b"%d" % number for number in numbers]
-                client.send(*(Ack(PacketType.PUBACK, message.packet_id or 0) for message in messages))
-                assert await client.messages_until_ping() == [], "of the group that is gone"

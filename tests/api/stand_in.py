@@ -48,7 +48,6 @@ from fanout.api.models import (
     ServerStatus,
     SkippedDetail,
     UnconfirmedDocument,
-    WorkerStatus,
 )
 from fanout.api.node_view import ClientOrder
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
@@ -269,7 +268,6 @@ class StandInNode:
         self.reasons_after: tuple[str, ...] = ()
         self.sent_away = False
         self.asked_clients: list[tuple[ClientOrder, str, int, str | None]] = []
-        self.missing_workers: tuple[int, ...] = ()
         self.client_details: tuple[ClientDetail, ...] = (
             ClientDetail(
                 client_id="app-1",
@@ -367,7 +365,6 @@ class StandInNode:
             sessions=14,
             clients=tuple(found[:limit]),
             next=found[limit - 1].client_id if len(found) > limit else None,
-            missing_workers=self.missing_workers,
         )
 
     async def kick(self, request: KickRequest) -> KickResult:
@@ -434,20 +431,6 @@ class StandInNode:
                 read=SINCE, digest="ab" * 32, pending=("http.listen",), reloads_total={"applied": 3, "failed": 1}
             ),
             pid=4711,
-            workers=(
-                WorkerStatus(
-                    number=1,
-                    state="serving",
-                    pid=4712,
-                    restarts_total=1,
-                    late_total=0,
-                    connections=5,
-                    sessions=6,
-                    topics=200_013,
-                    unread_bytes=0,
-                    cpu_seconds_total=2.5,
-                ),
-            ),
             server=self.server,
             access=self.access,
             log=self.log,

@@ -85,7 +85,6 @@ def test_numbers_carry_their_unit() -> None:
         "missing",
         "unknown",
         "pending",
-        "missing_workers",
         "members",
         "members_reachable",
         "members_equal",

@@ -61,7 +61,7 @@ SLOW = SUBSCRIBED.model_copy(
     update={"queued_messages": 12, "queued_bytes": 4_000, "conflated_topics": 5, "slow_seconds": 8.4}
 )
 STRANGER = TopicClient(client_id="panel", session=False)
-LOST_WORKER = TopicClient(client_id="panel", session=False, unknown="its worker does not answer")
+UNKNOWN = TopicClient(client_id="panel", session=False, unknown="this node serves no clients")
 
 TAP_SEES = TapFacts(
     node="tap", value=TopicValue(digest="bb", payload_bytes=4, received=AT_TAP), username="tap", primary=OTHER
@@ -135,7 +135,7 @@ def row(digest: str, change: str, *, phase: str = "live") -> LoggedUpdate:
         ({"client": DENIED_CLIENT}, ["client"]),
         ({"client": AWAY}, ["client"]),
         ({"client": SLOW}, ["client"]),
-        ({"client": LOST_WORKER}, ["unknown"]),
+        ({"client": UNKNOWN}, ["unknown"]),
         ({"primary": OTHER, "client": UNSUBSCRIBED}, ["differs", "client"]),
         ({"link": STALLED, "client": SLOW}, ["link", "client"]),
     ],

@@ -245,16 +245,16 @@ def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
         assert result["what"] in done.stdout
 
 
-def test_workers_share_a_burst(tmp_path: Path) -> None:
-    """Each number of workers delivers everything; the gain is that of the figures."""
-    one, two = measure(
-        tmp_path, "workers", "--subscribers", "10", "--deliveries", "1000", "--messages-min", "100", "--workers", "1,2"
-    )
-    assert (one["workers"], two["workers"]) == (1, 2)
+def test_members_share_a_burst(tmp_path: Path) -> None:
+    """One process, two members, and two below a hub deliver everything; the gain is that of the figures."""
+    options = ("--subscribers", "10", "--deliveries", "1000", "--messages-min", "100")
+    one, members, chain = measure(tmp_path, "members", *options)
+    assert [row["processes"] for row in (one, members, chain)] == ["1", "2 members", "hub and 2 members"]
     assert one["asked"] == []
-    (ask,) = two["asked"]
-    assert ask["reached"] == pytest.approx(two["delivered/s"] / one["delivered/s"])
-    assert two["peak MiB"] > 1.5 * one["peak MiB"]  # of all processes of the node
+    for row in (members, chain):
+        (ask,) = row["asked"]
+        assert ask["reached"] == pytest.approx(row["delivered/s"] / one["delivered/s"])
+        assert row["peak MiB"] > 1.5 * one["peak MiB"]
 
 
 def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fanout.cli.output.exit_codes import ExitCode
 from fanout.installation import build
 from tests.cli.processes import run_fanout
 
-COMMANDS = tuple(name for name in typer.main.get_group(app).commands if name != "worker")
+COMMANDS = tuple(typer.main.get_group(app).commands)
 """All but the one that only a node starts."""
 HEAVY = (
     "pyspark",

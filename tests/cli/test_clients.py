@@ -32,16 +32,14 @@ def test_table_of_clients(runner: CliRunner) -> None:
 def test_slowest_and_pages(runner: CliRunner) -> None:
     """The options are what the node is asked; what is left out is told."""
     node = ready_node()
-    node.missing_workers = (2,)
     with serving(node) as url:
         assert runner.invoke(app, ["clients", "--slowest", "--limit", "7", "--url", url]).exit_code == 0
         answer = runner.invoke(app, ["clients", "--limit", "1", "--after", "aa", "--url", url])
         wrong = runner.invoke(app, ["clients", "--slowest", "--after", "aa", "--url", url])
     assert node.asked_clients == [("slowest", "", 7, None), ("id", "aa", 1, None)]
-    assert answer.stdout.splitlines()[-3:] == [
+    assert answer.stdout.splitlines()[-2:] == [
         "1 of 14 sessions at edge-1",
         "more: --after app-1",
-        "without the clients of worker 2, which did not answer",
     ]
     assert wrong.exit_code == 2
 

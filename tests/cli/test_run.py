@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.config import NodeConfig
 from fanout.errors import ListenError
-from tests.cli.processes import run_fanout
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -136,13 +135,4 @@ def test_failure_of_the_node_is_told(runner: CliRunner, run: StandInRun, tmp_pat
     answer = runner.invoke(app, ["primary", "-c", config_file(tmp_path, PRIMARY)])
     assert answer.exit_code == 5
     assert answer.stderr.endswith("error: cannot listen on 127.0.0.1:1884: Address already in use\n  Stop the other\n")
-    assert "Traceback" not in answer.stderr
-
-
-@pytest.mark.parametrize("descriptor", ["-1", "0", "999"])
-def test_worker_without_a_node_is_told_who_starts_workers(descriptor: str) -> None:
-    """A hidden command that somebody tries: exit 2 and what to do, not a traceback."""
-    answer = run_fanout("worker", "--feed", descriptor)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert "server.workers" in answer.stderr
     assert "Traceback" not in answer.stderr

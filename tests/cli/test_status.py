@@ -55,9 +55,6 @@ queued     6 messages, 700 B
 conflated  21 messages, 8 values waiting
 dropped    expired 1, queue_full 4
 
-WORKER  STATE    PROCESS  CLIENTS  SESSIONS   TOPICS  UNREAD  RESTARTS
-     1  serving     4712        5         6  200,013     0 B         1
-
 log      var/replication-log
 written  201,234 rows, 22.4 MiB
 waiting  17 rows, 19 not on the disk yet

@@ -126,7 +126,7 @@ def test_change_of_a_link_costs_its_session_where_that_cannot_go_on(changes: dic
 
 
 def test_listeners_are_told_apart_by_their_address() -> None:
-    """One that stays is no change, wherever it stands; workers, and members that share a port, need a restart."""
+    """One that stays is no change, wherever it stands; members that share a port need a restart."""
     one, two, three = (Address("mqtt", "127.0.0.1", port) for port in (1, 2, 3))
     tables = (ListenerConfig(address=two), ListenerConfig(address=three))
     old = ServerConfig(listen=(one,), listener_tables=tables)
@@ -134,16 +134,12 @@ def test_listeners_are_told_apart_by_their_address() -> None:
     new = ServerConfig(listen=(two,), listener_tables=(changed,))
     for in_force, cost in (
         (old, "nothing"),
-        (dataclasses.replace(old, workers=2), "restart"),
         (
             dataclasses.replace(old, listener_tables=(tables[0], dataclasses.replace(tables[1], share_port=True))),
             "restart",
         ),
     ):
-        before, after = (
-            NodeConfig(node=FULL.node, server=server)
-            for server in (in_force, dataclasses.replace(new, workers=in_force.workers))
-        )
+        before, after = (NodeConfig(node=FULL.node, server=server) for server in (in_force, new))
         assert named(find_changes(before, after)) == [
             ("server.listener[mqtt://127.0.0.1:1]", "removed", cost),
             ("server.listener[mqtt://127.0.0.1:3]", "changed", cost),
@@ -152,14 +148,11 @@ def test_listeners_are_told_apart_by_their_address() -> None:
 
 
 def test_links_of_some_nodes_need_a_restart() -> None:
-    """With workers and on disk alone for each change, in a pool for links that come and go only."""
+    """On disk alone for each change, in a pool for links that come and go only."""
     other = dataclasses.replace(LINK, username="edge")
     pool = dataclasses.replace(FULL, links=(LINK,))
-    assert pool.server is not None
-    workers = dataclasses.replace(pool, pool=None, server=dataclasses.replace(pool.server, workers=2))
     on_disk = dataclasses.replace(pool, pool=None, retained=dataclasses.replace(pool.retained, storage="disc_only"))
     for node, links, cost in (
-        (workers, (other,), "restart"),
         (on_disk, (other,), "restart"),
         (pool, (other,), "link"),
         (pool, (LINK, dataclasses.replace(LINK, name="second")), "restart"),

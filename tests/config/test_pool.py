@@ -46,11 +46,6 @@ def test_certificates_come_with_all_that_they_need() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "problem"),
     [
-        (
-            f"{NODE}[server]\nworkers = 2\n{LINK}{SELECTOR}[pool]\n",
-            "pool",
-            "the processes of a node with server.workers = 2 are no members of a pool yet",
-        ),
         (f"{NODE}{SERVER}[pool]\n", "pool", "a pool is of secondaries, and this node replicates no primary"),
         (
             f"{NODE}[log]\n{LINK}{SELECTOR}[pool]\n",

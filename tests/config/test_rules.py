@@ -73,9 +73,9 @@ class TestRetained:
     def test_disc_only_refuses_what_has_every_topic_in_memory(self) -> None:
         """Each key that would is named, with what to do; with another storage it is fine."""
         keys = 'count_url = "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"\n'
-        text = f'{NODE}[server]\nworkers = 2\n{LINK}{keys}{SELECTOR}[retained]\nstorage = "disc_only"\n'
+        text = f'{NODE}{SERVER}{LINK}{keys}{SELECTOR}[retained]\nstorage = "disc_only"\n'
         found = faults_of(text)
-        assert [key for key, _, _ in found] == ["server.workers", "link[0].count_url"]
+        assert [key for key, _, _ in found] == ["link[0].count_url"]
         assert all('retained.storage is "disc_only"' in problem and '"disc"' in hint for _, problem, hint in found)
         assert faults_of(text.replace("disc_only", "disc")) == []
 
@@ -93,7 +93,6 @@ class TestSessions:
         text += '[retained]\nstorage = "disc"\n'
         assert faults_of(text) == []
         assert faults_of(text + '[pool]\nlisten = "127.0.0.1:9201"\npeers = ["127.0.0.1:9202"]\n') == []
-        assert faults_of(text.replace(SERVER, f"{SERVER}workers = 2\n")) == []
 
     def test_a_tap_has_no_sessions(self) -> None:
         """Without [server] there is nothing to store."""
@@ -259,14 +258,30 @@ def test_the_low_mark_is_not_above_the_high_mark() -> None:
     assert faults_of(f"{NODE}{SERVER}write_buffer_low_bytes = 2048\nwrite_buffer_high_bytes = 2048\n") == []
 
 
-def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere processes cannot share listeners and hand connections over like this."""
-    text = f"{NODE}{SERVER}workers = 2\n"
-    assert faults_of(text) == []
+def test_a_shared_port_is_one_of_members_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs a TCP port, peers that may share it, and a system that can."""
+    listener = '[[server.listener]]\nshare_port = true\naddress = "mqtt://127.0.0.1:1885"\n'
+    pool = '[pool]\npeers = ["127.0.0.1:9202"]\n'
+    text = f"{NODE}{SERVER}{listener}{LINK}{SELECTOR}"
+    key = "server.listener[0].share_port"
+    assert faults_of(text + pool) == []
+    [(found, problem, hint)] = faults_of(text)
+    assert (found, problem) == (key, "only members of one pool share a port, and pool.peers names no members")
+    assert "fanout secondary --members" in hint
+    for address in ("mqtt://127.0.0.1:0", "unix:///run/mqtt.sock"):
+        [(found, problem, _)] = faults_of(text.replace("mqtt://127.0.0.1:1885", address) + pool)
+        assert (found, problem) == (key, f"{address} is no port that several processes can share")
     monkeypatch.setattr("sys.platform", "win32")
-    problem = "2 processes can share listeners on Linux only, and this is win32"
-    assert faults_of(text) == [("server.workers", problem, "Remove the line.")]
-    assert faults_of(text.replace("2", "1")) == []
+    problem = "processes can share a port on Linux only, and this is win32"
+    assert faults_of(text + pool) == [(key, problem, "Remove the line.")]
+
+
+def test_workers_are_members_of_a_pool_now() -> None:
+    """The key of an older version is named with what to do, whatever its value."""
+    for number in (1, 2):
+        [(key, problem, hint)] = faults_of(f"{NODE}[server]\nworkers = {number}\n{LINK}{SELECTOR}")
+        assert (key, problem) == ("server.workers", "several processes serve clients as a pool on this machine now")
+        assert '"fanout secondary --members"' in hint
 
 
 class TestLinks:

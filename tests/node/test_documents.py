@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from fastapi import FastAPI
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
-from fanout.access.gate import AccessStats, Gate
+from fanout.access.gate import Gate
 from fanout.api.http_server import HttpServer
 from fanout.api.models import LinkDetail, LinkReadiness, utc_from_ns
 from fanout.chain.readiness_notice import ReadinessNotice
@@ -43,9 +42,6 @@ from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats
 from fanout.storage.store import StoreStats
-from fanout.workers.figures import add_up
-from fanout.workers.messages import Report
-from fanout.workers.worker_process import WorkerState
 
 NOW_NS = 1_700_000_000_000_000_000
 PLANT = SelectorStatus(filter="plant/#", topics=2, digest=0xABC, evidence=Evidence.MARKER, complete=True)
@@ -373,47 +369,6 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
             }
         ],
     }
-
-
-def test_workers_are_shown_and_may_be_a_reason() -> None:
-    """Each worker with its process and figures, where it has told any; what keeps them from serving, and all access."""
-    node = PartsOfNode(LIVE)
-    report = Report(server=SERVER_STATS, access=add_up(AccessStats, ()), topics=7, cpu_s=1.5)
-    node.pool = SimpleNamespace(
-        reasons=lambda: ("worker 2 is starting",),
-        access_stats=lambda: dataclasses.replace(add_up(AccessStats, ()), rules=3),
-        workers=[
-            SimpleNamespace(
-                number=0,
-                state=WorkerState.SERVING,
-                pid=11,
-                restarts_total=2,
-                late_total=3,
-                last_report=report,
-                unread_bytes=9,
-            ),
-            SimpleNamespace(
-                number=1,
-                state=WorkerState.STARTING,
-                pid=None,
-                restarts_total=0,
-                late_total=0,
-                last_report=None,
-                unread_bytes=0,
-            ),
-        ],
-    )
-    status = node.documents.status()
-    assert (status.ready, status.reasons) == (False, ("worker 2 is starting",))
-    assert status.pid == os.getpid()
-    first, second = status.workers
-    assert (first.number, first.state, first.pid, first.restarts_total, first.late_total) == (1, "serving", 11, 2, 3)
-    assert (first.connections, first.sessions) == (SERVER_STATS.connections, SERVER_STATS.sessions)
-    assert (first.topics, first.unread_bytes, first.cpu_seconds_total) == (7, 9, 1.5)
-    assert (second.number, second.state, second.pid, second.topics) == (2, "starting", None, 0)
-    assert status.access is not None
-    assert status.access.rules == 3
-    assert "access.decisions_max" in status.limits
 
 
 def test_status_has_every_part() -> None:

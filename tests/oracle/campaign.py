@@ -1,6 +1,6 @@
 """Messages that pass through a chain of nodes, and readers that check each of them at every hop.
 
-A `fanout primary`, a secondary of it (retained values on disk alone), and a secondary of that (two workers). Clients
+A `fanout primary`, a secondary of it (retained values on disk alone), and a secondary of that. Clients
 publish at all three, so that messages go down by one and two links, and up by forwarded writes. At each node there are
 readers of every kind: MQTT 3.1.1 and 5, with Topic Aliases, Subscription Identifiers, a small Maximum Packet Size, as
 members of a shared subscription, asking for stamps, slow ones, ones that lose their connection. What must hold:
@@ -411,9 +411,8 @@ class Campaign:
             )
             make("identifiers", overlapping, properties=((0x22, 65_535), (0x17, 0)))
             make("small", everything, properties=((0x27, 150), (0x21, 5)), packet_bytes_max=150)
-            if node is not self.leaf:  # with workers there are no shared subscriptions
-                first = make("sharing", (Subscription(b"fz", 1, group=b"g&"),))
-                make("sharing-too", (Subscription(b"fz", 1, group=b"g&"),), sharing=first)
+            first = make("sharing", (Subscription(b"fz", 1, group=b"g&"),))
+            make("sharing-too", (Subscription(b"fz", 1, group=b"g&"),), sharing=first)
             asks = ((_USER, (b"fanout-stamps", b"1")), (_USER, (b"fanout-node", b"edge-9")))
             make("stamps", everything, properties=asks)
         self.slow = self._reader(self.middle)("slow", (Subscription(b"fz", 0), Subscription(b"own", 0)), is_lossy=True)
@@ -617,7 +616,7 @@ def chain_of_nodes(directory: Path, *, seed: int) -> Iterator[Campaign]:
         role="secondary",
         name="leaf",
         links=link(middle.port, down, selector("own/#", qos=2), settings=settings),
-        settings=server + "workers = 2\n" + disc.format("disc"),
+        settings=server + disc.format("disc"),
         log=False,
     )
     nodes = (root, middle, leaf)

@@ -25,7 +25,7 @@ async def start_node() -> AsyncIterator[StartNode]:
     nodes: list[NodeInMemory] = []
 
     async def start(*, gate: Gate | None = None, **settings: object) -> NodeInMemory:
-        node = NodeInMemory(gate=gate, connection_router=None, **settings)
+        node = NodeInMemory(gate=gate, **settings)
         await node.server.start()
         nodes.append(node)
         return node

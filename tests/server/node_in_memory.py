@@ -16,7 +16,6 @@ from fanout.replica.history import Origin
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, Update, content_digest
 from fanout.server import PublishVerdict, Server
-from fanout.server.accept.routing_stream import ConnectionRouter
 from fanout.storage.store import DiskStore
 
 __all__ = ["ManualClock", "NodeInMemory", "update"]
@@ -58,9 +57,7 @@ class NodeInMemory:
         storage: Where batches go before they are dispatched; None for nowhere.
     """
 
-    def __init__(
-        self, *, gate: Gate | None = None, connection_router: ConnectionRouter | None = None, **settings: object
-    ) -> None:
+    def __init__(self, *, gate: Gate | None = None, **settings: object) -> None:
         self.clock = ManualClock()
         self.replica = Replica()
         self.verdicts: dict[bytes, Callable[[], PublishVerdict]] = {}
@@ -76,7 +73,6 @@ class NodeInMemory:
             logger=structlog.get_logger(),
             known_topics=self.replica.values,
             gate=gate,
-            connection_router=connection_router,
         )
         self.moves = SessionMoves(self.server)
 

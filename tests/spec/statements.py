@@ -39,8 +39,6 @@ What is left to a Server, and how it is decided:
   `topic_alias_max`.
 - A refused PUBLISH over MQTT 3.1.1 is acknowledged, dropped, counted and named in the log; if it may be accepted
   later, or with `refused_publish = "close"`, it closes the Network Connection at QoS 1 and 2.
-- With several workers (`server.workers`) Shared Subscriptions are refused (0x9E), as CONNACK says, and publishers are
-  not told that nobody has subscribed (0x10).
 - A message of a Shared Subscription that was not sent, or not acknowledged at QoS 1, goes to another member when the
   session of its receiver ends.
 - A Topic Filter of more than `filter_levels_max` levels (128) is refused in SUBACK: 0x97, over MQTT 3.1.1 0x80.

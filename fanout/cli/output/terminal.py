@@ -118,8 +118,8 @@ def lines(*texts: str, style: str = "") -> Text:
 
 
 def state_text(state: str) -> Text:
-    """Return the state of a link or a worker, coloured by how far it is from serving."""
-    colours = {"live": "green", "serving": "green", "down": "red", "stalled": "red", "silent": "red"}
+    """Return the state of a link, coloured by how far it is from serving."""
+    colours = {"live": "green", "down": "red", "stalled": "red"}
     return lines(state, style=colours.get(state, "yellow"))
 
 

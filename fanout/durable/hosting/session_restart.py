@@ -1,12 +1,9 @@
-"""Sessions of a server over a restart of its process: what it takes over, and what it leaves to the next one."""
+"""Sessions of a server after a restart of its process: what it takes over from the earlier one."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from fanout.durable.hosting.session_moves import SessionMoves
 from fanout.errors import SessionMoveRefused
@@ -15,26 +12,17 @@ from fanout.server.client.server import Server
 from fanout.server.session.exported_session import ExportedSession
 from fanout.server.session.session_export import MessageMaker
 
-__all__ = ["RETURN_S", "SessionRestart", "TakeOver"]
+__all__ = ["RETURN_S", "SessionRestart"]
 
 RETURN_S: Final = 30.0
 """Time after a start in which no Will Message is published for a session of the earlier process: clients come back,
 and links connect."""
-_RESTORED_AT_ONCE: Final = 64
-"""Sessions that are restored in one turn of the event loop."""
 _MS_PER_S: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 
 
-class TakeOver(Protocol):
-    """Gives sessions of an earlier process to what serves clients, in this process or in others."""
-
-    async def __call__(self, sessions: Sequence[ExportedSession], *, left_ns: int) -> None:
-        """Return when they are there; `left_ns` is the Unix time in nanoseconds at which they were left."""
-
-
 class SessionRestart:
-    """Takes over the sessions of an earlier process, and leaves those of this one."""
+    """Takes over the sessions of an earlier process."""
 
     def __init__(self, server: Server, *, clock: Clock, logger: Logger) -> None:
         """Prepare.
@@ -54,19 +42,6 @@ class SessionRestart:
         self._makers: dict[int, MessageMaker] = {}
         self._restored = self._expired = self._refused = 0
         self._away_ms = 0
-
-    async def take_over(self, sessions: Iterable[ExportedSession], *, left_ns: int) -> None:
-        """Give the server the sessions of an earlier process, before it serves.
-
-        Args:
-            sessions: The sessions.
-            left_ns: Unix time in nanoseconds at which that process left them.
-        """
-        for number, session in enumerate(sessions, 1):
-            self.restore(session, left_ns=left_ns)
-            if number % _RESTORED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        self.tell()
 
     def has_will_of(self, client_id: str) -> bool:
         """Return whether the Will Message of a session that has expired is to be published."""
@@ -108,11 +83,6 @@ class SessionRestart:
             refused=self._refused,
             away_s=round(self._away_ms / _MS_PER_S, 1),
         )
-
-    def leave(self) -> Iterator[ExportedSession]:
-        """Yield what the server, which has stopped, leaves to the next process."""
-        ended = [session for name, session in self._ended.items() if self._server.registry.get(name) is None]
-        return chain(self._moves.export_all(), ended)
 
     def _end_later(self, session: ExportedSession) -> None:
         """End a session that has expired since: all that is left of it is its Will Message, if it has one."""

@@ -1,13 +1,12 @@
-"""Sessions on disk of a node whose clients are served by one process: in the file of retained values, always.
+"""Sessions on disk: in the file of retained values, always up to date.
 
 Owns the order of things at a start: sessions are recovered before anything writes to the file, the journal begins
-with what was found, and only then clients are served. Sessions that several processes wrote at a stop are taken over.
+with what was found, and only then clients are served.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,76 +15,47 @@ from fanout.durable.hosting.session_moves import SessionMoves
 from fanout.durable.hosting.session_recovery import Recovered, recover_sessions
 from fanout.durable.hosting.session_restart import SessionRestart
 from fanout.durable.keeping.session_journal import SessionJournal
-from fanout.node.disk.stored_sessions import StoredSessions
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.server import Server
-from fanout.server.session.exported_session import ExportedSession
 from fanout.storage.store import DiskStore
 
-__all__ = ["JournaledSessions", "sessions_on_disk"]
-
-
-async def sessions_on_disk(
-    server: Server, storage: DiskStore, *, clock: Clock, logger: FilteringBoundLogger
-) -> tuple[SessionRestart, dict[str, Recovered | None]]:
-    """Put the sessions that the file has into a server without sessions; before `storage.start`.
-
-    Args:
-        server: The server.
-        storage: The file, open.
-        clock: Gives the time.
-        logger: Takes log lines.
-
-    Returns:
-        The recovery that restored them; and for each session in the file its place, None if it was not restored.
-    """
-    restart = SessionRestart(server, clock=clock, logger=logger)
-    records = await asyncio.to_thread(storage.client_records)
-    # A record may name the batch after the last one, and all before may be gone; or there is a batch and no record.
-    if not storage.begin_history(max([storage.read_position(), *map(last_batch, records.values())])) and records:
-        await asyncio.to_thread(storage.end_clients, "batches of messages that were written are not there")
-        records = {}
-    found: dict[str, Recovered] = {}
-    if records:
-        found = await recover_sessions(server, restart, records=records, history=storage.read_history(), logger=logger)
-    return restart, {client_id: found.get(client_id) for client_id in records}
+__all__ = ["JournaledSessions"]
 
 
 class JournaledSessions:
     """The sessions of a node on disk."""
 
-    def __init__(
-        self,
-        server: Server,
-        storage: DiskStore,
-        *,
-        left: StoredSessions,
-        clock: Clock,
-        logger: FilteringBoundLogger,
-    ) -> None:
+    def __init__(self, server: Server, storage: DiskStore, *, clock: Clock, logger: FilteringBoundLogger) -> None:
         """Prepare.
 
         Args:
             server: Serves the clients.
             storage: The file of retained values.
-            left: The file of sessions that several processes may have left.
             clock: Gives the time.
             logger: Takes log lines.
         """
         self._server = server
         self._storage = storage
-        self._left = left
-        self._clock = clock
         self._logger = logger
-        self._restart: SessionRestart | None = None
+        self._restart = SessionRestart(server, clock=clock, logger=logger)
         self._found: dict[str, Recovered | None] = {}
         self._journal: SessionJournal | None = None
 
     async def recover(self) -> None:
-        """Restore the sessions of the earlier process, before `storage.start`."""
-        self._restart, self._found = await sessions_on_disk(
-            self._server, self._storage, clock=self._clock, logger=self._logger
-        )
+        """Put the sessions of the earlier process into the server, which has none yet; before `storage.start`."""
+        storage = self._storage
+        records = await asyncio.to_thread(storage.client_records)
+        # A record may name the batch after the last one, and all before may be gone; or there is a batch and no record.
+        if not storage.begin_history(max([storage.read_position(), *map(last_batch, records.values())])) and records:
+            await asyncio.to_thread(storage.end_clients, "batches of messages that were written are not there")
+            records = {}
+        found: dict[str, Recovered] = {}
+        if records:
+            history = storage.read_history()
+            found = await recover_sessions(
+                self._server, self._restart, records=records, history=history, logger=self._logger
+            )
+        self._found = {client_id: found.get(client_id) for client_id in records}
 
     @property
     def epochs(self) -> dict[str, bytes]:
@@ -93,13 +63,8 @@ class JournaledSessions:
         present = self._server.registry.get
         return {name: one.epoch for name, one in self._found.items() if one is not None and present(name) is not None}
 
-    async def begin(self) -> None:
-        """Write sessions from now on; after `storage.start`, and before a client is served.
-
-        Raises:
-            StoreError: A file of sessions cannot be read, or not be removed.
-        """
-        assert self._restart is not None
+    def begin(self) -> None:
+        """Write sessions from now on; after `storage.start`, and before a client is served."""
         server = self._server
         self._journal = SessionJournal(
             server.context, self._storage, registry=server.registry, moves=SessionMoves(server)
@@ -111,15 +76,8 @@ class JournaledSessions:
                 self._journal.restored(client_id, position=found.position)
             elif not self._restart.has_will_of(client_id):
                 self._journal.marks.mark(client_id)  # so that its record goes
-        await self._left.restore(self._take_over)
 
     def leave(self) -> None:
         """Hand over what is not written yet, before the file is closed."""
         if self._journal is not None:
             self._journal.write_all()
-
-    async def _take_over(self, sessions: Sequence[ExportedSession], *, left_ns: int) -> None:
-        assert self._restart is not None
-        assert self._journal is not None
-        await self._restart.take_over(sessions, left_ns=left_ns)
-        await self._journal.marks.written()

@@ -60,7 +60,7 @@ class AskableLink(Protocol):
 
 
 class ClientServer(Protocol):
-    """The server of clients, as far as it is needed here: `Server` or `WorkerPool`."""
+    """The server of clients, as far as it is needed here."""
 
     async def clients(self, query: ClientQuery) -> ClientPage:
         """Return the figures of single clients."""
@@ -194,8 +194,7 @@ class TopicExplainer:
             return TopicClient(client_id=client_id, session=False, unknown="this node serves no clients")
         page = await self._server.clients(ClientQuery(client_ids=(client_id,), topic=topic.encode()))
         if not page.clients:
-            unknown = "its worker may be the one that does not answer" if page.silent else None
-            return TopicClient(client_id=client_id, session=False, unknown=unknown)
+            return TopicClient(client_id=client_id, session=False)
         (found,) = page.clients
         return TopicClient(
             client_id=client_id,

@@ -1,7 +1,4 @@
-"""Listening sockets of the server, and the TLS certificates of their listeners.
-
-Binding and serving are two steps: with several workers one process binds, and others serve.
-"""
+"""Listening sockets of the server, and the TLS certificates of their listeners."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import errno
 import os
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,17 +31,6 @@ _SOCKET_MODE: Final = 0o660
 _PROBE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """Listening sockets that other processes serve."""
-
-    sockets: Sequence[socket.socket]
-
-    def close(self) -> None:
-        for one in self.sockets:
-            one.close()
-
-
 class Listeners:
     """Listening sockets, all open or none."""
 
@@ -56,7 +41,7 @@ class Listeners:
             pool: The pool whose members may share a port; None where no listener shares one.
         """
         self._shared_port = None if pool is None else SharedPort(pool)
-        self._servers: list[tuple[ListenerConfig, asyncio.Server | TlsAcceptor | _Bound]] = []
+        self._servers: list[tuple[ListenerConfig, asyncio.Server | TlsAcceptor]] = []
         self._tls: dict[ListenerConfig, ListenerTls] = {}
         self._paths: dict[Path, int] = {}
         self._pending: dict[AcceptPipeline, None] = {}
@@ -70,47 +55,6 @@ class Listeners:
         try:
             for config in listeners:
                 await self._serve(config, await self._bind(config), server)
-        except BaseException:
-            self.close()
-            raise
-
-    async def bind(self, listeners: Iterable[ListenerConfig]) -> list[list[socket.socket]]:
-        """Listen on all of `listeners`, for other processes to serve; the sockets stay open until `close`.
-
-        Returns:
-            The sockets of each.
-
-        Raises:
-            ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
-        """
-        bound: list[list[socket.socket]] = []
-        try:
-            for config in listeners:
-                if config.address.has_tls:
-                    self._tls[config] = ListenerTls(config)
-                bound.append(await self._bind(config))
-                self._servers.append((config, _Bound(bound[-1])))
-        except BaseException:
-            self.close()
-            raise
-        return bound
-
-    async def serve(
-        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], server: AcceptingServer
-    ) -> None:
-        """Serve listening sockets that another process has bound.
-
-        Args:
-            listeners: As given to `bind` there.
-            sockets: The sockets of each.
-            server: The server of the connections.
-
-        Raises:
-            ListenError: A certificate cannot be used; all are closed then.
-        """
-        try:
-            for config, bound in zip(listeners, sockets, strict=True):
-                await self._serve(config, bound, server)
         except BaseException:
             self.close()
             raise

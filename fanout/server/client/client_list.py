@@ -18,7 +18,7 @@ from fanout.mqtt.topics import matches, parse_shared
 from fanout.server.client.connection import ClientConnection
 from fanout.server.session.session import Session
 
-__all__ = ["CLIENTS_MAX", "ClientFigures", "ClientOrder", "ClientPage", "ClientQuery", "Kicked", "join", "list_clients"]
+__all__ = ["CLIENTS_MAX", "ClientFigures", "ClientOrder", "ClientPage", "ClientQuery", "Kicked", "list_clients"]
 
 CLIENTS_MAX: Final = 1_000
 """Limit of clients in one answer."""
@@ -101,8 +101,6 @@ class ClientPage:
     """All sessions."""
     more: bool = False
     """True when clients were left out because of the limit."""
-    silent: tuple[int, ...] = ()
-    """Numbers, from 1, of workers that did not answer: their clients are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +160,6 @@ def list_clients(
         ),
         sessions=count,
         more=more,
-    )
-
-
-def join(query: ClientQuery, pages: Iterable[ClientPage], *, silent: tuple[int, ...]) -> ClientPage:
-    """Return the answers of several processes as one.
-
-    Args:
-        query: The query that all of them answered.
-        pages: Their answers.
-        silent: Numbers, from 1, of those that did not answer.
-    """
-    pages = tuple(pages)
-    limit = min(query.limit, CLIENTS_MAX)
-    clients = [client for page in pages for client in page.clients]
-    if query.order == "slowest" and query.client_ids is None:
-        clients.sort(key=lambda client: client.slowness, reverse=True)
-    else:
-        clients.sort(key=lambda client: client.client_id)
-    return ClientPage(
-        clients=tuple(clients[:limit]),
-        sessions=sum(page.sessions for page in pages),
-        more=len(clients) > limit or any(page.more for page in pages),
-        silent=silent,
     )
 
 

@@ -102,7 +102,6 @@ def terms_for(
         maximum_packet_size=config.packet_bytes_max,
         assigned_client_identifier=None if connect.client_id else assign_client_id(),  # [MQTT-3.2.2-16]
         topic_alias_maximum=config.topic_alias_max or None,
-        shared_subscription_available=None if config.workers == 1 else 0,
         server_keep_alive=keep_alive_max_s if shortened else None,  # [MQTT-3.2.2-21]
         user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, node_id), *told) if stamped else (),
     )

@@ -11,14 +11,13 @@ shutdown publishes no Will Messages, which the specification allows to be put of
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fanout.access.gate import Gate
 from fanout.chain.stamp import StampCount
-from fanout.config import PoolConfig, ServerConfig
+from fanout.config import ListenerConfig, PoolConfig, ServerConfig
 from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -47,9 +46,6 @@ from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 
-if TYPE_CHECKING:
-    from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
-
 __all__ = ["Server"]
 
 _READ_BYTES = 256 * 1024
@@ -75,7 +71,6 @@ class Server:
         known_topics: Container[bytes] = (),
         assign_client_id: Callable[[], str] = random_client_id,
         gate: Gate | None = None,
-        connection_router: ConnectionRouter | None = None,
         subscribed: Callable[[Sequence[bytes]], None] | None = None,
         retain_available: bool = True,
         stamps: StampCount | None = None,
@@ -93,7 +88,6 @@ class Server:
             known_topics: Topic Names that are known to be valid, such as the keys of a replica.
             assign_client_id: Makes Client Identifiers for clients that send none.
             gate: Decides who may connect, read and write; None allows everything.
-            connection_router: Decides which process serves a client; None when there is only this one.
             subscribed: Called with the granted Topic Filters of each SUBSCRIBE, shared subscriptions left out.
             retain_available: True when clients may publish retained messages.
             stamps: Count of all updates that are served here, for the links of other nodes; None when there is none.
@@ -123,7 +117,6 @@ class Server:
         self.registry = SessionRegistry(config=config, store=store, counters=counters)
         """The sessions."""
         self._clock = clock
-        self._connection_router = connection_router
         self._node_id = node_id
         self._stamps = stamps
         self._retain_available = retain_available
@@ -134,9 +127,6 @@ class Server:
         self._connections: dict[ClientConnection, None] = {}
         self._listeners = Listeners()
         self._shared_listeners = Listeners(pool)
-        self._own_ports = tuple(one for one in config.listeners if not one.share_port)
-        self.shared_ports = tuple(one for one in config.listeners if one.share_port)
-        """Listeners at ports that members of a pool share; see `share_ports`."""
         self._all_gone = asyncio.Event()
         self._slow_clients = SlowClients(context)
         self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
@@ -157,21 +147,20 @@ class Server:
         self.receive: Callable[[ClientConnection, Session, Item], None] = self._packet_handlers.receive
         """Handles the packets of accepted clients; bound here because each read calls it."""
 
-    async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
+    async def start(self) -> None:
         """Open the listeners; those at shared ports wait for `share_ports`.
-
-        Args:
-            sockets: For each listener the listening sockets that another process has opened; None opens them.
 
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
-        if sockets is None:
-            await self._shared_listeners.check(self.shared_ports)
-            await self._listeners.open(self._own_ports, self)
-        else:
-            await self._listeners.serve(self.config.listeners, sockets, self)
+        await self._shared_listeners.check(self.shared_ports)
+        await self._listeners.open(_own_ports(self.config), self)
         self._look_for_slow_clients()
+
+    @property
+    def shared_ports(self) -> Sequence[ListenerConfig]:
+        """Listeners at ports that members of a pool share; see `share_ports`."""
+        return [one for one in self.config.listeners if one.share_port]
 
     async def share_ports(self) -> None:
         """Listen at the shared ports too, beside the other members of the pool.
@@ -230,10 +219,9 @@ class Server:
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; nothing has changed.
         """
-        own_ports = tuple(one for one in config.listeners if not one.share_port)
-        if own_ports != self._own_ports:
+        own_ports = _own_ports(config)
+        if own_ports != _own_ports(self.config):
             await self._listeners.change(own_ports, self)
-        self._own_ports = own_ports
         self.config = self.context.config = self.registry.config = config
         self._slots.limit(config, now_s=self._clock.monotonic())
 
@@ -362,15 +350,9 @@ class Server:
         """Limit in seconds until CONNECT must be there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
-    def take_slot(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
-        """Take a slot for a new connection; None when it is refused; see `AcceptingServer`.
-
-        Args:
-            host: Its IP address.
-            address: The same with the port, for the log.
-            accepted_here: True to count it as opened; False when another process has accepted it.
-        """
-        self.counters.connections_opened += accepted_here
+    def take_slot(self, host: str, *, address: str) -> ConnectionSlot | None:
+        """Take a slot for a new connection; None when it is refused; see `AcceptingServer`."""
+        self.counters.connections_opened += 1
         if self.lifecycles.stopping:
             self.reject("stopping", address=address)
             return None
@@ -412,11 +394,7 @@ class Server:
 
     def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make the protocol of a new connection."""
-        connection: ClientConnection | RoutingStream
-        if self._connection_router is not None:
-            connection = self._connection_router.new_stream(peer, slot, websocket=websocket)
-        else:
-            connection = self.new_connection(peer, slot)
+        connection = ClientConnection(self.context, self, peer, slot, decoder=self.new_decoder())
         if not websocket:
             return connection
         from fanout.server.accept.websocket import WebSocket  # most nodes have no listener for it
@@ -428,10 +406,6 @@ class Server:
             connect_bytes_max=min(self.config.packet_bytes_max, CONNECT_BYTES_MAX),
             origins=self.config.websocket_origins,
         )
-
-    def new_connection(self, peer: Peer, slot: ConnectionSlot) -> ClientConnection:
-        """Make the MQTT connection of a client."""
-        return ClientConnection(self.context, self, peer, slot, decoder=self.new_decoder())
 
     def add_connection(self, connection: ClientConnection) -> None:
         """Register a new connection."""
@@ -493,3 +467,8 @@ class Server:
         while self._connections:
             self._all_gone.clear()
             await self._all_gone.wait()
+
+
+def _own_ports(config: ServerConfig) -> list[ListenerConfig]:
+    """Return the listeners at ports that no other process shares."""
+    return [one for one in config.listeners if not one.share_port]

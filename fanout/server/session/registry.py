@@ -210,7 +210,7 @@ class SessionRegistry:
             options, shared = self._granted(subscription), parse_shared(subscription.topic_filter)
             if shared is None:
                 added[subscription.topic_filter] = options
-            elif self.config.workers == 1:  # members of the group would be in different processes
+            else:
                 self._shared.subscribe(session, shared, options)
         if added:
             self.index.change(session, added=added)
@@ -289,9 +289,6 @@ class SessionRegistry:
                 shared = parse_shared(topic_filter)
             except ProtocolError:
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID)
-                continue
-            if shared is not None and config.workers > 1:  # members of the group would be in different processes
-                codes.append(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
                 continue
             if shared is not None:
                 new = shared not in session.shared

@@ -31,7 +31,6 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import Properties
 from fanout.node.disk.journaled_sessions import JournaledSessions
-from fanout.node.disk.stored_sessions import StoredSessions
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import CACHE_BYTES, RetainedFile
 from fanout.storage.store import DiskStore, StoreOptions
@@ -50,7 +49,7 @@ class DiskNode:
     def __init__(self, path: Path, store: type[DiskStore], *, now_ns: int | None = None, **settings: object) -> None:
         """Prepare; `now_ns` is the time, None for the default."""
         self.path = path
-        self.node = NodeInMemory(gate=None, connection_router=None, **settings)
+        self.node = NodeInMemory(gate=None, **settings)
         clock = self.node.clock
         clock.advance(100.0 if now_ns is None else (now_ns - clock.now_ns()) / 1e9)
         logger = structlog.get_logger()
@@ -61,8 +60,7 @@ class DiskNode:
             if store is DirectStore
             else WriteBehindStore(path, **options)
         )
-        left = StoredSessions(path.with_name("left"), clock=clock, logger=logger)
-        self.sessions = JournaledSessions(self.node.server, self.storage, left=left, clock=clock, logger=logger)
+        self.sessions = JournaledSessions(self.node.server, self.storage, clock=clock, logger=logger)
 
     async def start(self) -> None:
         """Start as a node does."""
@@ -70,7 +68,7 @@ class DiskNode:
         await self.sessions.recover()
         self.storage.start()
         self.node.storage = self.storage
-        await self.sessions.begin()
+        self.sessions.begin()
         await self.node.server.start()
 
     async def written(self) -> None:
@@ -584,19 +582,3 @@ async def test_a_node_that_stops_leaves_all_that_its_sessions_are(begin: Begin) 
     node = await begin(stopped=node)
     async with connected(node) as client:
         assert [(one.payload, one.dup) for one in await client.messages_until_ping()] == [(b"2", True), (b"3", True)]
-
-
-async def test_sessions_that_several_processes_left_are_taken_over(begin: Begin) -> None:
-    """They are in the file of values before their own file goes, so that a kill in between loses none."""
-    source = await begin()
-    await subscribed(source)
-    await source.node.server.stop(deadline_s=0.1)
-    left = StoredSessions(source.path.with_name("left"), clock=source.node.clock, logger=structlog.get_logger())
-    await left.write(source.node.moves.export_all())
-    node = await begin()
-    assert not source.path.with_name("left").exists()
-    node.node.take(numbered(1, 1))
-    await node.written()
-    node = await begin(killed=node)
-    async with connected(node) as client:
-        assert payloads(await client.messages_until_ping()) == [b"1"]

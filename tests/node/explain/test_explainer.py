@@ -79,15 +79,10 @@ class AnsweringLink:
 
 
 class OneClient:
-    """A server with one client; or one of whose workers does not answer."""
-
-    def __init__(self, *, silent: bool = False) -> None:
-        self.silent = silent
+    """A server with one client."""
 
     async def clients(self, query: ClientQuery) -> ClientPage:
         assert query.topic == b"plant/1"
-        if self.silent:
-            return ClientPage(silent=(2,))
         return ClientPage(clients=(PANEL,) if query.client_ids == ("panel",) else ())
 
 
@@ -281,13 +276,12 @@ async def test_topics_outside_are_not_asked_for() -> None:
 
 
 async def test_a_client_is_looked_up_only_when_it_is_named() -> None:
-    """Here, in a worker that does not answer, and on a node without clients."""
+    """Here, elsewhere, and on a node without clients."""
     link = AnsweringLink(values={"plant/1": b"x"})
     for server, client_id, text in (
         (OneClient(), None, "equals that of the primary"),
         (OneClient(), "panel", 'client "panel" gets it'),
         (OneClient(), "other", "has no session at this node"),
-        (OneClient(silent=True), "panel", "its worker may be the one that does not answer"),
         (None, "panel", "this node serves no clients"),
     ):
         place = Place(link, server=server)

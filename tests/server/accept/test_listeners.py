@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from bench.processes import free_port
 from fanout.config import Address, ListenerConfig, PoolConfig
 from fanout.errors import ListenError
 from fanout.server.accept.listeners import Listeners
-from fanout.server.client.server import Server
 from tests.server.node_in_memory import NodeInMemory
-from tests.support.waiting import wait_until
 
 ANY = ListenerConfig(address=Address("mqtt", "127.0.0.1", 0))
 
@@ -166,42 +163,3 @@ async def test_a_program_that_shares_its_port_with_anybody_is_a_stranger() -> No
             else:
                 await opened
                 listeners.close()
-
-
-async def test_what_one_binds_several_serve(tmp_path: Path) -> None:
-    """A client is served by whoever accepts first; who has bound has the addresses, and removes the path in the end."""
-    path = tmp_path / "mqtt.sock"
-    listen = (ANY.address, Address("unix", str(path), 0))
-    binding = Listeners()
-    bound = await binding.bind(NodeInMemory(listen=listen).server.config.listeners)
-    assert [address.partition(":")[0] for address in binding.addresses] == ["mqtt", "unix"]
-    port = int(binding.addresses[0].rpartition(":")[2])
-    for _ in range(2):
-        server = NodeInMemory(listen=listen).server
-        await server.start([[one.dup() for one in each] for each in bound])
-        assert server.addresses == binding.addresses
-        connections = [await asyncio.open_connection("127.0.0.1", port), await asyncio.open_unix_connection(path)]
-        await wait_until(partial(have_come, server, 2))
-        await server.stop(deadline_s=0.1)
-        for _, writer in connections:
-            writer.transport.abort()
-        assert path.exists()
-    binding.close()
-    assert not path.exists()
-
-
-def have_come(server: Server, count: int) -> bool:
-    """Return whether so many connections have come to a server."""
-    return server.counters.connections_opened == count
-
-
-async def test_binding_opens_all_or_none() -> None:
-    """The error is that of opening."""
-    listeners = Listeners()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        other = ListenerConfig(address=Address("mqtt", "127.0.0.1", taken.getsockname()[1]))
-        with pytest.raises(ListenError, match="in use"):
-            await listeners.bind([ANY, other])
-    assert listeners.addresses == []

@@ -12,7 +12,7 @@ from fanout.access.gate import Gate
 from fanout.mqtt.packets import Connack, Connect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.client.client_list import FILTERS_SHOWN, ClientFigures, ClientPage, ClientQuery, Kicked, join
+from fanout.server.client.client_list import FILTERS_SHOWN, ClientFigures, ClientQuery, Kicked
 from tests.access.pieces import ManualClock
 from tests.server.accept.test_admission import behind_proxy
 from tests.server.accept.test_proxy_header import tcp4
@@ -150,24 +150,6 @@ async def test_the_slowest_come_first(node: NodeInMemory) -> None:
         assert (found.client_id, found.slow_s, page.more) == ("slow", 30.0, True)
         assert found.conflated_topics > 0
         assert found.unsent_bytes > 0
-
-
-def test_answers_of_workers_are_one() -> None:
-    """In order, cut at the limit; a worker that was silent is named."""
-    pages = [
-        ClientPage(clients=(figures("b"), figures("d")), sessions=2),
-        ClientPage(clients=(figures("a"),), sessions=7),
-    ]
-    joined = join(ClientQuery(limit=2), pages, silent=(3,))
-    assert [client.client_id for client in joined.clients] == ["a", "b"]
-    assert (joined.sessions, joined.more, joined.silent) == (9, True, (3,))
-    pages = [
-        ClientPage(clients=(figures("b", slow_s=1.0),)),
-        ClientPage(clients=(figures("a"), figures("c", slow_s=2.0))),
-    ]
-    joined = join(ClientQuery(order="slowest"), pages, silent=())
-    assert [client.client_id for client in joined.clients] == ["c", "b", "a"]
-    assert not joined.more
 
 
 async def test_kicked_client_can_resume_its_session(node: NodeInMemory) -> None:

@@ -41,12 +41,6 @@ def test_limits_at_the_defaults_are_not_said() -> None:
     assert terms.properties == Properties(maximum_packet_size=5000)
 
 
-def test_several_workers_have_no_shared_subscriptions() -> None:
-    """CONNACK tells it."""
-    assert accepted(Connect("c"), workers=2).properties.shared_subscription_available == 0
-    assert accepted(Connect("c")).properties.shared_subscription_available is None
-
-
 def test_client_without_identifier_gets_one() -> None:
     """The Assigned Client Identifier is told in MQTT 5 [MQTT-3.2.2-16]; MQTT 3.1.1 has one too."""
     terms = accepted(Connect(""))

@@ -106,15 +106,6 @@ def test_shared_subscription_gets_no_retained_messages(registry: SessionRegistry
     assert session.shared[b"g", b"a/#"].take_turn() == (session, options(1))
 
 
-def test_shared_subscriptions_are_refused_with_several_workers() -> None:
-    """Their members would be in different processes; other filters are granted."""
-    registry = make_registry(workers=2, subscriptions_max=1)
-    session = registry.create("c", wire=V5)
-    codes = subscribe(registry, session, Subscription(b"$share/g/a"), Subscription(b"a", 1))
-    assert codes == [ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, 1]
-    assert not session.shared
-
-
 def test_ill_formed_shared_subscription_is_refused(registry: SessionRegistry) -> None:
     """Its Reason Code says so, and the other filters count."""
     session = registry.create("c", wire=V4)

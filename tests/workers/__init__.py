@@ -1,1 +1,0 @@
-"""Several processes that serve the clients of one node."""
