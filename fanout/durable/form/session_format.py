@@ -4,9 +4,6 @@ The form begins with `MAGIC` and one byte for the version; fields follow in a fi
 order, strings behind their length. A member reads its own version and the one before, so that members can be replaced
 one by one: whoever changes the form raises `VERSION` and keeps the reader of the former one.
 
-`encode_session` writes one session by itself. `encode_sessions` writes many, each message once: a thousand sessions
-without a connection wait for the same ones.
-
 The bytes come from another process, so `decode_session` believes nothing: every length is checked against what is
 there, every value against its rules, and only the exact form that `encode_session` writes is accepted.
 """
@@ -14,7 +11,7 @@ there, every value against its rules, and only the exact form that `encode_sessi
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeVar
 
 from fanout.access.identity import Identity, Means
@@ -40,11 +37,9 @@ __all__ = [
     "SessionEncoder",
     "decode_in_steps",
     "decode_session",
-    "decode_sessions",
     "encode_in_flight",
     "encode_one_in_flight",
     "encode_session",
-    "encode_sessions",
     "read_owner",
 ]
 
@@ -148,35 +143,6 @@ def encode_one_in_flight(one: ExportedInFlight) -> bytes:
     return form if message is None else form + _message_form(message)
 
 
-def encode_sessions(sessions: Iterable[ExportedSession]) -> Iterator[bytes]:
-    """Yield the bytes of sessions, each behind the messages that no earlier one has.
-
-    A message is recognized by the identity of its value.
-    """
-    numbers: dict[int, int] = {}
-    written: list[ExportedMessage] = []  # keeps their identities in use
-    for session in sessions:
-        form = _Writer(numbers)
-        form.parts.append(MAGIC)
-        form.number(VERSION, 1)
-        own = (*(one.message for one in session.in_flight if one.message is not None), *session.queue)
-        first = len(written)
-        for message in own:
-            if id(message) not in numbers:
-                numbers[id(message)] = len(written)
-                written.append(message)
-        form.number(len(written) - first, 4)
-        form.parts += map(_message_form, written[first:])
-        _write_head(form, session)
-        form.number(len(session.in_flight), 4)
-        for packet_id, state, known in session.in_flight:
-            form.pack(_IN_FLIGHT, packet_id, _STATES.index(state))
-            if known is not None:
-                form.message(known)
-        _write_rest(form, session)
-        yield form.joined()
-
-
 def _write_head(form: _Writer, session: ExportedSession) -> None:
     form.string(session.client_id.encode())
     owner = session.owner
@@ -264,17 +230,6 @@ def read_owner(data: bytes) -> tuple[Identity | None, int]:
     return owner, form.number(8) if version > 1 else 0
 
 
-def decode_sessions(records: Iterable[bytes]) -> Iterator[ExportedSession]:
-    """Yield the sessions of `encode_sessions`; those that had the same message have the same value of it.
-
-    Raises:
-        SessionFormInvalid: A record is no session, or of a version that is not read.
-    """
-    known: list[ExportedMessage] = []
-    for record in records:
-        yield _read(_Reader(record, known))
-
-
 def _read(form: _Reader) -> ExportedSession:
     steps = _read_in_steps(form)
     while True:
@@ -290,8 +245,6 @@ def _read_in_steps(
 ) -> Generator[None, None, ExportedSession]:
     version = _read_version(form)
     try:
-        if form.known is not None:
-            form.known += form.items(_read_message)
         return (yield from _read_session(form, version=version, take=take))
     except UnicodeDecodeError as error:
         raise _invalid("a text is not well-formed UTF-8") from error
@@ -383,13 +336,13 @@ def _read_in_flight(form: _Reader) -> ExportedInFlight:
     state = _STATES[form.below(len(_STATES))]
     if state is SendState.AWAIT_PUBCOMP:
         return ExportedInFlight(packet_id, state, None)
-    message = form.message()
+    message = _read_message(form)
     form.require(message.qos == (1 if state is SendState.AWAIT_PUBACK else 2), "a message waits for another QoS")
     return ExportedInFlight(packet_id, state, message)
 
 
 def _read_queued(form: _Reader) -> ExportedMessage:
-    message = form.message()
+    message = _read_message(form)
     form.require(message.qos > 0, "a message at QoS 0 is queued")
     return message
 
@@ -498,25 +451,17 @@ def _check_properties(form: _Reader, properties: bytes) -> int:
 class _Writer:
     """Collects fields."""
 
-    def __init__(self, numbers: dict[int, int] | None = None) -> None:
-        """Begin.
-
-        Args:
-            numbers: Numbers of the messages that are written already, by their identity; None to write each message.
-        """
+    def __init__(self) -> None:
+        """Begin without any."""
         self.parts: list[bytes] = []
-        self._numbers = numbers
 
     def joined(self) -> bytes:
         """Return what was written."""
         return b"".join(self.parts)
 
     def message(self, message: ExportedMessage) -> None:
-        """Write a message, or its number."""
-        if self._numbers is None:
-            self.parts.append(_message_form(message))
-        else:
-            self.number(self._numbers[id(message)], 4)
+        """Write a message."""
+        self.parts.append(_message_form(message))
 
     def pack(self, fields: struct.Struct, *values: int) -> None:
         """Write integers."""
@@ -546,14 +491,8 @@ class _Writer:
 class _Reader:
     """Takes fields, none of them beyond the end."""
 
-    def __init__(self, data: bytes, known: list[ExportedMessage] | None = None) -> None:
-        """Begin.
-
-        Args:
-            data: The fields.
-            known: Messages in the order of their numbers; None when each message is written.
-        """
-        self.known = known
+    def __init__(self, data: bytes) -> None:
+        """Begin; `data` has the fields."""
         self._data = data
         self._at = 0
 
@@ -592,14 +531,6 @@ class _Reader:
     def optional(self) -> int | None:
         """Take an integer of eight bytes, or None."""
         return self.number(8) if self.flag() else None
-
-    def message(self) -> ExportedMessage:
-        """Take a message, or its number."""
-        if self.known is None:
-            return _read_message(self)
-        number = self.number(4)
-        self.require(number < len(self.known), "it has a message that was not written")
-        return self.known[number]
 
     def string(self) -> bytes:
         """Take bytes as long as an MQTT string."""

@@ -9,7 +9,7 @@ nodes are cut (`fanout.durable.moving`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -155,16 +155,6 @@ class SessionMoves:
         self._lifecycles.cancel_deadlines(session)
         self._logger.debug("session_exported", client_id=client_id, queued=session.sender.queue.messages)
         return SessionExport(session, value, messages=messages, keep=keep)
-
-    def export_all(self) -> Iterator[ExportedSession]:
-        """Yield the value of each session that outlives a restart, when the server has stopped and nothing changes.
-
-        Messages of clients that have no verdict yet are left out: their clients send them again.
-        """
-        messages = ExportedMessages(now_ns=self._clock.now_ns())
-        for session in self._registry:
-            if session.outlives_node:
-                yield self.value_of(session, messages, waiting=[message for message, _ in queued(session)])[0]
 
     def value_of(
         self,

@@ -14,9 +14,7 @@ from fanout.durable.form.session_format import (
     MAGIC,
     VERSION,
     decode_session,
-    decode_sessions,
     encode_session,
-    encode_sessions,
     read_owner,
 )
 from fanout.errors import SessionFormInvalid
@@ -244,41 +242,6 @@ def test_values_that_no_session_has_are_refused(bad: ExportedSession, problem: s
     """A member that writes them is broken, or not a member."""
     with pytest.raises(SessionFormInvalid, match=problem):
         decode_session(encode_session(bad), bytes_max=BYTES_MAX)
-
-
-@given(given_sessions=st.lists(sessions(), max_size=4), shared=st.lists(messages(is_queued=True), max_size=3))
-@settings(max_examples=examples(100))
-def test_sessions_that_wait_for_the_same_share_it_again(
-    given_sessions: list[ExportedSession], shared: list[ExportedMessage]
-) -> None:
-    """Many sessions are read as they were written; a message that several have is there once."""
-    written = [replace(one, queue=(*one.queue, *shared)) for one in given_sessions]
-    read = list(decode_sessions(encode_sessions(written)))
-    assert read == written
-    for number in range(1, len(shared) + 1):
-        assert len({id(session.queue[-number]) for session in read}) <= 1
-
-
-def test_messages_of_a_thousand_sessions_are_written_once() -> None:
-    """A further session costs its own state and four bytes a message."""
-    waiting = tuple(replace(FULL.queue[0], payload=b"%d" % number + bytes(1000)) for number in range(100))
-    first, second = encode_sessions([replace(FULL, queue=waiting), replace(FULL, queue=waiting)])
-    assert len(first) > 100_000
-    assert len(second) < len(encode_session(replace(FULL, queue=()))) + 4 * 100 + 100
-
-
-def test_a_record_without_those_before_it_is_refused() -> None:
-    """A number of a message that was not written is not believed."""
-    _, second = encode_sessions([FULL, FULL])
-    with pytest.raises(SessionFormInvalid, match="a message that was not written"):
-        list(decode_sessions([second]))
-
-
-def test_values_that_are_made_on_the_way_keep_their_identity() -> None:
-    """A value that nobody else keeps is not taken for a later one in its place in memory."""
-    texts = [b"%d" % number for number in range(200)]
-    made = (replace(FULL, queue=(replace(FULL.queue[0], payload=text),)) for text in texts)
-    assert [session.queue[0].payload for session in decode_sessions(encode_sessions(made))] == texts
 
 
 def test_the_former_version_is_read() -> None:
