@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from fanout.mqtt.packets import Publish
 from tests.node.test_reload import changes, edit, reload
-from tests.support.mosquitto import Mosquitto, load_retained
+from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -163,3 +164,49 @@ async def test_links_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosquitto
         assert node.link_status("three")["epoch"] > epoch
         await wait_until(lambda: watched.count("site/c") == TOPICS)
         assert watched.removed == {f"{branch}/{n}" for branch in ("b", "site/c") for n in range(TOPICS)}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, seed: int) -> None:
+    """No client is dropped, no epoch changes, no topic of a selector that stays is removed, and the end is exact."""
+    draw, names = random.Random(seed), ("a", "b", "c", "d", "e")
+    load(mosquitto, *names)
+
+    def links(chosen: dict[str, tuple[str, int]]) -> str:
+        return link(
+            mosquitto.port,
+            selector("stays/#"),
+            *(
+                selector(f"{name}/#", exclude=[f"+/{gone}"] if gone else (), qos=qos)
+                for name, (gone, qos) in chosen.items()
+            ),
+            settings=QUICK,
+        )
+
+    chosen = {"a": ("", 1)}
+    written = links(chosen)
+    node = nodes.secondary(written)
+    await node.begin()
+    epoch = node.link_status()["epoch"]
+    with publisher(mosquitto.port) as client:
+        async with watching(node) as watched:
+            for turn in range(6):
+                publish_all(client, [(f"stays/{n}", b"%d" % turn) for n in range(50)])
+                kept = {name for name in chosen if draw.random() < 0.5}
+                chosen = {name: chosen[name] for name in kept} | {
+                    name: (draw.choice(["", "7", "8"]), draw.choice([0, 1, 2])) for name in draw.sample(names, 2)
+                }
+                before, written = written, links(chosen)
+                edit(node, (before, written))
+                client.publish("stays/last", b"%d" % turn, 1, retain=True)
+                answer = await asyncio.to_thread(reload, node)
+                assert {cost for _, cost in changes(answer).values()} <= {"selector"}
+                client.publish("stays/last", b"%d after" % turn, 1, retain=True)
+            await wait_until(lambda: all(one["complete"] for one in node.link_status()["selectors"]))
+            await node.until_ready()
+            for name in names:
+                wanted = TOPICS - bool(chosen[name][0]) if name in chosen else 0
+                await wait_until(lambda name=name, wanted=wanted: watched.count(name) == wanted, what=name)  # type: ignore[misc]
+            await wait_until(lambda: watched.values["stays/last"] == b"5 after" and watched.values["stays/49"] == b"5")
+            assert not [topic for topic in watched.removed if topic.startswith("stays/")]
+    assert node.link_status()["epoch"] == epoch
