@@ -40,6 +40,7 @@ BENCHES = {
     "kills": "bench.kills",
     "simulate": "bench.simulate.command",
     "reports": "bench.reports",
+    "report-cost": "bench.report_cost",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what
 it measures."""

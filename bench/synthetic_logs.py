@@ -105,6 +105,8 @@ class Log:
     link_epoch: int = 1
     pos: int = 0
     stopped_us: int | None = None
+    primary: str = HUB
+    """The fanout node whose stamps its rows carry; "" beside a foreign broker, which has none."""
     entries: list[Rows | tuple[int, EventRow]] = field(default_factory=list)
     """Rows, or a node epoch and an event."""
 
@@ -139,7 +141,7 @@ class Log:
     def connect(self, at_us: int) -> None:
         """Say that the link has reached the primary."""
         self.event("state", at_us, state="connecting")
-        self.event("state", at_us + 1000, state="snapshot", detail=json.dumps({"primary_node": HUB}))
+        self.event("state", at_us + 1000, state="snapshot", detail=json.dumps({"primary_node": self.primary}))
 
     def complete(self, at_us: int) -> None:
         """Say that every selector is complete, and the link live."""
@@ -195,10 +197,14 @@ def publish(updates: int, *, seed: int) -> Published:
     )
 
 
-def make_logs(published: Published, *, seed: int) -> list[Log]:
-    """Return the primary's log, a clean one, one with a bad network, and one with a crash and an outage."""
+def make_logs(published: Published, *, seed: int, stamped: bool = True) -> list[Log]:
+    """Return the primary's log, a clean one, one with a bad network, and one with a crash and an outage.
+
+    Without stamps they are of nodes beside a foreign broker, and a tap is in the primary's place.
+    """
     rng = np.random.default_rng(seed + 1)
-    return [_hub(published), _clean(published, rng), _lossy(published, rng), _broken(published, rng)]
+    logs = [make(published, rng, primary=HUB if stamped else "") for make in (_clean, _lossy, _broken)]
+    return [_hub(published) if stamped else _clean(published, rng, primary="", node="tap", role="tap"), *logs]
 
 
 def _hub(published: Published) -> Log:
@@ -226,8 +232,10 @@ def _live(log: Log, published: Published, at: Ints, applied: Ints, rng: np.rando
         log.event("heartbeat", int(applied[part][-1]), lag_us=int(rng.integers(400, 9_000)))
 
 
-def _clean(published: Published, rng: np.random.Generator) -> Log:
-    log = Log("clean", "secondary", 0, ("plant/#",))
+def _clean(
+    published: Published, rng: np.random.Generator, *, primary: str, node: str = "clean", role: str = "secondary"
+) -> Log:
+    log = Log(node, role, 0, ("plant/#",), primary=primary)
     log.begin(T0 + 1000)
     log.connect(T0 + 100_000)
     log.complete(T0 + 500_000)
@@ -238,9 +246,9 @@ def _clean(published: Published, rng: np.random.Generator) -> Log:
     return log
 
 
-def _lossy(published: Published, rng: np.random.Generator) -> Log:
+def _lossy(published: Published, rng: np.random.Generator, *, primary: str) -> Log:
     """Late, clock 3 s ahead; loss, repetition, exchanged order, refusals, wrong values; its last frame is torn."""
-    log = Log("lossy", "secondary", 3 * SECOND, ("plant/#",), excluded=("plant/3/#",))
+    log = Log("lossy", "secondary", 3 * SECOND, ("plant/#",), excluded=("plant/3/#",), primary=primary)
     log.begin(T0 + log.offset + 1000)
     begin = len(published) // 20
     wanted = np.array([not name.startswith("plant/3/") for name in published.names])
@@ -278,9 +286,9 @@ def _lossy(published: Published, rng: np.random.Generator) -> Log:
     return log
 
 
-def _broken(published: Published, rng: np.random.Generator) -> Log:
+def _broken(published: Published, rng: np.random.Generator, *, primary: str) -> Log:
     """Conflation, some loss, a clock 2 s behind, two selectors; a crash with a torn segment; later an outage."""
-    log = Log("broken", "secondary", -2 * SECOND, ("plant/+/+", "plant/hot"))
+    log = Log("broken", "secondary", -2 * SECOND, ("plant/+/+", "plant/hot"), primary=primary)
     count = len(published)
     crash, restart, cut, back = (count * part // 100 for part in (40, 42, 60, 65))
     log.begin(T0 + log.offset + 1000)
@@ -425,12 +433,18 @@ def _frames(log: Log, published: Published, rows: Rows, named: _Names) -> Iterat
             "change": pa.array(rows.change[part]),
             "phase": pa.array(np.full(count, int(rows.phase), np.int8)),
             "flags": pa.array(rows.flags[part]),
-            "stamp_primary": _one(HUB, count),
-            "stamp_epoch": pa.array(np.full(count, T0)),
-            "sequence": pa.array(at + FIRST_SEQUENCE),
-            "origin": pa.array(published.origin[at]).view(UPDATES.field("origin").type),
             "applied": pa.array(rows.applied[part]).view(UPDATES.field("applied").type),
         }
+        if log.primary:
+            columns |= {
+                "stamp_primary": _one(HUB, count),
+                "stamp_epoch": pa.array(np.full(count, T0)),
+                "sequence": pa.array(at + FIRST_SEQUENCE),
+                "origin": pa.array(published.origin[at]).view(UPDATES.field("origin").type),
+            }
+        else:
+            names = ("stamp_primary", "stamp_epoch", "sequence", "origin")
+            columns |= {name: pa.nulls(count, UPDATES.field(name).type) for name in names}
         batch = pa.RecordBatch.from_arrays([columns[name] for name in UPDATES.names], schema=UPDATES)
         last = first + count - 1
         yield encode_rows([batch], [], first_log_pos=first, last_log_pos=last), count, last

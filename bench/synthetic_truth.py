@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bench.synthetic_logs import FIRST_SEQUENCE, HUB, LINK, T0, Ints, Log, Published, Rows
 from fanout.replica.update import ChangeKind, Phase
 from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUPLICATE, FLAG_OVERTAKEN
-from fanout.reports.values.buckets import bucket_of, bucket_value_us, window_us
+from fanout.reports.values.buckets import window_us
 
 __all__ = ["differences", "figures", "missing_sequences"]
 
@@ -277,6 +277,7 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
     return len(pairs), [f"{path}: {got!r}, and {true!r} is true" for path, true, got in pairs if true != got]
 
 
+_HALF_BUCKET = 0.022
 _NEVER_MISSING = {"first_missing": None, "last_missing": None, "going_on": None}
 _LACKING = ("missing", "unknown", "first_missing", "last_missing", "going_on")
 _CLOCK = ("at_least_us", "estimate_us", "at_most_us")
@@ -475,7 +476,7 @@ def _true_within(truth: dict[str, int], corrected: dict[str, int] | None) -> dic
         return None
     shown: dict[str, int] = {}
     for name, true_us in truth.items():
-        bucket_us = 0.022 * true_us if name.startswith("p") else 1
+        bucket_us = _HALF_BUCKET * true_us if name.startswith("p") else 1
         right = abs(corrected[name] - true_us) <= corrected["uncertain_us"] + bucket_us
         shown[name] = true_us if right else corrected[name]
     return shown
@@ -502,13 +503,26 @@ def _heartbeats(log: Log) -> Ints:
     return np.array([row.lag_us for _, row in log.events if row.event == "heartbeat"], np.int64)
 
 
+class _Percentile(int):
+    """A percentile, and equal to what a report may say of it: that is as wrong as half a bucket is wide."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, said: object) -> bool:
+        """Return whether a report may say this."""
+        return isinstance(said, int) and abs(int(self) - said) <= _HALF_BUCKET * abs(int(self)) + 1
+
+    def __ne__(self, said: object) -> bool:
+        """Return the opposite."""
+        return not self == said
+
+
 def _percentiles(values: Ints) -> dict[str, int]:
     ordered = np.sort(values)
     least, most = int(ordered[0]), int(ordered[-1])
     found = {"rows": len(ordered), "least_us": least, "most_us": most, "mean_us": int(ordered.sum()) // len(ordered)}
     for percent in (50, 95, 99):
-        value = int(ordered[-(-len(ordered) * percent // 100) - 1])
-        found[f"p{percent}_us"] = bucket_value_us(bucket_of(value), least_us=least, most_us=most)
+        found[f"p{percent}_us"] = _Percentile(ordered[-(-len(ordered) * percent // 100) - 1])
     return found
 
 

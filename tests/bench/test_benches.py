@@ -95,6 +95,24 @@ def test_qos2_is_measured_alone_in_a_pool_and_on_disk(tmp_path: Path) -> None:
     assert [result["calls to members"] for result in results] == [0, 0, 0, 0]
 
 
+@pytest.mark.long
+@pytest.mark.spark
+def test_reports_are_measured_beside_a_bare_script(tmp_path: Path) -> None:
+    """On logs with stamps and without; the asked ratios follow from the figures."""
+    path = tmp_path / "results.json"
+    done = run_bench("report-cost", "--rows", "20000", "--runs", "1", "--json", path, timeout_s=900)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(path.read_text())["results"]
+    assert [(one["logs"], one["server"]) for one in results] == [
+        (kind, server) for kind in ("stamped", "counted") for server in ("script", "summary", "all")
+    ]
+    for script, *reports in (results[:3], results[3:]):
+        for one in reports:
+            by_cpu, by_time = one["asked"]
+            assert by_cpu["reached"] == pytest.approx(one["CPU s"] / script["CPU s"])
+            assert by_time["reached"] == pytest.approx(one["seconds"] / script["seconds"])
+
+
 def test_sessions_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
     """The clients that are looked at get all that waited for them."""
     results = measure(tmp_path, "sessions", "--sessions", "20", "--messages", "10")
