@@ -45,7 +45,6 @@ KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("reference_topics", "node", "link"): ("node", "link", "group", "span"),
     ("count_topics", "node", "link"): ("node", "link", "group"),
     ("lacking_updates", "group", "topic"): ("group", "topic", "target"),
-    ("absences_of_targets", "node", "link"): ("node", "link", "target", "upstream"),
     ("journeys", "node", "link"): ("node", "link", "target", "above"),
     ("digest_points", "node", "link"): ("node", "link", "selector"),
 }

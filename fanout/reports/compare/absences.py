@@ -8,7 +8,9 @@ when the last one was sent, not when the loss was noticed.
 
 from __future__ import annotations
 
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
@@ -20,6 +22,7 @@ from fanout.reports.read.survey import Survey
 
 __all__ = [
     "CAUSES",
+    "SPANS",
     "UNEXPLAINED",
     "UNHEARD_US",
     "absences_of_targets",
@@ -34,6 +37,9 @@ CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream",
 
 UNEXPLAINED: Final = "live"
 """The cause of what was lost while the link was live, with nothing in the log that says why."""
+
+SPANS: Final = "target int, after_us bigint, until_us bigint, cause string"
+"""When a target may have lost updates, by its group's clock, and why."""
 
 _INDIRECT: Final = ("audit", "upstream")
 """Causes that are told by something else than the link's own absence."""
@@ -103,43 +109,53 @@ def link_absences(events: DataFrame) -> DataFrame:
     return away.unionByName(_dropped(events), allowMissingColumns=True)
 
 
-def absences_of_targets(absences: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
+def absences_of_targets(
+    absences: Iterable[Mapping[str, Any]], *, survey: Survey, scope: Scope
+) -> list[tuple[object, ...]]:
     """Return the spans of each target, by its group's clock; those of the nodes above it have the cause `upstream`.
 
     Args:
-        absences: `link_absences`.
+        absences: The rows of `link_absences`.
         survey: Knows which nodes are above which.
         scope: The scope of the report.
 
     Returns:
-        Columns target, after_us, until_us, cause.
+        Rows of `SPANS`.
     """
+    by_link: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in absences:
+        by_link[row["node"], row["link"]].append(row)
     links = sorted({(target.group, target.node, target.link, target.offset_us) for target in scope.targets})
     above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
-    places: list[tuple[object, ...]] = []
+    spans: list[tuple[object, ...]] = []
     for target in scope.targets:
         stopped_us = survey.stopped_us(target.node)
-        places.append((target.id, target.node, target.link, target.offset_us, target.apart_us, False, stopped_us))
-        places += (
-            (target.id, node, link, offset_us, target.apart_us, True, None)
+        places = [(target.node, target.link, target.offset_us, "", stopped_us)]
+        places += [
+            (node, link, offset_us, "upstream", None)
             for group, node, link, offset_us in links
             if group == target.group and node in above[target.node, target.link]
-        )
-    frame = small_frame(
-        absences.sparkSession,
-        places,
-        schema="target int, node string, link string, offset_us bigint, apart_us bigint, upstream boolean, "
-        "stopped_us bigint",
-    )
-    # Of a link that ended with its node, all before that had to come.
-    ended = (sf.col("until_us") == NEVER_US) & (sf.col("left_us") >= sf.col("stopped_us") - _STOPPING_US)
-    after_us = sf.when(ended, sf.col("left_us")).otherwise(sf.col("after_us"))
-    return absences.join(sf.broadcast(frame), on=["node", "link"], how="inner").select(
-        "target",
-        (after_us - sf.col("offset_us") - sf.col("apart_us")).alias("after_us"),
-        (sf.col("until_us") - sf.col("offset_us") + sf.col("apart_us")).alias("until_us"),
-        sf.when(sf.col("upstream"), "upstream").otherwise(sf.col("cause")).alias("cause"),
-    )
+        ]
+        spans += [
+            (
+                target.id,
+                _begin_us(row, stopped_us=stopped_us) - offset_us - target.apart_us,
+                row["until_us"] - offset_us + target.apart_us,
+                cause or row["cause"],
+            )
+            for node, link, offset_us, cause, stopped_us in places
+            for row in by_link[node, link]
+        ]
+    return spans
+
+
+def _begin_us(absence: Mapping[str, Any], *, stopped_us: int | None) -> int:
+    """Return since when an absence lasts: of a link that ended with its node, all before that had to come."""
+    begin_us: int = absence["after_us"]
+    left_us: int | None = absence["left_us"]
+    if stopped_us is None or left_us is None or absence["until_us"] != NEVER_US:
+        return begin_us
+    return left_us if left_us >= stopped_us - _STOPPING_US else begin_us
 
 
 def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int], rows: int) -> DataFrame:
@@ -149,7 +165,7 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
 
     Args:
         lost: Rows with the columns target and origin_us.
-        absences: `absences_of_targets`.
+        absences: A frame of `absences_of_targets`.
         span_us: From when to when updates were lost, about.
         rows: How many rows the logs have. With many that time is divided into slices, so that the losses of one target
             are put in order by many tasks.

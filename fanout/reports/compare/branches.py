@@ -80,21 +80,17 @@ def empty_branches(expected: DataFrame, *, lost: DataFrame) -> DataFrame:
     )
     levels = sf.split("topic", "/")
     level = sf.explode(sf.sequence(sf.lit(1), sf.least(sf.size(levels), sf.lit(_LEVELS_MAX))))
-    return (
-        topics.withColumn("level", level)
-        .withColumn("is_topic", sf.size(levels) == sf.col("level"))
-        .withColumn("name", sf.array_join(sf.slice(levels, sf.lit(1), sf.col("level")), "/"))
-        .groupBy("target", "level", "name", "is_topic")
-        .agg(
-            *(sf.sum(name).alias(name) for name in counts),
-            sf.min("first_us").alias("first_us"),
-            sf.max("came_us").alias("came_us"),
-        )
-        .where(sf.coalesce(sf.col("came_us") < sf.col("first_us"), sf.col("first_us").isNotNull()))
-        .where(sum((sf.col(name) for name in UNREAD), start=sf.lit(0)) > 0)
-        .drop("first_us", "came_us")
-        .orderBy("level", sf.desc("missing"), "target", "name")
+    is_topic = sf.size(levels) == sf.col("level")
+    name = sf.array_join(sf.slice(levels, sf.lit(1), sf.col("level")), "/")
+    named = topics.withColumn("level", level).withColumns({"is_topic": is_topic, "name": name})
+    counted = named.groupBy("target", "level", "name", "is_topic").agg(
+        *(sf.sum(count).alias(count) for count in counts),
+        sf.min("first_us").alias("first_us"),
+        sf.max("came_us").alias("came_us"),
     )
+    nothing_since = sf.coalesce(sf.col("came_us") < sf.col("first_us"), sf.col("first_us").isNotNull())
+    empty = counted.where(nothing_since & (sum((sf.col(name) for name in UNREAD), start=sf.lit(0)) > 0))
+    return empty.drop("first_us", "came_us").orderBy("level", sf.desc("missing"), "target", "name")
 
 
 def hidden_branches(rows: Iterable[Mapping[str, Any]], *, lost_share: Mapping[int, float]) -> Sequence[Branch]:

@@ -34,17 +34,17 @@ def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_
     if few_holes:
         holes = sf.broadcast(holes)
     bit = bit_of(sf.col("sequence"))
+    named = rows.select(
+        "target",
+        sf.col("stamp_primary").alias("primary"),
+        sf.col("stamp_epoch").alias("epoch"),
+        word().alias("word"),
+        "sequence",
+        "topic",
+        origin_us().alias("origin_us"),
+    )
     lost = (
-        rows.select(
-            "target",
-            sf.col("stamp_primary").alias("primary"),
-            sf.col("stamp_epoch").alias("epoch"),
-            word().alias("word"),
-            "sequence",
-            "topic",
-            origin_us().alias("origin_us"),
-        )
-        .join(holes, on=list(KEY), how="inner")
+        named.join(holes, on=list(KEY), how="inner")
         .where(sf.col("absent").bitwiseAND(bit) != 0)
         .withColumn("known", sf.col("missing").bitwiseAND(bit) != 0)
         # A tap, or a union, may hold an update more than once.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.absences import CAUSES, UNEXPLAINED
@@ -21,9 +21,9 @@ __all__ = [
     "count_losses",
     "count_placed",
     "expected_updates",
-    "lacking_topics",
     "place_expected",
     "unknown_updates",
+    "worst_losses",
 ]
 
 COUNTS = ("missing", "unknown", "superseded", *CAUSES, UNEXPLAINED)
@@ -68,10 +68,24 @@ def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us:
     )
 
 
-def lacking_topics(losses: DataFrame) -> DataFrame:
-    """Return the losses of single topics that are known for sure, the worst first."""
-    topics = losses.where((sf.col("scope") == "topic") & (sf.col("missing") > 0))
-    return topics.orderBy(sf.desc("missing"), sf.desc("unknown"), "topic", "target")
+def worst_losses(losses: DataFrame, *, limit: int) -> DataFrame:
+    """Return the losses of targets and windows, and of the topics that lack most for sure.
+
+    Args:
+        losses: `count_losses`.
+        limit: The most topics.
+
+    Returns:
+        Its columns, rank (of a topic, the worst first; it counts from 1), and topics: how many lack an update.
+    """
+    is_topic = (sf.col("scope") == "topic") & (sf.col("missing") > 0)
+    listed = Window.partitionBy("scope", is_topic)
+    worst_first = listed.orderBy(sf.desc("missing"), sf.desc("unknown"), "topic", "target")
+    everywhere = listed.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    ranked = losses.withColumns(
+        {"rank": sf.row_number().over(worst_first), "topics": sf.count(sf.lit(1)).over(everywhere)}
+    )
+    return ranked.where(sf.col("scope").isin("target", "window") | (is_topic & (sf.col("rank") <= limit)))
 
 
 def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:

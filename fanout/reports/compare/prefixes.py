@@ -6,10 +6,10 @@ reference's rows are counted instead, and of the nodes only what they lack.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-__all__ = ["count_by_node", "count_prefixes", "prefix_of", "window_of", "worst_prefixes"]
+__all__ = ["count_prefixes", "prefix_of", "window_of", "worst_prefixes"]
 
 
 def prefix_of(topic: Column, *, depth: int) -> Column:
@@ -43,33 +43,29 @@ def count_prefixes(expected: DataFrame, *, losses: DataFrame | None, depth: int)
     )
 
 
-def count_by_node(counted: DataFrame, *, places: DataFrame) -> DataFrame:
-    """Return, for each prefix and node, the counts of its selectors, and whether all of them are proved.
+def worst_prefixes(counted: DataFrame, *, limit: int) -> DataFrame:
+    """Return the rows of the targets that lack most of a prefix, and all rows of the prefixes that lack most in all.
 
     Args:
         counted: `count_prefixes`.
-        places: The node of each target, and whether the reference shows every update that it had to get (`proved`).
+        limit: The most of either.
+
+    Returns:
+        Its columns; rank, of a row, and prefix_rank, of its prefix, the worst first, from 1; rows and prefixes: how
+        many there are.
     """
-    return (
-        counted.join(sf.broadcast(places), on="target", how="inner")
-        .groupBy("prefix", "node")
-        .agg(
-            *(sf.sum(name).alias(name) for name in ("expected", "missing", "unknown")),
-            sf.bool_and(sf.col("proved") | (sf.col("expected") == 0)).alias("proved"),
-        )
-    )
-
-
-def worst_prefixes(by_node: DataFrame, *, limit: int) -> DataFrame:
-    """Return the rows of the prefixes that lack most, over all nodes, with every node of each.
-
-    Args:
-        by_node: `count_by_node`.
-        limit: The most prefixes.
-    """
-    lacking = by_node.groupBy("prefix").agg(*(sf.sum(name).alias(name) for name in ("missing", "unknown")))
-    worst = lacking.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix").limit(limit).select("prefix")
-    return by_node.join(sf.broadcast(worst), on="prefix", how="left_semi")
+    nothing = sf.lit(0)
+    of_prefix = Window.partitionBy("prefix")
+    summed = counted.withColumns(
+        {f"{name}_in_all": sf.sum(name).over(of_prefix) for name in ("missing", "unknown")}
+    ).withColumn("all", nothing)
+    rows_in_order = Window.partitionBy("all").orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target")
+    in_order = Window.partitionBy("all").orderBy(sf.desc("missing_in_all"), sf.desc("unknown_in_all"), "prefix")
+    everywhere = Window.partitionBy("all").rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    ranked = summed.withColumns(
+        {"rank": sf.row_number().over(rows_in_order), "prefix_rank": sf.dense_rank().over(in_order)}
+    ).withColumns({"rows": sf.count(nothing).over(everywhere), "prefixes": sf.max("prefix_rank").over(everywhere)})
+    return ranked.where((sf.col("rank") <= limit) | (sf.col("prefix_rank") <= limit))
 
 
 def window_of(at_us: Column, window_us: int) -> Column:

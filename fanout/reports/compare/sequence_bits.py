@@ -7,10 +7,10 @@ before anything is shuffled, and no row of one log is ever joined with a row of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -22,6 +22,7 @@ from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Scope
 
 __all__ = [
     "KEY",
+    "REFERENCE",
     "absent_bits",
     "applied_words",
     "bit_of",
@@ -32,13 +33,16 @@ __all__ = [
     "merge_words",
     "missing_bits",
     "origin_us",
-    "reference_sequences",
+    "sequence_words",
     "stamped",
     "word",
 ]
 
 KEY = ("target", "primary", "epoch", "word")
 """What identifies a word."""
+
+REFERENCE: Final = -1
+"""Stands in the place of a target for the reference's own sequences."""
 
 _BITS = ("settled", "pending", "outside", "doubtful", "applied", "counted", "judged", "reobtained", "conflated")
 _COUNTS = ("live_rows", "stale_rows", "refused_rows")
@@ -126,12 +130,18 @@ def missing_bits() -> Column:
     return absent_bits().bitwiseAND(sf.bitwise_not("doubtful"))
 
 
-def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
-    """Return the counts of a report, added up over words.
+def count_words(words: DataFrame) -> DataFrame:
+    """Return the counts of a report by target, added up over words.
 
     expected = applied + reobtained + conflated + missing + unknown, each update in the first that fits; hole_words is
     how many words lack an update.
+
+    The sequences of the reference itself have a row for each primary and epoch, which are null in the others: from
+    first_sequence to last_sequence, which go from the last one before the window to the first one after it, since what
+    is absent in between may be of the window. `expected` is how many are there. Both are null where there is nothing on
+    one side, and the first is the greater one where nothing can be absent.
     """
+    is_reference = sf.col("target") == REFERENCE
     settled, applied = sf.col("settled"), sf.col("applied")
     copied = sf.col("reobtained").bitwiseAND(sf.bitwise_not(applied))
     folded = sf.col("conflated").bitwiseAND(sf.bitwise_not(applied.bitwiseOR(sf.col("reobtained"))))
@@ -147,42 +157,37 @@ def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
         "pending_applied": sf.col("pending").bitwiseAND(_came()),
         "unreferenced": sf.col("judged").bitwiseAND(sf.bitwise_not(known)),
     }
-    return words.groupBy(*by).agg(
+    own = [sf.when(is_reference, sf.col(name)).alias(name) for name in ("primary", "epoch")]
+    first, last = sf.min(_first("settled")), sf.max(_last("settled"))
+    return words.groupBy("target", *own).agg(
         *(sf.sum(sf.bit_count(bits)).alias(name) for name, bits in counted.items()),
         sf.sum(sf.col("live_rows") - sf.bit_count("counted")).alias("duplicated"),
         sf.sum("stale_rows").alias("stale"),
         sf.sum("refused_rows").alias("refused"),
         sf.count_if(absent_bits() != 0).alias("hole_words"),
+        sf.least(first, sf.max(_last("pending")) + 1).alias("first_sequence"),
+        sf.greatest(last, sf.min(_first("outside")) - 1).alias("last_sequence"),
     )
 
 
-def reference_sequences(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
-    """Return, for each primary and epoch, the span of the sequences and how many of them are there.
+def sequence_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
+    """Return the word rows of what the reference itself holds, of the target `REFERENCE`.
 
     Args:
         rows: The reference's rows with its own stamps.
-        window: What the report is asked to be about. The span goes from the last sequence before it to the first one
-            after it: what is absent in between may be of the window.
+        window: What the report is asked to be about.
     """
-    sequence, applied = sf.col("sequence"), sf.col("applied")
+    applied, bit = sf.col("applied"), bit_of(sf.col("sequence"))
     inside = is_within(applied, window)
     before = ~is_within(applied, replace(window, until_us=NEVER_US))
     after = ~is_within(applied, replace(window, since_us=-NEVER_US))
-    words = rows.groupBy(
-        sf.col("stamp_primary").alias("primary"), sf.col("stamp_epoch").alias("epoch"), word().alias("word")
-    ).agg(
-        sf.bit_or(_where(inside, bit_of(sequence))).alias("bits"),
-        sf.min(sf.when(inside, sequence)).alias("first_sequence"),
-        sf.max(sf.when(inside, sequence)).alias("last_sequence"),
-        sf.max(sf.when(before, sequence)).alias("sequence_before"),
-        sf.min(sf.when(after, sequence)).alias("sequence_after"),
+    return _word_rows(
+        rows.withColumn("target", sf.lit(REFERENCE)),
+        settled=_where(inside, bit),
+        applied=_where(inside, bit),
+        pending=_where(before, bit),
+        outside=_where(after, bit),
     )
-    spans = words.groupBy("primary", "epoch").agg(
-        sf.least(sf.min("first_sequence"), sf.max("sequence_before") + 1).alias("first_sequence"),
-        sf.greatest(sf.max("last_sequence"), sf.min("sequence_after") - 1).alias("last_sequence"),
-        sf.sum(sf.bit_count("bits")).alias("present"),
-    )
-    return spans.where(sf.col("first_sequence") <= sf.col("last_sequence"))
 
 
 def stamped(scope: Scope) -> Column:
@@ -207,6 +212,17 @@ def identified(scope: Scope) -> Column:
 def origin_us() -> Column:
     """Return when a row's update was stamped, in microseconds of Unix time."""
     return sf.unix_micros(sf.coalesce("origin", "applied"))
+
+
+def _first(bits: str) -> Column:
+    """Return the lowest sequence of a word among some of its bits; null of none."""
+    lowest = sf.locate("1", sf.reverse(sf.bin(bits))) - 1
+    return sf.when(sf.col(bits) != 0, sf.col("word") * 64 + lowest)
+
+
+def _last(bits: str) -> Column:
+    """Return the highest sequence of a word among some of its bits; null of none."""
+    return sf.when(sf.col(bits) != 0, sf.col("word") * 64 + sf.length(sf.bin(bits)) - 1)
 
 
 def _came() -> Column:

@@ -110,16 +110,14 @@ def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFr
         The columns of `STALLED`, and lacking (of several sources the one that saw most), first_us.
     """
     behind = stalled.select(*STALLED)
-    return (
-        rows.where(is_live())
-        .select("group", "topic", sf.struct("node", "link").alias("source"), origin_us().alias("at_us"))
-        .join(sf.broadcast(behind) if few else behind, on=["group", "topic"], how="inner")
-        .where((sf.col("at_us") > sf.col("after_us")) & (sf.col("at_us") <= sf.col("settled_us")))
-        .groupBy(*STALLED, "source")
-        .agg(sf.count(sf.lit(1)).alias("lacking"), sf.min("at_us").alias("first_us"))
-        .groupBy(*STALLED)
-        .agg(sf.max("lacking").alias("lacking"), sf.min("first_us").alias("first_us"))
+    source = sf.struct("node", "link").alias("source")
+    logged = rows.where(is_live()).select("group", "topic", source, origin_us().alias("at_us"))
+    both = logged.join(sf.broadcast(behind) if few else behind, on=["group", "topic"], how="inner")
+    lacked = both.where((sf.col("at_us") > sf.col("after_us")) & (sf.col("at_us") <= sf.col("settled_us")))
+    by_source = lacked.groupBy(*STALLED, "source").agg(
+        sf.count(sf.lit(1)).alias("lacking"), sf.min("at_us").alias("first_us")
     )
+    return by_source.groupBy(*STALLED).agg(sf.max("lacking").alias("lacking"), sf.min("first_us").alias("first_us"))
 
 
 def _covered() -> Column:

@@ -6,10 +6,9 @@ Every query is one of the transforms; nothing is computed here but shares and bo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -54,7 +53,7 @@ _TOPICS_BROADCAST_MAX: Final = 200_000
 
 _CAUSES: Final = (*absences.CAUSES, absences.UNEXPLAINED)
 _LOSS: Final = "target int, topic string, prefix string, first_us bigint, last_us bigint"
-_PLACES: Final = "target int, node string, link string, selector string, proved boolean"
+_PLACES: Final = "target int, node string, link string, selector string"
 
 Row = dict[str, Any]
 Around = dict[tuple[str, int, str | None], Row]
@@ -115,18 +114,19 @@ class _Comparison:
         self._parquet = material.parquet
         self._updates = material.counted().updates
         self._events = material.tables.events
+        self._absences = material.absences
         self._sources = rows.source_rows(self._updates, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
         begin_us, end_us = survey.span_us(scope.window)
         self._window_us = buckets.window_us(end_us - begin_us)
         self._places = rows.small_frame(
             spark,
-            [(target.id, *target.place.values(), self._shows_all(target)) for target in scope.targets],
+            [(target.id, *target.place.values()) for target in scope.targets],
             schema=_PLACES,
         )
 
-    def compare(self, targets: tuple[Target, ...]) -> Part:
-        """Return the figures by identity of each target, by prefix, over time, and the list of missing updates."""
+    def _rows_by_target(self, targets: tuple[Target, ...]) -> tuple[DataFrame, DataFrame]:
+        """Return what the reference logged, and what the nodes logged, by target and with the target's spans."""
         published = self._sources.where(words.identified(self._scope) & (sf.col("phase") == PHASE_LIVE))
         logged = rows.target_rows(self._updates, scope=self._scope, targets=targets)
         logged = logged.where(words.identified(self._scope))
@@ -140,19 +140,34 @@ class _Comparison:
         if self._scope.reference.stamps:
             # By its clock, which is that of its own stamps: a publisher's clock may be far off.
             published = published.withColumn("origin", sf.col("applied"))
-        wanted = self._with_spans(rows.explode_targets(published, scope=self._scope, targets=targets))
-        logged = self._with_spans(logged)
-        merged = words.merge_words(
+        wanted = rows.explode_targets(published, scope=self._scope, targets=targets)
+        return self._with_spans(wanted), self._with_spans(logged)
+
+    def _merged_words(self, wanted: DataFrame, logged: DataFrame, targets: tuple[Target, ...]) -> DataFrame:
+        """Return the words of the targets, and those of the reference itself where it stamped."""
+        parts = [
             words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)),
             words.applied_words(logged, window=self._scope.window),
-        ).persist()
+        ]
+        reference = self._scope.reference
+        if reference.stamps and self._scope.targets_of("stamped"):
+            own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
+            stamped = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
+            parts.append(words.sequence_words(stamped, window=self._scope.window))
+        return words.merge_words(*parts)
+
+    def compare(self, targets: tuple[Target, ...]) -> Part:
+        """Return the figures by identity of each target, by prefix, over time, and the list of missing updates."""
+        wanted, logged = self._rows_by_target(targets)
+        merged = self._merged_words(wanted, logged, targets).persist()
         kept = [merged]
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="words") as pool:
-                counting = pool.submit(collect_rows, words.count_words(merged, by=["target"]))
+                counting = pool.submit(collect_rows, words.count_words(merged))
                 absent = self._absent_updates(wanted, logged, merged, few_holes=True)  # planned meanwhile
-                sequences = self._reference_sequences()
-                counts = {row.pop("target"): row for row in counting.result()}
+                counted = counting.result()
+            counts = {row["target"]: row for row in counted if row["target"] != words.REFERENCE}
+            sequences = _reference_sequences(row for row in counted if row["target"] == words.REFERENCE)
             hole_words = sum(row["hole_words"] for row in counts.values())
             lost: DataFrame | None = None
             found = _NO_LOSSES
@@ -160,16 +175,15 @@ class _Comparison:
                 if hole_words > _HOLES_BROADCAST_MAX:
                     absent = self._absent_updates(wanted, logged, merged, few_holes=False)
                 absent = absent.persist()
-                lost = losses.count_losses(
-                    absent, places=self._places, depth=self._depth, window_us=self._window_us
-                ).persist()
+                lost = losses.count_losses(absent, places=self._places, depth=self._depth, window_us=self._window_us)
+                lost = lost.persist()
                 kept += [absent, lost]
                 found = self._worst(lost, absent)
                 self._parquet.write("missing", absent.join(sf.broadcast(self._places), on="target", how="inner"))
             else:
                 self._parquet.write_empty("missing")
             expected = losses.expected_updates(wanted, repeats=not self._scope.stamped_once)
-            by_prefix, prefix_map = self._prefixes(expected, lost, kept) if self._depth else (None, None)
+            by_prefix, prefix_map = self._prefixes(expected, lost) if self._depth else (None, None)
             if lost is not None and any(row["unknown"] for row in found.by_target.values()):
                 expected = expected.unionByName(losses.unknown_updates(absent))
             around, windows = self._expected(expected, found, () if by_prefix is None else by_prefix.listed)
@@ -177,24 +191,6 @@ class _Comparison:
         finally:
             for frame in kept:
                 frame.unpersist()
-        extra = {group.id: 0 for group in self._scope.groups}
-        for target in targets:
-            extra[target.group] += counts.get(target.id, {}).get("unreferenced", 0)
-        lacking = {
-            group.id: self._lacked_by_reference(group, sequences, extra=extra[group.id]) for group in self._scope.groups
-        }
-        unidentified = self._count_unidentified(targets)
-        figures = {
-            target.id: _stamped_figures(
-                counts.get(target.id, {}),
-                found.by_target.get(target.id, {}),
-                around.get(("target", target.id, None), {}),
-                absent=lacking[target.group],
-                unidentified=unidentified.get(target.id, 0),
-                hidden=[one for one in hidden if one.target == target.id],
-            )
-            for target in targets
-        }
         fields = {
             "prefixes": None if by_prefix is None else self._list_prefixes(by_prefix, around),
             "prefix_map": prefix_map,
@@ -211,35 +207,25 @@ class _Comparison:
             ),
             "over_time": self._over_time(windows, found.by_window),
         }
-        by_target: dict[int, dict[str, UpdateFigures]] = {
-            target.id: {self._scope.groups[target.group].basis: figures[target.id]} for target in targets
-        }
-        return Part(fields, by_target, sequences)
-
-    def _reference_sequences(self) -> tuple[ReferenceSequences, ...]:
-        reference = self._scope.reference
-        if not reference.stamps or not self._scope.targets_of("stamped"):
-            return ()
-        own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
-        published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
-        found = words.reference_sequences(published, window=self._scope.window).orderBy("primary", "epoch")
-        return tuple(
-            ReferenceSequences(
-                primary=row["primary"],
-                epoch=row["epoch"],
-                first=row["first_sequence"],
-                last=row["last_sequence"],
-                present=row["present"],
-                absent=row["last_sequence"] - row["first_sequence"] + 1 - row["present"],
+        absent_at_reference = self._lacked_by_reference(targets, sequences, counts)
+        unidentified = self._count_unidentified(targets)
+        by_target: dict[int, dict[str, UpdateFigures]] = {}
+        for target in targets:
+            figures = _stamped_figures(
+                counts.get(target.id, {}),
+                found.by_target.get(target.id, {}),
+                around.get(("target", target.id, None), {}),
+                absent=absent_at_reference[target.group],
+                unidentified=unidentified.get(target.id, 0),
+                hidden=[one for one in hidden if one.target == target.id],
             )
-            for row in collect_rows(found)
-        )
+            by_target[target.id] = {self._scope.groups[target.group].basis: figures}
+        return Part(fields, by_target, sequences)
 
     def _absent_updates(self, wanted: DataFrame, logged: DataFrame, merged: DataFrame, *, few_holes: bool) -> DataFrame:
         absent = holes.absent_updates(wanted, words=merged, copies=holes.latest_copies(logged), few_holes=few_holes)
-        spans = absences.absences_of_targets(
-            absences.link_absences(self._events), survey=self._survey, scope=self._scope
-        )
+        found = absences.absences_of_targets(self._absences, survey=self._survey, scope=self._scope)
+        spans = rows.small_frame(self._spark, found, schema=absences.SPANS)
         span_us = self._survey.span_us(self._scope.window)
         caused = absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)
         if not any(alarm.event == "skipped" for alarm in self._survey.alarms):
@@ -247,40 +233,51 @@ class _Comparison:
         return absences.with_skipped(caused, skips=absences.skips_of_targets(self._events, scope=self._scope))
 
     def _worst(self, lost: DataFrame, absent: DataFrame) -> _Losses:
-        # Both are in memory from the first of these on, so that each of the others takes a tenth of a second.
         by_scope: dict[str, list[Row]] = defaultdict(list)
-        for row in collect_rows(lost.where(sf.col("scope").isin("target", "window"))):
+        for row in collect_rows(losses.worst_losses(lost, limit=self._list_limit)):
             by_scope[row["scope"]].append(row)
-        topics = losses.lacking_topics(lost)
-        listed = collect_rows(topics.limit(self._list_limit))
+        topics = sorted(by_scope["topic"], key=lambda row: row["rank"])
         updates = absent.where("known").orderBy("origin_us", "primary", "epoch", "sequence", "target")
         return _Losses(
             by_target={row["target"]: row for row in by_scope["target"]},
             by_window={(row["node"], row["link"], row["window_us"]): row for row in by_scope["window"]},
-            topics=listed,
-            topics_total=topics.count() if len(listed) == self._list_limit else len(listed),
+            topics=topics,
+            topics_total=topics[0]["topics"] if topics else 0,
             updates=collect_rows(updates.limit(self._list_limit)),
         )
 
-    def _prefixes(
-        self, expected: DataFrame, lost: DataFrame | None, kept: list[DataFrame]
-    ) -> tuple[Listed[Row], Listed[PrefixNodes]]:
-        """Return the worst prefixes by target, and by node; `kept` gets what has to be let go."""
-        counted = prefixes.count_prefixes(expected, losses=lost, depth=self._depth).persist()
-        by_node = prefixes.count_by_node(counted, places=self._places).persist()
-        kept += [counted, by_node]
-        worst_first = (sf.desc("missing"), sf.desc("unknown"), "prefix", "target")
-        worst = collect_rows(counted.orderBy(*worst_first).limit(self._list_limit))
-        at_nodes = collect_rows(prefixes.worst_prefixes(by_node, limit=self._list_limit).orderBy("prefix", "node"))
+    def _prefixes(self, expected: DataFrame, lost: DataFrame | None) -> tuple[Listed[Row], Listed[PrefixNodes]]:
+        """Return the worst prefixes by target, and by node."""
+        counted = prefixes.count_prefixes(expected, losses=lost, depth=self._depth)
+        found = collect_rows(prefixes.worst_prefixes(counted, limit=self._list_limit))
+        worst = sorted((row for row in found if row["rank"] <= self._list_limit), key=lambda row: row["rank"])
+        at_nodes: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        for row in found:
+            if row["prefix_rank"] <= self._list_limit:
+                at_nodes[row["prefix"]][self._scope.targets[row["target"]].node].append(row)
         return (
-            Listed[Row](total=counted.count(), listed=tuple(worst)),
+            Listed[Row](total=found[0]["rows"] if found else 0, listed=tuple(worst)),
             Listed[PrefixNodes](
-                total=by_node.select("prefix").distinct().count(),
+                total=found[0]["prefixes"] if found else 0,
                 listed=tuple(
-                    PrefixNodes(prefix=prefix, nodes=tuple(_at_node(row) for row in of_prefix))
-                    for prefix, of_prefix in groupby(at_nodes, key=lambda row: str(row["prefix"]))
+                    PrefixNodes(prefix=prefix, nodes=tuple(self._at_node(node, nodes[node]) for node in sorted(nodes)))
+                    for prefix, nodes in sorted(at_nodes.items())
                 ),
             ),
+        )
+
+    def _at_node(self, node: str, found: Sequence[Row]) -> PrefixAtNode:
+        """Return what the selectors of a node have of a prefix; one that is only a bound makes all of it a bound."""
+        expected, missing, unknown = (sum(row[name] for row in found) for name in ("expected", "missing", "unknown"))
+        there = expected - missing
+        is_proved = all(not row["expected"] or self._shows_all(self._scope.targets[row["target"]]) for row in found)
+        return PrefixAtNode(
+            node=node,
+            expected=expected,
+            missing=missing,
+            unknown=unknown,
+            complete_percent_at_least=percent(there - unknown, expected) if is_proved else None,
+            complete_percent_at_most=percent(there, expected),
         )
 
     def _expected(
@@ -375,9 +372,16 @@ class _Comparison:
         return Listed[PrefixFigures](total=worst.total, listed=listed)
 
     def _lacked_by_reference(
-        self, group: Group, sequences: tuple[ReferenceSequences, ...], *, extra: int
-    ) -> int | None:
-        """Return how many updates the reference's log lacks, at most; None when nobody can know.
+        self, targets: Iterable[Target], sequences: Sequence[ReferenceSequences], counts: Mapping[int, Row]
+    ) -> dict[int, int | None]:
+        """Return, by group, how many updates the reference's log lacks, at most; None when nobody can know."""
+        extra = {group.id: 0 for group in self._scope.groups}
+        for target in targets:
+            extra[target.group] += counts.get(target.id, {}).get("unreferenced", 0)
+        return {group.id: self._lacked_of(group, sequences, extra=extra[group.id]) for group in self._scope.groups}
+
+    def _lacked_of(self, group: Group, sequences: Sequence[ReferenceSequences], *, extra: int) -> int | None:
+        """Return the same of one group.
 
         Without stamps the secondaries check it: one update that a secondary has and it lacks shows that it may lack
         more.
@@ -510,10 +514,17 @@ def _loss(row: Row) -> tuple[object, ...]:
     return (row.get("target"), row.get("topic"), row.get("prefix"), row["first_us"], row["last_us"])
 
 
-def _at_node(row: Row) -> PrefixAtNode:
-    expected, there = row["expected"], row["expected"] - row["missing"]
-    return PrefixAtNode(
-        **{name: row[name] for name in ("node", "expected", "missing", "unknown")},
-        complete_percent_at_least=percent(there - row["unknown"], expected) if row["proved"] else None,
-        complete_percent_at_most=percent(there, expected),
+def _reference_sequences(found: Iterable[Row]) -> tuple[ReferenceSequences, ...]:
+    """Return what the reference's log holds of its sequences, of those that have any in the window or beside it."""
+    return tuple(
+        ReferenceSequences(
+            primary=row["primary"],
+            epoch=row["epoch"],
+            first=row["first_sequence"],
+            last=row["last_sequence"],
+            present=row["expected"],
+            absent=row["last_sequence"] - row["first_sequence"] + 1 - row["expected"],
+        )
+        for row in sorted(found, key=lambda row: (row["primary"], row["epoch"]))
+        if None not in (row["first_sequence"], row["last_sequence"]) and row["first_sequence"] <= row["last_sequence"]
     )

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import lag
@@ -99,28 +99,26 @@ def counted_clocks(counted: CountedUpdates) -> dict[Place, CountedClock]:
 
 
 def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:
-    ranked = lag.rank_percentiles(cells, key=(*lag.PREFIX_KEY, "offset_us")).persist()
-    try:
-        by_p99 = (sf.desc(sf.col(column) - sf.col("offset_us")) for column in ("p99_least_us", "most_us"))
-        slowest = ranked.orderBy(*by_p99, *lag.PREFIX_KEY).limit(list_limit)
-        listed: list[PrefixLag] = []
-        for row in collect_rows(slowest):
-            figures = Distribution(**_values(row))
-            clock = clocks.get(_series(row))
-            listed.append(
-                PrefixLag(
-                    node=row["node"],
-                    link=row["link"],
-                    stamped_by=row["stamp_primary"],
-                    prefix=row["prefix"],
-                    lag=figures,
-                    corrected=correct(figures, percentiles=_spans(row), difference=clock),
-                )
+    ranked = lag.rank_percentiles(cells, key=(*lag.PREFIX_KEY, "offset_us"))
+    by_p99 = (sf.desc(sf.col(column) - sf.col("offset_us")) for column in ("p99_least_us", "most_us"))
+    all_of_them = Window.partitionBy(sf.lit(0)).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    counted = ranked.withColumn("prefixes", sf.count(sf.lit(1)).over(all_of_them))
+    slowest = collect_rows(counted.orderBy(*by_p99, *lag.PREFIX_KEY).limit(list_limit))
+    listed: list[PrefixLag] = []
+    for row in slowest:
+        figures = Distribution(**_values(row))
+        clock = clocks.get(_series(row))
+        listed.append(
+            PrefixLag(
+                node=row["node"],
+                link=row["link"],
+                stamped_by=row["stamp_primary"],
+                prefix=row["prefix"],
+                lag=figures,
+                corrected=correct(figures, percentiles=_spans(row), difference=clock),
             )
-        total = ranked.count() if len(listed) == list_limit else len(listed)
-        return Listed[PrefixLag](total=total, listed=tuple(listed))
-    finally:
-        ranked.unpersist()
+        )
+    return Listed[PrefixLag](total=slowest[0]["prefixes"] if slowest else 0, listed=tuple(listed))
 
 
 def _by_place(clocks: Iterable[ClockDifference]) -> _Clocks:

@@ -173,6 +173,18 @@ def basis_statements(scope: Scope) -> tuple[str, ...]:
     return tuple(statements)
 
 
+def _held_from(link: ObservedLink, notices: list[str]) -> tuple[int, int] | None:
+    """Return since when a link is judged, and in which link epoch; None for never."""
+    if link.held_from is not None:
+        return link.held_from
+    held = link.survey.first_live(link.node, link=link.name, since_epoch=link.since_epoch)
+    if held is not None:
+        notices.append(
+            f"{link.title} has updates but no proof of completeness in its log: it is judged from the first of them."
+        )
+    return held
+
+
 def _targets(
     link: ObservedLink,
     *,
@@ -186,14 +198,7 @@ def _targets(
     notices: list[str],
 ) -> list[Target]:
     survey = link.survey
-    held = link.held_from
-    if held is None:
-        held = survey.first_live(link.node, link=link.name, since_epoch=link.since_epoch)
-        if held is not None:
-            notices.append(
-                f"{link.title} has updates but no proof of completeness in its log: it is judged from the "
-                f"first of them."
-            )
+    held = _held_from(link, notices)
     offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
     least_us = offset_us
     if clock is not None:

@@ -266,14 +266,12 @@ def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> Data
 
 def _frame(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
     # Every column is in the files, so the names of the directories they lie in are not looked at.
-    frame = (
-        spark.read.schema(schema)
-        .option("recursiveFileLookup", "true")
-        .option("pathGlobFilter", "*.parquet")
+    options = {
+        "recursiveFileLookup": "true",
+        "pathGlobFilter": "*.parquet",
         # Nodes write a checksum of each page; without this a flipped bit is another value.
-        .option("parquet.page.verify-checksum.enabled", "true")
-        .parquet(*paths)
-        .select(*schema.fieldNames())
-    )
+        "parquet.page.verify-checksum.enabled": "true",
+    }
+    frame = spark.read.schema(schema).options(**options).parquet(*paths).select(*schema.fieldNames())
     _ = frame.schema  # Spark Connect looks for the files only for this
     return frame

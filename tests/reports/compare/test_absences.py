@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.reports.compare.absences import (
+    SPANS,
     UNEXPLAINED,
     UNHEARD_US,
     absences_of_targets,
@@ -41,13 +42,12 @@ def seen(spark: SparkSession, *logs: NodeLog) -> list[tuple[float, float, str]]:
     return [((row["after_us"] - at(0)) / SECOND, (row["until_us"] - at(0)) / SECOND, row["cause"]) for row in found]
 
 
-def spans_of_targets(spark: SparkSession, *logs: NodeLog) -> list[dict[str, Any]]:
-    """Return the spans of each target of a report on these logs."""
+def spans_of_targets(spark: SparkSession, *logs: NodeLog) -> list[tuple[Any, ...]]:
+    """Return the spans of each target of a report on these logs, in the columns of `SPANS`."""
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=None, settle_us=SECOND)
-    spans = absences_of_targets(link_absences(tables.events), survey=survey, scope=scope)
-    return rows_of(spans, "target", "after_us")
+    return sorted(absences_of_targets(rows_of(link_absences(tables.events)), survey=survey, scope=scope))
 
 
 def test_a_link_is_away_from_the_last_heartbeat_to_the_next_time_that_it_is_live(spark: SparkSession) -> None:
@@ -123,7 +123,7 @@ def test_each_update_has_the_cause_of_the_span_that_covers_it(
     lost = [(target, at_us) for target in (0, 1) for at_us in (5, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 23)]
     found = with_cause(
         small_frame(spark, lost, schema="target int, origin_us bigint"),
-        absences=small_frame(spark, spans, schema="target int, after_us bigint, until_us bigint, cause string"),
+        absences=small_frame(spark, spans, schema=SPANS),
         span_us=span_us,
         rows=rows,
     )
@@ -152,10 +152,7 @@ def test_spans_of_a_node_are_told_by_the_clock_that_stamped(spark: SparkSession)
     edge.event("state", at(3611), link="up", state="down")
     edge.ready(at(3620), "up", "a/#", "b/#")
     found = spans_of_targets(spark, hub, edge)
-    assert [(row["target"], row["after_us"], row["until_us"]) for row in found] == [
-        (0, at(10), at(20)),
-        (1, at(10), at(20)),
-    ]
+    assert found == [(0, at(10), at(20), "resumed"), (1, at(10), at(20), "resumed")]
 
 
 def test_what_a_node_above_missed_is_explained_by_its_log(spark: SparkSession) -> None:
@@ -172,8 +169,7 @@ def test_what_a_node_above_missed_is_explained_by_its_log(spark: SparkSession) -
     logs[0].event("heartbeat", at(10), link="up", lag_us=0)
     logs[0].event("state", at(11), link="up", state="down")
     logs[0].ready(at(20), "up", "#")
-    spans = spans_of_targets(spark, hub, *logs)
-    assert [(span["target"], span["after_us"], span["until_us"], span["cause"]) for span in spans] == [
+    assert spans_of_targets(spark, hub, *logs) == [
         (0, at(10), at(20), "resumed"),
         (1, at(10), at(20), "upstream"),
         (2, at(10), at(20), "upstream"),
@@ -192,7 +188,7 @@ def test_a_link_that_ended_with_its_node_was_not_away_before(spark: SparkSession
         edge.event("state", at(left_s), link="up", state="down")
         edge.event("stop", at(60))
         tap.event("stop", at(90))
-        found += [(row["after_us"] - at(0)) / SECOND for row in spans_of_targets(spark, tap, edge)]
+        found += [(after_us - at(0)) / SECOND for _, after_us, _, _ in spans_of_targets(spark, tap, edge)]
     assert found == [58.8, 9]  # nothing says how far updates are apart, so a second of settling is
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as sf
@@ -10,14 +10,14 @@ from pyspark.sql import functions as sf
 from fanout.reports.compare import losses
 from fanout.reports.read.rows import small_frame
 from fanout.reports.values.figures import goes_on
-from tests.reports.frames import assert_unique, rows_of
+from tests.reports.frames import assert_rows, assert_unique, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-_PLACES = "target int, node string, link string, proved boolean"
+_PLACES = "target int, node string, link string"
 
 
 def absent(spark: SparkSession, *rows: tuple[int, str, int, bool, bool, str]) -> DataFrame:
@@ -35,28 +35,46 @@ def test_losses_are_counted_in_each_scope(spark: SparkSession) -> None:
         (0, "a/y", 16, False, False, "live"),
         (1, "b", 12, True, False, "restart"),
     )
-    places = small_frame(spark, [(0, "edge", "up", True), (1, "edge", "up", True)], schema=_PLACES)
+    places = small_frame(spark, [(0, "edge", "up"), (1, "edge", "up")], schema=_PLACES)
     counted = losses.count_losses(lacking, places=places, depth=1, window_us=5)
     assert_unique(counted, "scope", "target", "topic", "prefix", "node", "link", "window_us")
 
-    def found(scope: str, *names: str) -> list[tuple[Any, ...]]:
-        return [tuple(row[name] for name in names) for row in rows_of(counted.where(sf.col("scope") == scope), *names)]
+    expected: dict[str, tuple[str, list[tuple[object, ...]]]] = {
+        "target": (
+            "target int, missing bigint, unknown bigint, superseded bigint, away bigint, live bigint, restart bigint, "
+            "first_us bigint, last_us bigint",
+            [(0, 2, 1, 1, 1, 1, 0, 11, 15), (1, 1, 0, 0, 0, 0, 1, 12, 12)],
+        ),
+        "topic": (
+            "target int, topic string, missing bigint, unknown bigint",
+            [(0, "a/x", 2, 0), (0, "a/y", 0, 1), (1, "b", 1, 0)],
+        ),
+        "prefix": ("target int, prefix string, missing bigint", [(0, "a", 2), (1, "b", 1)]),
+        "window": (
+            "node string, link string, window_us bigint, missing bigint, unknown bigint",
+            [("edge", "up", 10, 2, 0), ("edge", "up", 15, 1, 1)],
+        ),
+    }
+    for scope, (schema, rows) in expected.items():
+        assert_rows(counted.where(sf.col("scope") == scope), rows, schema=schema)
 
-    of_targets = found("target", "target", "missing", "unknown", "superseded", "away", "live", "restart")
-    assert of_targets == [(0, 2, 1, 1, 1, 1, 0), (1, 1, 0, 0, 0, 0, 1)]
-    assert found("target", "target", "first_us", "last_us") == [(0, 11, 15), (1, 12, 12)]
-    assert found("topic", "target", "topic", "missing", "unknown") == [
-        (0, "a/x", 2, 0),
-        (0, "a/y", 0, 1),
-        (1, "b", 1, 0),
-    ]
-    assert found("prefix", "target", "prefix", "missing") == [(0, "a", 2), (1, "b", 1)]
-    assert found("window", "node", "link", "window_us", "missing", "unknown") == [
-        ("edge", "up", 10, 2, 0),
-        ("edge", "up", 15, 1, 1),
-    ]
-    worst = [(row["target"], row["topic"]) for row in losses.lacking_topics(counted).collect()]
-    assert worst == [(0, "a/x"), (1, "b")]
+
+@pytest.mark.parametrize("limit", [1, 9])
+def test_of_the_topics_that_lack_anything_the_worst_are_listed(spark: SparkSession, limit: int) -> None:
+    """All of them are counted; targets and windows are there whatever the limit."""
+    lacking = absent(
+        spark,
+        (1, "b", 12, True, False, "live"),
+        (0, "a", 11, True, False, "live"),
+        (0, "a", 12, True, False, "live"),
+        (0, "c", 12, False, False, "live"),
+    )
+    places = small_frame(spark, [(0, "edge", "up"), (1, "edge", "up")], schema=_PLACES)
+    counted = losses.count_losses(lacking, places=places, depth=1, window_us=5)
+    worst = losses.worst_losses(counted, limit=limit)
+    listed = [(0, "a", 1, 2), (1, "b", 2, 2)][:limit]
+    assert_rows(worst.where("scope = 'topic'"), listed, schema="target int, topic string, rank int, topics bigint")
+    assert [row["scope"] for row in rows_of(worst.where("scope != 'topic'"), "scope")] == ["target"] * 2 + ["window"]
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -82,7 +100,7 @@ def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSessio
     of_topic = small_frame(spark, [(0, "a", 4, 4)], schema="target int, topic string, first_us bigint, last_us bigint")
     scopes = {"target": of_target, "topic": of_topic}
     placed = losses.place_expected(expected, scopes=scopes, depth=0, window_us=5)
-    places = small_frame(spark, [(0, "edge", "up", True), (1, "leaf", "up", True)], schema=_PLACES)
+    places = small_frame(spark, [(0, "edge", "up"), (1, "leaf", "up")], schema=_PLACES)
     found = rows_of(losses.count_placed(placed, scopes=scopes, places=places), "scope", "node", "window_us", "place")
     by_scope = {name: [row for row in found if row["scope"] == name] for name in ("window", *scopes)}
     assert [(row["node"], row["link"], row["window_us"], row["expected"]) for row in by_scope["window"]] == [

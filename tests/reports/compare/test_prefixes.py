@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as sf
 
-from fanout.reports.compare.prefixes import (
-    count_by_node,
-    count_prefixes,
-    prefix_of,
-    worst_prefixes,
-)
+from fanout.reports.compare.prefixes import count_prefixes, prefix_of, worst_prefixes
 from fanout.reports.read.rows import small_frame
-from tests.reports.frames import assert_unique, rows_of
+from tests.reports.frames import assert_rows, assert_unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+_COUNTED = "target int, prefix string, expected bigint, missing bigint, unknown bigint"
 
 
 def test_prefix_of_takes_whole_levels(spark: SparkSession) -> None:
@@ -49,36 +46,25 @@ def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession) -> Non
     )
     counted = count_prefixes(expected, losses=losses, depth=2)
     assert_unique(counted, "target", "prefix")
-    names = ("prefix", "expected", "missing", "unknown", "first_us", "last_us")
-    assert [tuple(row[name] for name in names) for row in rows_of(counted, "prefix")] == [
-        ("a/x", 2, 1, 0, 11, 11),
-        ("a/y", 1, 0, 1, None, None),
-        ("b", 1, 0, 0, None, None),
-    ]
-    whole = rows_of(count_prefixes(expected, losses=None, depth=1), "prefix")
-    assert [(row["prefix"], row["expected"], row["missing"]) for row in whole] == [("a", 3, 0), ("b", 1, 0)]
+    assert_rows(
+        counted,
+        [(0, "a/x", 2, 1, 0, 11, 11), (0, "a/y", 1, 0, 1, None, None), (0, "b", 1, 0, 0, None, None)],
+        schema=f"{_COUNTED}, first_us bigint, last_us bigint",
+    )
+    whole = count_prefixes(expected, losses=None, depth=1)
+    assert_rows(whole, [(0, "a", 3, 0, 0), (0, "b", 1, 0, 0)], schema=_COUNTED)
 
 
-def test_the_worst_prefixes_have_all_their_nodes(spark: SparkSession) -> None:
-    """Selectors of a node are added up; prefixes are cut by what they lack in all; one bound makes a cell a bound."""
-    counted = small_frame(
-        spark,
-        [
-            *((target, "bad", 10, missing, 0) for target, missing in ((0, 1), (1, 2), (2, 0))),
-            *((target, "doubtful", 10, 0, unknown) for target, unknown in ((0, 1), (2, 0))),
-            *((target, "good", 10, 0, 0) for target in (0, 2)),
-            (1, "doubtful", 0, 0, 0),
-        ],
-        schema="target int, prefix string, expected bigint, missing bigint, unknown bigint",
-    )
-    places = small_frame(
-        spark, [(0, "a", True), (1, "a", False), (2, "b", True)], schema="target int, node string, proved boolean"
-    )
-    by_node = count_by_node(counted, places=places)
-    assert_unique(by_node, "prefix", "node")
-    found = rows_of(worst_prefixes(by_node, limit=2), "prefix", "node")
-    assert [tuple(row[name] for name in ("prefix", "node", "expected", "missing", "unknown")) for row in found] == [
-        *(("bad", "a", 20, 3, 0), ("bad", "b", 10, 0, 0)),
-        *(("doubtful", "a", 10, 0, 1), ("doubtful", "b", 10, 0, 0)),
+def test_the_worst_prefixes_have_the_rows_of_all_targets(spark: SparkSession) -> None:
+    """Prefixes are cut by what they lack in all, and rows by what each lacks; both are counted whole."""
+    rows: list[tuple[object, ...]] = [
+        *((target, "bad", 10, missing, 0) for target, missing in ((0, 4), (1, 1), (2, 0))),
+        *((target, "doubtful", 10, 0, unknown) for target, unknown in ((0, 1), (2, 0))),
+        *((target, "spread", 10, 3, 0) for target in (0, 2)),
     ]
-    assert [row["proved"] for row in found] == [False, True, True, True]
+    worst = worst_prefixes(small_frame(spark, rows, schema=_COUNTED), limit=1)
+    assert_rows(
+        worst,
+        [(0, "spread", 2, 1, 7, 3), (2, "spread", 3, 1, 7, 3), (0, "bad", 1, 2, 7, 3)],
+        schema="target int, prefix string, rank int, prefix_rank int, rows bigint, prefixes int",
+    )

@@ -11,7 +11,7 @@ from fanout.reports.compare import sequence_bits as words
 from fanout.reports.identify.planning import decide_scope
 from fanout.reports.read import rows
 from fanout.reports.read.reading import take_survey
-from fanout.reports.read.scope import AskedWindow
+from fanout.reports.read.scope import WHOLE, AskedWindow
 from tests.reports.frames import assert_unique, plan_of, rows_of, tables_of
 from tests.reports.logs import NodeLog, at, selector
 
@@ -54,6 +54,15 @@ def merged_words(spark: SparkSession, logs: list[NodeLog]) -> DataFrame:
     )
 
 
+def sequences(updates: DataFrame, *, window: AskedWindow = WHOLE) -> list[tuple[int, int, int]]:
+    """Return, of each epoch of a reference, the first and last sequence and how many are there."""
+    found = rows_of(words.count_words(words.merge_words(words.sequence_words(updates, window=window))), "epoch")
+    assert {row["target"] for row in found} <= {words.REFERENCE}
+    assert not any(row["hole_words"] for row in found), "no update is absent at the reference itself"
+    spans = [(row["first_sequence"], row["last_sequence"], row["expected"]) for row in found]
+    return [span for span in spans if None not in span and span[0] <= span[1]]
+
+
 def test_holes_at_the_edges_of_words_are_counted(spark: SparkSession) -> None:
     """Bits 0 and 63, a whole word, and sequences above 2**53 are counted exactly, each in its own word."""
     lost = {0, 63, *range(64, 128), 128, 191}
@@ -62,14 +71,14 @@ def test_holes_at_the_edges_of_words_are_counted(spark: SparkSession) -> None:
     found = rows_of(merged.select("word", words.missing_bits().alias("missing")), "word")
     unsigned = {row["word"] - FIRST // 64: row["missing"] % 2**64 for row in found}
     assert unsigned == {0: 1 | 1 << 63, 1: 2**64 - 1, 2: 1 | 1 << 63}
-    counts = rows_of(words.count_words(merged, by=["target"]))[0]
+    counts = rows_of(words.count_words(merged))[0]
     assert (counts["expected"], counts["applied"], counts["missing"]) == (192, 192 - len(lost), len(lost))
     assert counts["hole_words"] == 3
 
 
 def test_plan_has_no_python_no_window_and_merges_before_the_shuffle(spark: SparkSession) -> None:
     """The words are made by partial aggregation alone: no window, no Python, no join of two logs."""
-    plan = plan_of(words.count_words(merged_words(spark, hub_and_edge({3})), by=["target"]))
+    plan = plan_of(words.count_words(merged_words(spark, hub_and_edge({3}))))
     assert "partial_bit_or" in plan
     for forbidden in ("Window", "Python", "ArrowEval", "SortMergeJoin", "CartesianProduct"):
         assert forbidden not in plan
@@ -84,11 +93,7 @@ def test_reference_sequences_find_holes_in_the_reference(spark: SparkSession) ->
         hub.publish(at(1), sequence, "t", "x")
     hub.restart(at(50))
     hub.publish(at(50), 1, "t", "y")
-    found = rows_of(words.reference_sequences(tables_of(spark, [hub]).updates), "epoch")
-    assert [(row["first_sequence"], row["last_sequence"], row["present"]) for row in found] == [
-        (FIRST, FIRST + 70, 3),
-        (1, 1, 1),
-    ]
+    assert sequences(tables_of(spark, [hub]).updates) == [(FIRST, FIRST + 70, 3), (1, 1, 1)]
 
 
 def test_reference_sequences_of_a_window_reach_to_what_is_next_to_it(spark: SparkSession) -> None:
@@ -106,6 +111,14 @@ def test_reference_sequences_of_a_window_reach_to_what_is_next_to_it(spark: Spar
         (8, 20, [(8, 9, 2)]),
         (20, 30, []),
     ):
-        found = rows_of(words.reference_sequences(updates, window=AskedWindow(at(since), at(until))), "epoch")
-        spans = [(row["first_sequence"], row["last_sequence"], row["present"]) for row in found]
-        assert spans == expected, (since, until)
+        assert sequences(updates, window=AskedWindow(at(since), at(until))) == expected, (since, until)
+
+
+def test_the_first_and_the_last_bit_of_a_word_are_found(spark: SparkSession) -> None:
+    """The highest bit is the sign of a word."""
+    hub = NodeLog("hub", "primary")
+    for sequence in (FIRST - 1, FIRST + 63, FIRST + 64):
+        hub.publish(at(1), sequence, "t", "x")
+    updates = tables_of(spark, [hub]).updates
+    assert sequences(updates) == [(FIRST - 1, FIRST + 64, 3)]
+    assert sequences(updates.where(sf.col("sequence") == FIRST + 63)) == [(FIRST + 63, FIRST + 63, 1)]
