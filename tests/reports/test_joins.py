@@ -7,6 +7,7 @@ made. One that is written anew and not reached fails as one does whose other sid
 from __future__ import annotations
 
 import ast
+import json
 import random
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("reference_topics", "node", "link"): ("node", "link", "group", "span"),
     ("count_topics", "node", "link"): ("node", "link", "group"),
     ("lacking_updates", "group", "topic"): ("group", "topic", "target"),
+    ("skips_of_targets", "node", "link"): ("node", "link", "target"),
     ("journeys", "node", "link"): ("node", "link", "target", "above"),
     ("digest_points", "node", "link"): ("node", "link", "selector"),
 }
@@ -137,7 +139,9 @@ def logs() -> list[NodeLog]:
     below.ready(at(2), "up", "#")
     for row in nodes[0].updates[::2]:
         below.apply(row, link="up", selector="#")
+    told = {"reason": "packet_too_large", "messages": 1, "topics": ["a"], "first_us": at(30), "last_us": at(31)}
     for node in (*nodes, below):
+        node.event("skipped", at(31), link="up", detail=json.dumps(told))
         node.event("heartbeat", at(59), link="up", topics=1, digest=7, lag_us=1000)
         node.event("heartbeat", at(60), link="up", topics=1, digest=8, lag_us=1000)
     return [hub, *nodes, below]
