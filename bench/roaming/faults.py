@@ -26,6 +26,9 @@ KILLS = frozenset({"kill", "die", "stop"})
 """Faults after which others may go on with the sessions of a member, or its process is gone."""
 ON_PATHS = frozenset({"peers", "primary"})
 """Faults for which proxies stand on the ways between the members."""
+_NAMED_S = 0.5 * DEAD_AFTER_S
+"""Time after its start for which a member may have no name for the places of its sessions: it hears a heartbeat of each
+other member, and they hear one of its own. `docs/explanation/promises.md` says what an earlier kill costs."""
 _PAUSE_S = (0.1, 0.3 * DEAD_AFTER_S)
 _AROUND_S = (0.3 * DEAD_AFTER_S, 2 * DEAD_AFTER_S)
 _AWAY_S = (DEAD_AFTER_S + 0.5, 2 * DEAD_AFTER_S)
@@ -85,6 +88,7 @@ class Faults:
         Raises:
             TimeoutError: This takes too long.
         """
+        await self._wait_whole()
         while not ended.is_set():
             kind, number = self._draw.choice(self._kinds), self._draw.randrange(len(self._servers.members))
             rest_s = self._draw.uniform(0.3, 1.5)
@@ -147,10 +151,11 @@ class Faults:
             await asyncio.to_thread(paths.heal)
 
     async def _wait_whole(self) -> None:
-        """Wait until another member has a copy of each session: one fault at a time must take none."""
+        """Wait until another member has a usable copy of each session: one fault at a time must take none."""
         members = self._servers.members
         for each in members:
             await asyncio.to_thread(each.wait_ready, deadline_s=_READY_S)
+        await asyncio.sleep(_NAMED_S)
         await wait_copied(members, deadline_s=_READY_S)
         await self.look()
 

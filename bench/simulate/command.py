@@ -103,6 +103,9 @@ def run(arguments: argparse.Namespace) -> SimulateReport:
             arguments.trace.mkdir(parents=True, exist_ok=True)
             (arguments.trace / f"seed-{outcome.seed}.txt").write_text("\n".join(outcome.trace) + "\n")
 
+    simulate(0)  # what is imported late is imported once
+    gc.collect()
+    gc.freeze()
     run_seeds(seeds, done, kinds=arguments.faults)
     return SimulateReport(failed, seeds=len(seeds), seconds=time.monotonic() - began, figures=totals)
 
@@ -114,7 +117,7 @@ def run_seeds(
     kinds: Sequence[str] = KINDS,
     plant: Callable[[], None] | None = None,
 ) -> None:
-    """Run seeds, each in a child of this process.
+    """Run seeds, each in a child of this process, of which nothing is left here.
 
     Args:
         seeds: The seeds.
@@ -122,9 +125,6 @@ def run_seeds(
         kinds: Kinds of faults.
         plant: Called in each child first; a test plants a fault with it.
     """
-    simulate(0)  # what is imported late is imported once
-    gc.collect()
-    gc.freeze()
     for seed in seeds:
         done(_in_child(seed, kinds, plant))
 

@@ -335,7 +335,7 @@ def test_a_secondary_that_was_cut_off_lacks_exactly_what_was_published_meanwhile
         compiled.conf.set(name, value)
     again = completeness(compiled, tmp_path, [], fail_under_percent=99.9, depth=1)
     assert again.to_json() == report.to_json()
-    assert len(plans) > 20
+    assert len(plans) >= 20
 
 
 def test_a_window_is_judged_by_what_was_published_in_it(spark: SparkSession, tmp_path: Path) -> None:
