@@ -253,8 +253,8 @@ async def test_the_wrong_port_is_told(authority: Authority) -> None:
     with mosquitto_with_tls(authority) as (mosquitto, port):
         assert await failure(mosquitto.port, ca_file=authority.certificate) == (
             f"no TLS with mqtts://127.0.0.1:{mosquitto.port}: the connection was closed in the handshake",
-            "A listener without TLS does so: check that the port is that of one with TLS; else the primary's log "
-            "says why",
+            "A listener without TLS does so: check that the port is that of one with TLS; one that wants a certificate "
+            "does, too: set client_certificate_file and client_key_file; else the primary's log says why",
         )
         told, hint = await failure(port, **at(port, scheme="mqtt"))
         assert told.startswith("the connection was lost: ")
