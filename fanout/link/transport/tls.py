@@ -163,7 +163,8 @@ class LinkTls:
             return (
                 "the connection was closed in the handshake",
                 "A listener without TLS does so: check that the port is that of one with TLS; one that wants a "
-                "certificate does, too: set client_certificate_file and client_key_file; else the primary's log says why",
+                "certificate does, too: set client_certificate_file and client_key_file; else the primary's log "
+                "says why",
             )
         return reason.lower().replace("_", " ") or str(error), "The primary's log may say why"
 
