@@ -310,14 +310,12 @@ def _gaps_us(
     """
     found: list[tuple[int, int]] = []
     for gap in link.survey.gaps_of(link.node, link=link.name):
-        after_us, until_us = -NEVER_US, gap.last_us - offset_us + late_us
-        if gap.first_us is not None:
-            after_us = gap.first_us - offset_us - settle_us
-            if clock is not None and (later := clock.later_between(gap.first_us, gap.last_us)) is not None:
-                least_us, most_us = later
-                after_us = max(after_us, gap.first_us - most_us - 1)
-                until_us = min(until_us, gap.last_us - least_us)
-        found.append((after_us, until_us))
+        least_us, most_us = offset_us - late_us, offset_us + settle_us
+        # Where it is measured, it takes the place of the horizon: the middle of a log's delays may be of what waited.
+        measured = None if clock is None or gap.first_us is None else clock.later_between(gap.first_us, gap.last_us)
+        if measured is not None:
+            least_us, most_us = measured[0], measured[1] + 1
+        found.append((-NEVER_US if gap.first_us is None else gap.first_us - most_us, gap.last_us - least_us))
     return tuple(sorted(found))
 
 

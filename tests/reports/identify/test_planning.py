@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 
 import pytest
 
 from fanout.errors import ReportError
+from fanout.reports.figures.counted import Clock
 from fanout.reports.identify.planning import basis_statements, decide_scope
 from fanout.reports.read.details import GapRecord
 from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Scope
@@ -43,6 +46,7 @@ def scope_of(
     requested: str | None = None,
     behind_max_s: float = 0,
     window: AskedWindow = WHOLE,
+    clocks: Mapping[tuple[str, str], Clock] = MappingProxyType({}),
 ) -> Scope:
     """Return the scope of a report over these logs."""
     return decide_scope(
@@ -51,6 +55,7 @@ def scope_of(
         settle_us=round(settle_s * SECOND),
         behind_max_us=round(behind_max_s * SECOND),
         window=window,
+        clocks=clocks,
     )
 
 
@@ -209,6 +214,19 @@ def test_gaps_are_moved_to_the_primary_clock_and_widened_by_the_horizon() -> Non
     expected = ((at(-3) - 1000, at(21) - 1000), (at(15) - 1000, at(18) - 1000))
     assert {t.gaps_us for t in scope.targets} == {expected}
     assert any("edge reported 3 gaps in its log" in notice for notice in scope.notices)
+
+
+def test_measured_delays_near_a_gap_take_the_place_of_the_horizon() -> None:
+    """Wider or narrower, and whatever half of the log says: of a log of waits that is no ordinary delay."""
+    edge = edge_log()
+    edge.gap(at(20), link="up", rows=1, first_us=at(18), last_us=at(19))
+    edge.event("heartbeat", at(41))
+    for measured in ((-3 * SECOND, 9 * SECOND), (-1_000, 2_000)):
+        windows = {at(second) // SECOND: measured for second in range(17, 21)}
+        clock = Clock(later_us=6 * SECOND, least_us=-3 * SECOND, intervals=windows, width_us=SECOND)
+        scope = scope_of(hub_log(), edge, settle_s=2, clocks={("edge", "up"): clock})
+        least_us, most_us = measured
+        assert {t.gaps_us[0] for t in scope.targets} == {(at(18) - most_us - 1, at(19) - least_us)}
 
 
 def test_rows_that_are_not_there_make_a_gap_and_a_removed_beginning_a_later_span() -> None:
