@@ -1,0 +1,138 @@
+"""An ordinary client beside an attack: how long its pings wait, and the memory of the node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.attacks.target import Target
+from fanout.mqtt.packets import Connect, encode
+
+__all__ = ["Noticed", "connect", "observe", "resident_mib"]
+
+_PINGREQ, _PINGRESP = b"\xc0\x00", b"\xd0\x00"
+_PAUSE_S = 0.01
+_LAST_PING_S = 30.0
+
+
+@dataclass(slots=True)
+class Noticed:
+    """What the ordinary client noticed."""
+
+    pings_s: list[float] = field(default_factory=list)
+    """Time of each ping until its answer."""
+    resident_mib_max: float = 0.0
+    """Most resident memory of the node; 0 when it is not known."""
+
+    def percentile(self, share: float) -> float:
+        """Return a percentile of the pings in seconds, `share` of 1; infinity without a ping."""
+        ordered = sorted(self.pings_s)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("inf")
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures of a verdict."""
+        return {
+            "ping_s_p99": round(self.percentile(0.99), 4),
+            "ping_s_max": round(max(self.pings_s, default=float("inf")), 4),
+            "resident_mib_max": round(self.resident_mib_max, 1),
+        }
+
+
+def resident_mib(target: Target) -> float:
+    """Return the resident memory of the target's process in MiB; 0 when it is not known."""
+    if target.pid is None:
+        return 0.0
+    try:
+        status = Path(f"/proc/{target.pid}/status").read_text()
+    except OSError:
+        return 0.0
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+async def connect(
+    target: Target,
+    *,
+    client_id: str,
+    user: str | None = None,
+    password: str | None = None,
+    address: str | None = None,
+    version: int = 5,
+    deadline_s: float = 30.0,
+) -> tuple[int, asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the target and send CONNECT.
+
+    Args:
+        target: The target.
+        client_id: Client Identifier.
+        user: A user of the target; None for none.
+        password: Its password; None for that of `target.users`.
+        address: Address to come from; None for 127.0.0.1.
+        version: 4 or 5.
+        deadline_s: Time for all of it.
+
+    Returns:
+        The Reason Code of CONNACK, and the connection.
+
+    Raises:
+        OSError: Refused, or closed without an answer.
+        TimeoutError: No answer in time.
+    """
+    if password is None and user is not None:
+        password = target.users[user]
+    packet = Connect(
+        client_id=client_id,
+        clean_start=True,
+        keep_alive=0,
+        username=user,
+        password=None if password is None else password.encode(),
+        version=version,
+    )
+    async with asyncio.timeout(deadline_s):
+        local = None if address is None else (address, 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", target.port, local_addr=local)
+        writer.write(encode(packet, version=version))
+        try:
+            first = await reader.readexactly(2)
+            body = await reader.readexactly(first[1])
+        except asyncio.IncompleteReadError as error:
+            writer.close()
+            raise ConnectionResetError("closed without an answer") from error
+    return body[1], reader, writer
+
+
+@contextlib.asynccontextmanager
+async def observe(target: Target, *, user: str | None = "ordinary") -> AsyncIterator[Noticed]:
+    """Ping the target as an ordinary client, one ping after the other, until the block ends."""
+    noticed = Noticed(resident_mib_max=resident_mib(target))
+    name = user if user in target.users else None
+    code, reader, writer = await connect(target, client_id="ordinary", user=name)
+    assert code == 0, f"the ordinary client is refused with 0x{code:02X}"
+
+    stopping = False
+
+    async def ping() -> None:
+        while not stopping:  # the ping under way counts
+            begun_s = time.perf_counter()
+            writer.write(_PINGREQ)
+            answer = await reader.readexactly(2)
+            assert answer == _PINGRESP
+            noticed.pings_s.append(time.perf_counter() - begun_s)
+            noticed.resident_mib_max = max(noticed.resident_mib_max, resident_mib(target))
+            await asyncio.sleep(_PAUSE_S)
+
+    task = asyncio.create_task(ping(), name="ordinary-client")
+    try:
+        yield noticed
+    finally:
+        stopping = True
+        try:
+            await asyncio.wait_for(task, _LAST_PING_S)
+        except (OSError, EOFError, TimeoutError):  # thrown out, or held up
+            noticed.pings_s.append(float("inf"))
+        writer.close()

@@ -1,0 +1,54 @@
+"""The target of an attack, and the verdict on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["Attack", "Target", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A started node, or a member of a pool, on this machine."""
+
+    port: int
+    """Port of its MQTT listener, on loopback."""
+    http_port: int | None = None
+    """Port of its HTTP interface; None without one."""
+    pool_port: int | None = None
+    """Port at which it listens for members of its pool; None without a pool."""
+    pool_token: str | None = None
+    """The token of its pool, for attacks of a member; None for attackers without it."""
+    pid: int | None = None
+    """Its process, whose resident memory is read; None for none to read."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    """Users that may connect, each with the password: "ordinary" for the client that is measured, and "attacker"."""
+    addresses: tuple[str, ...] = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+    """Addresses of this machine that attackers come from; the ordinary client comes from 127.0.0.1."""
+    scale: float = 1.0
+    """Size of the attack: 1 for the whole one, less for a quick form."""
+
+    def scaled(self, count: int) -> int:
+        """Return a number of the whole attack at the scale of this one, at least 1."""
+        return max(1, round(count * self.scale))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome of an attack."""
+
+    held: bool
+    """True if the node kept its promise."""
+    promise: str
+    """The promise, as a short sentence with its bound."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured, by name with its unit: `ping_s_max`, `resident_mib_max`."""
+
+
+class Attack(Protocol):
+    """A module of this package."""
+
+    async def run(self, target: Target) -> Verdict:
+        """Attack, and judge."""
