@@ -9,7 +9,8 @@ import structlog
 
 from fanout.access.gate import Gate
 from fanout.config import Address, ServerConfig
-from fanout.durable.hosting.session_moves import SessionMoves
+from fanout.durable.hosting.server_sessions import ServerSessions
+from fanout.durable.hosting.session_values import SessionValues
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.history import Origin
@@ -74,7 +75,8 @@ class NodeInMemory:
             known_topics=self.replica.values,
             gate=gate,
         )
-        self.moves = SessionMoves(self.server)
+        self.sessions = ServerSessions(self.server, link_of=lambda topic: "")
+        self.values = SessionValues(self.server)
 
     @property
     def port(self) -> int:

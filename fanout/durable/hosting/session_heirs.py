@@ -7,7 +7,7 @@ from typing import Final
 
 from fanout.durable.form.session_copy import SessionCopy, decode_copy, decode_places, read_needs, read_owner
 from fanout.durable.hosting.session_inheritance import Inherited, inherit
-from fanout.durable.hosting.session_moves import owner_of
+from fanout.durable.hosting.session_values import owner_of
 from fanout.durable.ownership.copy_messages import COPY_BYTES_MAX
 from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.ownership import Owner

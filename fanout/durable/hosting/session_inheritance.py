@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from fanout.durable.form.session_copy import SessionCopy, with_in_flight
-from fanout.durable.hosting.session_moves import SessionMoves
+from fanout.durable.hosting.session_values import SessionValues
 from fanout.errors import SessionMoveRefused
 from fanout.replica.recent import RecentBatch, RecentUpdates, Start
 from fanout.server.base.counters import Counters
@@ -73,13 +73,13 @@ def inherit(
     Returns:
         What became of each.
     """
-    moves, messages = SessionMoves(server), ExportedMessages(now_ns=now_ns)
+    values, messages = SessionValues(server), ExportedMessages(now_ns=now_ns)
     found: list[Inherited] = []
     heirs: dict[int, _Heir] = {}
     for index, (copy, away_ms) in enumerate(copies):
         left_ms = copy.session.expiry_left_ms - away_ms
         if left_ms <= 0:
-            moves.publish_will(replace(copy.session, expiry_left_ms=1))
+            values.publish_will(replace(copy.session, expiry_left_ms=1))
             found.append(Inherited.EXPIRED)
             continue
         if not copy.places.keys() >= set(recent.links):
@@ -101,7 +101,7 @@ def inherit(
     waiting = _dispatch_again(server, recent, heirs, now_ns=now_ns)
     for index, heir in heirs.items():
         try:
-            moves.import_session(heir.session, behind=waiting[index])
+            values.import_session(heir.session, behind=waiting[index])
         except SessionMoveRefused:
             found[index] = Inherited.REFUSED
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from fanout.durable.hosting.session_moves import SessionMoves
+from fanout.durable.hosting.session_values import SessionValues
 from fanout.errors import SessionMoveRefused
 from fanout.server.base.ports import Clock, Logger
 from fanout.server.client.server import Server
@@ -33,7 +33,7 @@ class SessionRestart:
             logger: Takes log lines.
         """
         self._server = server
-        self._moves = SessionMoves(server)
+        self._values = SessionValues(server)
         self._clock = clock
         self._logger = logger
         self._ended: dict[str, ExportedSession] = {}
@@ -65,7 +65,7 @@ class SessionRestart:
         if make is None:  # what expires does so as if nothing had happened; sessions left together share messages
             make = self._makers[left_ns] = MessageMaker(now_ns=left_ns)
         try:
-            self._moves.import_session(_aged(session, away_ms), messages=make)
+            self._values.import_session(_aged(session, away_ms), messages=make)
         except SessionMoveRefused as refusal:
             self._refused += 1
             self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)
@@ -89,7 +89,7 @@ class SessionRestart:
 
         def end() -> None:
             del self._ended[session.client_id]
-            self._moves.publish_will(session)
+            self._values.publish_will(session)
             self._server.lifecycles.keepers.mark(session.client_id)
 
         if session.will is not None:

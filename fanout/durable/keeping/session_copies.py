@@ -21,16 +21,16 @@ from fanout.durable.form.session_copy import (
     encode_places,
     has_qos_2,
 )
-from fanout.durable.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
+from fanout.durable.hosting.session_values import SessionValues
+from fanout.durable.keeping.session_looks import LOOKED_AT, SHARE, seen
 from fanout.mqtt.delivery import SendState
 from fanout.replica.recent import Found, Place, RecentUpdates, message_digest
 from fanout.replica.update import Update
-from fanout.server.base.context import ServerContext
+from fanout.server.client.server import Server
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.shared_inflight import SharedInflight
 from fanout.server.session.exported_session import ExportedInFlight
-from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
 
@@ -105,32 +105,22 @@ class _Entry:
 class SessionCopies:
     """The copies of a server's sessions."""
 
-    def __init__(
-        self,
-        context: ServerContext,
-        carrier: CopyCarrier,
-        *,
-        recent: RecentUpdates,
-        registry: SessionRegistry,
-        moves: SessionValues,
-    ) -> None:
+    def __init__(self, server: Server, carrier: CopyCarrier, *, recent: RecentUpdates) -> None:
         """Begin with no copy.
 
         Args:
-            context: Shared objects of the server.
+            server: Has the sessions.
             carrier: Carries copies to other members.
             recent: The recent updates of the links.
-            registry: The sessions.
-            moves: Makes their values.
         """
         self.marks = SessionMarks(self._copy)
         """Sessions that are to be copied, and what waits for that."""
         self._carrier = carrier
         self._recent = recent
-        self._registry = registry
-        self._moves = moves
-        self._clock = context.clock
-        self._timer = context.timer
+        self._registry = server.registry
+        self._values = SessionValues(server)
+        self._clock = server.context.clock
+        self._timer = server.context.timer
         self._entries: dict[str, _Entry] = {}
         self._unplaced: dict[str, None] = {}
         """Sessions with a copy that lacks a place, because it had no name."""
@@ -294,7 +284,7 @@ class SessionCopies:
                     inline.append(message)
             elif first is None:
                 first, named = found, places.at(found, exactly=is_exact)
-        value, _ = self._moves.value_of(session, messages, waiting=inline, in_flight=whole)
+        value, _ = self._values.value_of(session, messages, waiting=inline, in_flight=whole)
         return SessionCopy(
             session=value,
             is_connected=session.is_connected,

@@ -16,13 +16,13 @@ from typing import Final, Protocol
 from fanout.durable.form.inflight_forms import InFlightForms
 from fanout.durable.form.session_format import SessionEncoder
 from fanout.durable.form.session_record import ALL_UNSENT, SessionRecord, encode_record
-from fanout.durable.keeping.session_looks import LOOKED_AT, SHARE, SessionValues, seen
+from fanout.durable.hosting.session_values import SessionValues
+from fanout.durable.keeping.session_looks import LOOKED_AT, SHARE, seen
 from fanout.replica.update import Update
-from fanout.server.base.context import ServerContext
+from fanout.server.client.server import Server
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
 from fanout.server.messages.queue import MessageQueue
-from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
 
@@ -77,22 +77,18 @@ class _Entry:
 class SessionJournal:
     """The journal of a server's sessions."""
 
-    def __init__(
-        self, context: ServerContext, store: SessionStore, *, registry: SessionRegistry, moves: SessionValues
-    ) -> None:
+    def __init__(self, server: Server, store: SessionStore) -> None:
         """Begin with no session on disk.
 
         Args:
-            context: Shared objects of the server.
+            server: Has the sessions.
             store: The disk.
-            registry: The sessions.
-            moves: Makes their values.
         """
         self._store = store
-        self._registry = registry
-        self._moves = moves
-        self._clock = context.clock
-        self._timer = context.timer
+        self._registry = server.registry
+        self._values = SessionValues(server)
+        self._clock = server.context.clock
+        self._timer = server.context.timer
         self._entries: dict[str, _Entry] = {}
         self._messages = ExportedMessages(now_ns=0)
         """Values of messages in the newest records: most of them are in the next ones too."""
@@ -205,8 +201,8 @@ class SessionJournal:
             position, unsent = self._store.history_position + 1, ALL_UNSENT
         entry.position = position
         entry.seen = _seen(session)
-        value, _ = self._moves.value_of(session, messages, waiting=waiting, in_flight=())
-        epoch = self._moves.epoch_of(client_id)
+        value, _ = self._values.value_of(session, messages, waiting=waiting, in_flight=())
+        epoch = self._values.epoch_of(client_id)
         return encode_record(
             SessionRecord(
                 value, messages.now_ns, entry.is_connected, position, unsent, epoch, as_of=self._store.history_position

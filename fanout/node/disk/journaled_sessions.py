@@ -11,7 +11,6 @@ import asyncio
 from structlog.typing import FilteringBoundLogger
 
 from fanout.durable.form.session_record import last_batch
-from fanout.durable.hosting.session_moves import SessionMoves
 from fanout.durable.hosting.session_recovery import Recovered, recover_sessions
 from fanout.durable.hosting.session_restart import SessionRestart
 from fanout.durable.keeping.session_journal import SessionJournal
@@ -65,11 +64,8 @@ class JournaledSessions:
 
     def begin(self) -> None:
         """Write sessions from now on; after `storage.start`, and before a client is served."""
-        server = self._server
-        self._journal = SessionJournal(
-            server.context, self._storage, registry=server.registry, moves=SessionMoves(server)
-        )
-        server.lifecycles.keepers.join(self._journal, is_disk=True)
+        self._journal = SessionJournal(self._server, self._storage)
+        self._server.lifecycles.keepers.join(self._journal, is_disk=True)
         for client_id, found in self._found.items():
             session = self._server.registry.get(client_id)
             if found is not None and session is not None and not session.shared:

@@ -92,14 +92,15 @@ def make_session_pool(
         logger: Takes log lines.
     """
     # Nodes that are in no pool do without these, and nodes without links without the links.
+    from fanout.durable.hosting.server_sessions import ServerSessions
     from fanout.durable.moving.session_pool import SessionPool
     from fanout.durable.ownership import move_messages
-    from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, ServerSessions
+    from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, link_of
 
     node = members.membership.node
     sessions = SessionPool(
         node=node,
-        host=ServerSessions(server, links=links),
+        host=ServerSessions(server, link_of=link_of(links)),
         markers=LinkMarkers(links),
         others=PoolWitness(members, links=links, clock=clock),
         clock=clock,
@@ -146,7 +147,6 @@ def keep_copies(
     """
     from fanout.durable.copying.pool_copies import PoolCopies
     from fanout.durable.hosting.session_heirs import SessionHeirs
-    from fanout.durable.hosting.session_moves import SessionMoves
     from fanout.durable.keeping.session_copies import SessionCopies
     from fanout.durable.ownership import copy_messages
 
@@ -164,7 +164,7 @@ def keep_copies(
         clock=clock,
         logger=logger,
     )
-    made = SessionCopies(server.context, kept.sent, recent=recent, registry=server.registry, moves=SessionMoves(server))
+    made = SessionCopies(server, kept.sent, recent=recent)
     kept.sent.copy_again = made.copy_again
     members.copies_are_right_at = kept.sent.are_right_at
     server.lifecycles.keepers.join(made)

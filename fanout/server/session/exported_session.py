@@ -27,26 +27,12 @@ __all__ = [
 
 
 class MoveRefusal(enum.StrEnum):
-    """Reason why a session is not exported, or not imported; nothing has changed then."""
+    """Reason why a session does not come to a node; nothing has changed then."""
 
-    NO_SESSION = "no session"
-    """The node has no session with this Client Identifier, or not any more."""
-    NOT_DURABLE = "not durable"
-    """Its Session Expiry Interval is 0: it ends with its Network Connection."""
-    CONNECTED = "connected"
-    """Its client is connected."""
-    UNDECIDED = "undecided"
-    """A message of its client has no verdict yet: it may still reach the primary from here."""
-    LINK_OF_A_NODE = "link of a node"
-    """Its client is a link of another node, whose proofs hold for one server only: it takes a new snapshot."""
     STOPPING = "stopping"
     """The node stops: it takes no sessions."""
     SESSION_EXISTS = "session exists"
     """The node has a session with this Client Identifier."""
-    ANOTHER_USER = "another user"
-    """The session belongs to another user than the client that asks for it."""
-    OTHER_RIGHTS = "other rights"
-    """The session belongs to the same user with other rights, or to nobody: the client may end it, not continue it."""
     NOT_ADMITTED = "not admitted"
     """Its owner may not connect here, or only one of the two nodes has access control."""
     LIMITS = "limits"

@@ -413,7 +413,7 @@ def inherited(world: World, name: str) -> World:
     member = member._replace(kept=None)
     if not may_inherit(copy.version, newest=newest_of(member), answers=asking.rights):
         return world.put(name, member)
-    if is_here(member):  # `SessionMoves.import_session` refuses it
+    if is_here(member):  # `SessionValues.import_session` refuses it
         if world.is_alive:
             raise Broken("there is a session already")
         return world.put(name, member)

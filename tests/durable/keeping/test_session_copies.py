@@ -11,7 +11,6 @@ import pytest
 
 from fanout.durable.form.session_copy import COPIED_MESSAGES_MAX, decode_copy, decode_places
 from fanout.durable.hosting.session_inheritance import Inherited, inherit
-from fanout.durable.hosting.session_moves import SessionMoves
 from fanout.durable.keeping import session_copies
 from fanout.durable.keeping.session_copies import LOOK_S, SessionCopies
 from fanout.mqtt.packets import Ack, PacketType, Publish, Suback, Subscribe, Subscription, Will
@@ -76,13 +75,7 @@ class Member(NodeInMemory):
         super().__init__(**settings)  # type: ignore[arg-type]  # tests know the keys
         self.carrier = Carrier()
         self.recent = RecentUpdates([LINK], bytes_max=history_bytes)
-        self.copies = SessionCopies(
-            self.server.context,
-            self.carrier,
-            recent=self.recent,
-            registry=self.server.registry,
-            moves=SessionMoves(self.server),
-        )
+        self.copies = SessionCopies(self.server, self.carrier, recent=self.recent)
         self.server.lifecycles.keepers.join(self.copies)
 
     def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> int:
@@ -364,7 +357,7 @@ async def test_what_waits_for_the_disk_does_not_wait_for_copies(pool: Pool) -> N
         client.send(Subscribe(1, (Subscription(b"t", qos=1),)))
         await wait_until(lambda: pool.first.carrier.untold)
         async with asyncio.timeout(5):
-            await pool.first.moves.on_disk()
+            await pool.first.sessions.on_disk()
         pool.first.carrier.tell()
         await client.expect(Suback)
 
@@ -472,8 +465,7 @@ async def test_a_session_that_moves_leaves_its_copy(pool: Pool) -> None:
         await client.subscribe(b"t", qos=1)
     await gone(pool.first)
     await pool.first.settle()
-    pool.first.moves.export("c")
-    pool.first.moves.release("c")
+    pool.first.sessions.release("c")
     await pool.first.settle()
     assert "c" in pool.first.carrier.copies
     assert pool.first.copies.count == 0

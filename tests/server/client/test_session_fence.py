@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from fanout.durable.form.session_format import decode_session
+from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.move_messages import TakeQuestion
 from fanout.mqtt.packets import Disconnect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -134,9 +137,10 @@ async def test_deadlines_stand_still(node: NodeInMemory) -> None:
     await here.expect_end(ReasonCode.SERVER_BUSY)
     pass_time(node, 10_000)
     assert (node.server.session_count, wills(node)) == (2, 0)
-    exported = node.moves.export("away").value
+    assert isinstance(node.sessions.promise(TakeQuestion("away", Epoch(1, "b"), "", False, anyone=True)), tuple)
+    exported = decode_session(node.sessions.export("away", {}).value, bytes_max=1 << 20)
     assert (exported.expiry_left_ms, exported.will_left_ms) == (540_000, 40_000)
-    node.moves.take_back(exported)
+    node.sessions.take_back("away")
     pass_time(node, 10_000)
     node.server.lifecycles.lower_fence()
     for seconds, expected in ((39, (2, 0)), (2, (2, 1)), (60, (2, 2)), (438, (2, 2)), (2, (1, 2)), (60, (0, 2))):
@@ -152,7 +156,7 @@ async def test_a_session_that_goes_on_elsewhere_ends_without_its_will_message(no
     await wait_until(lambda: not node.server.connections)
     lifecycles = node.server.lifecycles
     lifecycles.raise_fence()
-    node.moves.end("elsewhere")
+    node.sessions.end("elsewhere")
     lifecycles.kick("kicked", clean=True, reason_code=ReasonCode.ADMINISTRATIVE_ACTION)
     assert (node.server.session_count, wills(node)) == (0, 0)
     lifecycles.lower_fence()

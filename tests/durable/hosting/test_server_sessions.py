@@ -12,12 +12,13 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from fanout.durable.form.session_format import decode_session
+from fanout.durable.hosting.server_sessions import ServerSessions
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.move_messages import Fetched, TakeQuestion
 from fanout.link.link import Link
 from fanout.mqtt.packets import Will
 from fanout.mqtt.properties import Properties
-from fanout.node.pool.session_host import ServerSessions
+from fanout.node.pool.session_host import link_of
 from fanout.selection import Selector
 from fanout.server.session.session import Session
 from tests.server.conftest import StartNode
@@ -33,6 +34,9 @@ def link(name: str, *filters: str) -> Link:
     """Return what the host needs of a link."""
     config = SimpleNamespace(name=name, selectors=tuple(Selector(each) for each in filters))
     return cast("Link", SimpleNamespace(config=config))
+
+
+ONE_LINK = link_of((link("plant", "#"),))
 
 
 async def with_session(node: NodeInMemory, *filters: bytes, **more: Any) -> None:
@@ -57,7 +61,7 @@ async def test_each_message_is_judged_by_the_marker_of_its_link(start_node: Star
     """At the member that has the session, and at the one that collects for it: each message is at one of both."""
     old, new = await start_node(), await start_node()
     links = (link("plant", "a/#"), link("office", "b/#"))
-    holder, taker = ServerSessions(old.server, links=links), ServerSessions(new.server, links=links)
+    holder, taker = (ServerSessions(node.server, link_of=link_of(links)) for node in (old, new))
     await with_session(old, b"#")
     subscriptions = holder.promise(QUESTION)
     assert isinstance(subscriptions, tuple)
@@ -93,7 +97,7 @@ async def test_each_message_is_judged_by_the_marker_of_its_link(start_node: Star
 async def test_a_marker_that_did_not_come_makes_it_inexact(start_node: StartNode) -> None:
     """Then everything goes along."""
     node = await start_node()
-    host = ServerSessions(node.server, links=(link("plant", "#"),))
+    host = ServerSessions(node.server, link_of=ONE_LINK)
     await with_session(node, b"#")
     host.promise(QUESTION)
     dispatch(node, "a/1")
@@ -119,7 +123,7 @@ def has_deadlines(session: Session) -> bool:
 async def test_a_second_request_finds_all_of_the_session(start_node: StartNode, again: str) -> None:
     """Its deadlines, its Will Message and what came since, whatever became of the first."""
     node = await start_node()
-    host = ServerSessions(node.server, links=(link("plant", "#"),))
+    host = ServerSessions(node.server, link_of=ONE_LINK)
     will = Will(b"w", b"gone", 1, False, Properties(will_delay_interval=100))
     await with_session(node, b"#", will=will)
     session = node.server.registry.get("c")
@@ -175,7 +179,7 @@ async def test_a_long_session_moves_in_short_turns(start_node: StartNode) -> Non
     """Its queue and its subscriptions; all of it comes, in order, and the value in pieces of the size asked for."""
     count, filters = 60_000, [b"f/%d/#" % number for number in range(999)]
     old, new = await start_node(), await start_node()
-    holder, taker = (ServerSessions(node.server, links=(link("plant", "#"),)) for node in (old, new))
+    holder, taker = (ServerSessions(node.server, link_of=ONE_LINK) for node in (old, new))
     await with_session(old, b"a/1", *filters)
     for first in range(0, count, 1_000):
         old.take([update(b"a/1", b"%d" % number, qos=1, retain=False) for number in range(first, first + 1_000)])
@@ -213,7 +217,7 @@ async def test_a_long_session_moves_in_short_turns(start_node: StartNode) -> Non
 async def test_a_session_that_is_taken_back_gives_no_further_piece(start_node: StartNode) -> None:
     """Its client has come back, and gets what is exported."""
     node = await start_node()
-    host = ServerSessions(node.server, links=(link("plant", "#"),))
+    host = ServerSessions(node.server, link_of=ONE_LINK)
     await with_session(node, b"#")
     dispatch(node, *[f"a/{number}" for number in range(1_000)])
     host.promise(QUESTION)
