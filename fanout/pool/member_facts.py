@@ -43,6 +43,7 @@ STATES: Final = frozenset({"ready", "not_ready", "draining", "stopping"})
 _TOKEN: Final = re.compile(r"[0-9a-f]{16,32}")
 """Form of what identifies a process, and of digests."""
 _ADDRESS_CHARACTERS_MAX: Final = 1024
+_COUNT_MAX: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ def _token(said: Mapping[str, Any], key: str) -> str:
 
 def _count(said: Mapping[str, Any], key: str) -> int:
     value = said.get(key)
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < _COUNT_MAX:
         raise ValueError(f"no legal {key}")
     return value
 

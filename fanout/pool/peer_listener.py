@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +26,10 @@ REFUSALS: Final = ("token", "protocol", "request", "body", "incomplete", "busy")
 body that is too long, or that did not come whole; too many requests are being handled."""
 HANDLED_MAX: Final = 256
 """Requests that are handled at a time; members of a pool make a handful each."""
+BODIES_BYTES_MAX: Final = 96 << 20
+"""Bytes of all bodies that are being read; a request that goes beyond them is refused."""
+ADDRESS_BODIES_BYTES_MAX: Final = 40 << 20
+"""Bytes of those that come from one address: one of the longest, and others beside it."""
 
 Handler: TypeAlias = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request, given the `node.id` that the member states, and the body; raises `ValueError` for a wrong one."""
@@ -35,6 +40,10 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 class _Gone(Exception):
     """The member has closed the connection."""
+
+
+class _Full(Exception):
+    """The bodies that are being read take all the room."""
 
 
 class PeerListener:
@@ -54,6 +63,8 @@ class PeerListener:
         self._answer = answer
         self._handlers: dict[str, tuple[Handler, int]] = {}
         self._handled = 0
+        self._bodies_bytes: Counter[str] = Counter()
+        """Bytes of bodies that are being read, by address."""
         self._expected = None if token is None else f"Bearer {token}".encode()
 
     def handle(self, path: str, handler: Handler, *, body_bytes_max: int) -> None:
@@ -77,20 +88,26 @@ class PeerListener:
             self.answered_total += 1
             await _respond(send, 200, self._answer(headers.get(ASKER_HEADER.encode(), b"").decode("latin-1")))
         elif scope["method"] == "POST" and scope["path"] in self._handlers:
-            await self._answer_post(headers, scope["path"], receive, send)
+            client = scope.get("client")
+            await self._answer_post(headers, scope["path"], receive, send, address=client[0] if client else "")
         else:
             await self._refuse(send, "request", 404)
 
-    async def _answer_post(self, headers: dict[bytes, bytes], path: str, receive: _Receive, send: _Send) -> None:
+    async def _answer_post(
+        self, headers: dict[bytes, bytes], path: str, receive: _Receive, send: _Send, *, address: str
+    ) -> None:
         handler, bytes_max = self._handlers[path]
         asker = headers.get(ASKER_HEADER.encode(), b"").decode("latin-1")
         if not is_node_name(asker):
             await self._refuse(send, "request", 400)
             return
         try:
-            body = await _read_body(headers, receive, bytes_max=bytes_max)
+            body = await self._read_body(headers, receive, bytes_max=bytes_max, address=address)
         except _Gone:
             self.refused_total["incomplete"] += 1
+            return
+        except _Full:
+            await self._refuse(send, "busy", 503)
             return
         if body is None:
             await self._refuse(send, "body", 413)
@@ -113,26 +130,38 @@ class PeerListener:
         self.refused_total[reason] += 1
         await _respond(send, status, json.dumps({"refused": reason, "protocol": PROTOCOL}).encode())
 
+    async def _read_body(
+        self, headers: dict[bytes, bytes], receive: _Receive, *, bytes_max: int, address: str
+    ) -> bytes | None:
+        """Return the body of a request; None when it is too long, and then the rest is not read.
 
-async def _read_body(headers: dict[bytes, bytes], receive: _Receive, *, bytes_max: int) -> bytes | None:
-    """Return the body of a request; None when it is too long, and then the rest is not read.
-
-    Raises:
-        _Gone: The connection ended before.
-    """
-    stated = headers.get(b"content-length", b"0")
-    if not stated.isdigit() or int(stated) > bytes_max:
-        return None
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        body += message.get("body", b"")
-        if len(body) > bytes_max:
+        Raises:
+            _Gone: The connection ended before.
+            _Full: There is no room for it.
+        """
+        stated = headers.get(b"content-length", b"0")
+        if not stated.isdigit() or int(stated) > bytes_max:
             return None
-        if not message.get("more_body", False):
-            return bytes(body)
+        body = bytearray()
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _Gone
+                piece = message.get("body", b"")
+                body += piece
+                self._bodies_bytes[address] += len(piece)
+                if len(body) > bytes_max:
+                    return None
+                if not message.get("more_body", False):
+                    return bytes(body)
+                total = self._bodies_bytes.total()
+                if self._bodies_bytes[address] > ADDRESS_BODIES_BYTES_MAX or total > BODIES_BYTES_MAX:
+                    raise _Full
+        finally:
+            self._bodies_bytes[address] -= len(body)
+            if not self._bodies_bytes[address]:
+                del self._bodies_bytes[address]
 
 
 async def _respond(send: _Send, status: int, body: bytes) -> None:

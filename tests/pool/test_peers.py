@@ -418,6 +418,24 @@ async def test_a_body_that_does_not_come_whole_is_counted() -> None:
         assert taken == []
 
 
+async def test_bodies_that_are_sent_by_half_take_a_bounded_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one address, and in total; there is room again when they have ended, and for short ones at once."""
+    monkeypatch.setattr(peer_listener, "ADDRESS_BODIES_BYTES_MAX", 2_500)
+    async with taking() as (listener, address, taken):
+        host, _, port = address.rpartition(":")
+        head = f"POST /pool/some HTTP/1.1\r\nHost: a\r\n{PROTOCOL_HEADER}: 1\r\n{ASKER_HEADER}: {ASKER}\r\n"
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+        for _, writer in opened:
+            writer.write(f"{head}Content-Length: 1000\r\n\r\n".encode() + b"x" * 999)
+        await wait_until(lambda: listener.refused_total["busy"] == 2)
+        assert await call(address, b"short") == b"short"
+        for _, writer in opened:
+            writer.close()
+        await wait_until(lambda: listener.refused_total["incomplete"] == 2)
+        assert await call(address, b"y" * 1000) == b"y" * 1000
+        assert [body for _, body in taken] == [b"short", b"y" * 1000]
+
+
 async def test_requests_that_are_handled_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of askers that have left count; afterwards there is room again. A question about the member has no part."""
     monkeypatch.setattr(peer_listener, "HANDLED_MAX", 2)

@@ -11,9 +11,8 @@ from fanout.durable.copying.inheritance import CALL_S, Inheritance
 from fanout.durable.copying.sent_copies import SentCopies
 from fanout.durable.ownership.copy_messages import (
     CopyAnswer,
-    CopyRow,
     PlacesRow,
-    decode_copy_request,
+    copy_request_in_steps,
     decode_inherit_request,
     encode_copy_answer,
     encode_inherit_answer,
@@ -24,9 +23,10 @@ from fanout.durable.ownership.copy_rules import (
     are_newer_places,
 )
 from fanout.durable.ownership.epochs import Epoch
-from fanout.durable.ownership.held_copies import HeldCopies
+from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.durable.ownership.ports import CopyFigures, Heirs, Others
+from fanout.runtime.slices import Slices, in_turns
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["PoolCopies"]
@@ -70,6 +70,7 @@ class PoolCopies:
         self._agreed_s = dead_after_s + CALL_S
         ledger.heirs, ledger.held = heirs, HeldCopies(bytes_max=bytes_max)
         self._held = ledger.held
+        self._slices = Slices()
         self.sent = SentCopies(ledger, others=others, claim=claim, clock=clock)
         """Copies of own sessions."""
         self.inheritance = Inheritance(
@@ -107,20 +108,23 @@ class PoolCopies:
         Another one of the same member is over, and what waited for its copies too; or it has just begun, and copies
         again until it is heard, as nobody could say before that it lives.
         """
-        instance, rows = decode_copy_request(body)
+        instance, rows = await self._slices.run(copy_request_in_steps(body))
         if not any(other.name == asker and other.instance == instance for other in self._others.states()):
             raise ValueError("another process of the member is heard")
-        if any(isinstance(row, CopyRow) and self._ledger.has_agreed(row.client_id, asker, instance) for row in rows):
-            # They may be an heir's by now, whose claims are on their way.
-            raise ValueError("another member may go on with these sessions")
         newer: dict[str, Epoch] = {}
         missing: list[str] = []
         full: list[str] = []
         unable: list[str] = []
-        for row in rows:
+        async for row in in_turns(rows):
             if isinstance(row, PlacesRow):
-                missing += [client_id for client_id in row.client_ids if not self._move(asker, client_id, row)]
-            elif row.value is None:
+                moved = in_turns(row.client_ids)
+                missing += [client_id async for client_id in moved if not self._move(asker, client_id, row)]
+                continue
+            self._ledger.epochs.admit(row.version.epoch)
+            if self._ledger.has_agreed(row.client_id, asker, instance):
+                # It may be an heir's by now, whose claim is on its way.
+                raise ValueError("another member may go on with this session")
+            if row.value is None:
                 copy = self._held.get(row.client_id)
                 if copy is not None and copy.holder == asker and copy.version < row.version:
                     self._held.remove(row.client_id)
@@ -135,6 +139,8 @@ class PoolCopies:
     async def answer_inherit(self, asker: str, body: bytes) -> bytes:
         """Answer INHERIT: say whether another member may go on with sessions; older copies here go then."""
         request = decode_inherit_request(body)
+        for _, version in request.copies:
+            self._ledger.epochs.admit(version.epoch)
         is_holder = (request.holder, request.instance) == (self._node, self._others.instance)
         lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
         rights: list[Right] = []
@@ -145,6 +151,7 @@ class PoolCopies:
             right = answer_inherit(
                 version,
                 kept=None if kept is None else kept.version,
+                kept_lives=kept is not None and kept.holder == request.holder and self._is_heard(kept),
                 newest=newest,
                 holder_lives=lives,
                 is_here=is_here,
@@ -155,6 +162,9 @@ class PoolCopies:
                 self._ledger.agree(client_id, request, version.epoch, for_s=self._agreed_s)
             rights.append(right)
         return encode_inherit_answer(rights)
+
+    def _is_heard(self, copy: HeldCopy) -> bool:
+        return self.inheritance.holder_lives(copy.holder, copy.instance)
 
     def _move(self, holder: str, client_id: str, row: PlacesRow) -> bool:
         """Let a session go on at other places, unless later ones are known; return False without a copy of it."""

@@ -53,6 +53,10 @@ _BYTES_AT_ONCE: Final = 1 << 20
 _AGAIN_MAX: Final = 500
 """Sessions that are copied once more at a time."""
 _HEAD_BYTES: Final = 200
+_ANSWER_BYTES: Final = 256 * 1024
+"""Bytes that an answer may have in any case: an epoch for each copy."""
+_ANSWER_FACTOR: Final = 6
+"""Bytes of a Client Identifier in the answer, in JSON, for one in the call."""
 _LOOK_S: Final = 0.05
 _RETRY_S: Final = 1.0
 """Time after which sessions that nobody could keep are copied once more; twice as long each time that is in vain."""
@@ -466,9 +470,12 @@ class SentCopies:
                 COPY_PATH,
                 body,
                 timeout_s=_CALL_S + len(body) / _BYTES_PER_S,
-                answer_bytes_max=COPY_BYTES_MAX,
+                answer_bytes_max=_ANSWER_BYTES + _ANSWER_FACTOR * len(body),
             )
-            answer = decode_copy_answer(data)
+            said = decode_copy_answer(data)
+            for epoch in said.newer.values():
+                self._ledger.epochs.admit(epoch)
+            answer = said
         except (AskFailed, ValueError):
             self.figures.failed_total += 1
         outbox.forgetting.difference_update(forgotten)

@@ -17,7 +17,7 @@ __all__ = ["SessionExport"]
 _SHORT_MESSAGES: Final = 500
 """Queued messages up to which a session is encoded in a few milliseconds."""
 _SHORT_BYTES: Final = 256 * 1024
-"""Their bytes up to which it goes into an answer with others."""
+"""Their bytes, with those in flight, up to which it goes into an answer with others."""
 
 
 class SessionExport:
@@ -53,7 +53,8 @@ class SessionExport:
         self.digest = 0
         """Their digest, once they are there."""
         queue = session.sender.queue
-        self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes > _SHORT_BYTES
+        in_flight = sum(len(one.message.payload) for one in value.in_flight if one.message is not None)
+        self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes + in_flight > _SHORT_BYTES
         """Whether its bytes take long to make, and to send."""
         self._position = queue.appended_total - queue.messages
         self._entries = list(queue.entries())

@@ -48,8 +48,6 @@ __all__ = ["ServerSessions"]
 
 _STEP: Final = 250
 """Subscriptions that begin to collect in one step."""
-_SHORT_BYTES: Final = 64 * 1024
-"""Bytes of a value that is read in a few milliseconds."""
 _PLACES_MAX: Final = 16
 """Markers of one link whose places in a queue are remembered."""
 
@@ -345,10 +343,7 @@ class ServerSessions:
         coming = self._coming[client_id]
         coming.waiting = WaitingMessages(partial(message_of, now_ns=self._server.context.clock.now_ns()))
         steps = _read(client_id, value, coming.waiting)
-        if len(value) > _SHORT_BYTES:
-            coming.read = await self._slices.run(steps)
-        else:
-            coming.read = _done(steps)
+        coming.read = await self._slices.run(steps)
 
     def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
         """Return whether `adopt` would succeed now."""
@@ -398,13 +393,3 @@ def _read(client_id: str, value: bytes, waiting: WaitingMessages) -> Generator[N
         return None
     yield from waiting.make_batches(exported.wire)
     return exported
-
-
-def _done(steps: Generator[None, None, ExportedSession | None]) -> ExportedSession | None:
-    """Do all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            read: ExportedSession | None = ended.value
-            return read

@@ -21,7 +21,7 @@ from fanout.durable.moving.passed_markers import PassedMarkers
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.ledger import PROMISE_S, SessionLedger
 from fanout.durable.ownership.move_messages import (
-    ANSWER_BYTES_MAX,
+    SESSION_BYTES_MAX,
     Fetched,
     Holding,
     PieceQuestion,
@@ -369,7 +369,7 @@ class Arrivals:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             is_another = piece.total and digest not in (None, piece.digest)
-            if not piece.is_there or is_another or piece.total > ANSWER_BYTES_MAX:
+            if not piece.is_there or is_another or piece.total > SESSION_BYTES_MAX:
                 break
             if not piece.total or not piece.data:
                 progress_s = progress_s if piece.total else now_s  # it is being made

@@ -5,16 +5,19 @@ Owns the batches of each kind of question, and the form of their calls. A questi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
+from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.move_messages import (
-    ANSWER_BYTES_MAX,
     CLAIM_PATH,
     COMMIT_PATH,
+    FETCH_ANSWER_BYTES_MAX,
     FETCH_PATH,
     OFFER_PATH,
     PIECE_PATH,
+    SHORT_ANSWER_BYTES_MAX,
+    TAKE_ANSWER_BYTES_MAX,
     TAKE_PATH,
     ClaimAnswer,
     ClaimQuestion,
@@ -56,20 +59,23 @@ _WAITING_MAX: Final = 200_000
 T = TypeVar("T")
 Mark: TypeAlias = Callable[[Sequence[SessionQuestion]], Awaitable[Mapping[str, str]]]
 """Sends the markers for the sessions of one FETCH, and returns them by link."""
+Admit: TypeAlias = Callable[[Epoch], None]
+"""Takes the word of another member for an epoch; raises `ValueError` for one that is not believed."""
 
 
 class MemberCalls:
     """The questions to one member, in batches."""
 
-    def __init__(self, member: str, *, others: Others, mark: Mark):
+    def __init__(self, member: str, *, others: Others, mark: Mark, admit: Admit):
         """Prepare.
 
         Args:
             member: The member.
             others: Carries the calls.
             mark: Sends the markers for the sessions of one FETCH, and returns them by link.
+            admit: Takes the word of the member for an epoch.
         """
-        sends = _Sends(member, others=others, mark=mark)
+        sends = _Sends(member, others=others, mark=mark, admit=admit)
 
         def batches(send: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> CallBatches[Any, Any]:
             return CallBatches(send, bytes_of=_bytes_of, waiting_max=_WAITING_MAX)
@@ -89,17 +95,19 @@ class MemberCalls:
 class AllMemberCalls:
     """The questions to every other member."""
 
-    def __init__(self, *, others: Others, mark: Mark) -> None:
+    def __init__(self, *, others: Others, mark: Mark, admit: Admit) -> None:
         """Prepare; see `MemberCalls`."""
         self._others = others
         self._mark = mark
+        self._admit = admit
         self._calls: dict[str, MemberCalls] = {}
 
     def to(self, member: str) -> MemberCalls:
         """Return the questions to a member."""
         calls = self._calls.get(member)
         if calls is None:
-            calls = self._calls[member] = MemberCalls(member, others=self._others, mark=self._mark)
+            calls = MemberCalls(member, others=self._others, mark=self._mark, admit=self._admit)
+            self._calls[member] = calls
         return calls
 
     @property
@@ -121,18 +129,23 @@ class AllMemberCalls:
 class _Sends:
     """Calls to one member, each with the questions of many sessions."""
 
-    def __init__(self, member: str, *, others: Others, mark: Mark):
+    def __init__(self, member: str, *, others: Others, mark: Mark, admit: Admit):
         self._member = member
         self._others = others
         self._mark = mark
+        self._admit = admit
 
     async def take(self, questions: Sequence[TakeQuestion]) -> list[Holding]:
-        answer = await self._call(TAKE_PATH, encode_take_request(questions), timeout_s=_TAKE_S)
-        return _read(decode_take_answers, answer)
+        request = encode_take_request(questions)
+        answer = await self._call(TAKE_PATH, request, timeout_s=_TAKE_S, bytes_max=TAKE_ANSWER_BYTES_MAX)
+        holdings = _read(decode_take_answers, answer)
+        self._admit_all(holding.answer.epoch for holding in holdings)
+        return holdings
 
     async def fetch(self, questions: Sequence[SessionQuestion]) -> list[tuple[Fetched, Mapping[str, str]]]:
         markers = await self._mark(questions)
-        answer = await self._call(FETCH_PATH, encode_fetch_request(questions, markers), timeout_s=_FETCH_S)
+        request = encode_fetch_request(questions, markers)
+        answer = await self._call(FETCH_PATH, request, timeout_s=_FETCH_S, bytes_max=FETCH_ANSWER_BYTES_MAX)
         return [(fetched, markers) for fetched in _read(decode_fetch_answers, answer)]
 
     async def piece(self, questions: Sequence[PieceQuestion]) -> list[Piece]:
@@ -150,10 +163,21 @@ class _Sends:
 
     async def claim(self, questions: Sequence[ClaimQuestion]) -> list[ClaimAnswer | None]:
         answer = await self._call(CLAIM_PATH, encode_claim_request(questions), timeout_s=_CALL_S)
-        return _read(decode_claim_answers, answer)
+        answers = _read(decode_claim_answers, answer)
+        self._admit_all(answer.epoch for answer in answers if answer is not None)
+        return answers
 
-    async def _call(self, path: str, body: bytes, *, timeout_s: float) -> bytes:
-        return await self._others.call(self._member, path, body, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX)
+    def _admit_all(self, epochs: Iterable[Epoch]) -> None:
+        try:
+            for epoch in epochs:
+                self._admit(epoch)
+        except ValueError as error:
+            raise AskFailed(AskFailure.ANSWER) from error
+
+    async def _call(
+        self, path: str, body: bytes, *, timeout_s: float, bytes_max: int = SHORT_ANSWER_BYTES_MAX
+    ) -> bytes:
+        return await self._others.call(self._member, path, body, timeout_s=timeout_s, answer_bytes_max=bytes_max)
 
 
 def _bytes_of(question: TakeQuestion | SessionQuestion | PieceQuestion | ClaimQuestion) -> int:

@@ -7,8 +7,7 @@ here in `arrivals`, and those of a member that leaves in `hand_over`.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
@@ -30,6 +29,7 @@ from fanout.durable.ownership.move_messages import (
     Fetched,
     Holding,
     Piece,
+    TakeQuestion,
     decode_claim_request,
     decode_fetch_request,
     decode_piece_request,
@@ -44,6 +44,7 @@ from fanout.durable.ownership.move_messages import (
 from fanout.durable.ownership.ownership import Answer, Choice, Reply
 from fanout.durable.ownership.ports import CopyFigures, Markers, Others, SessionHost
 from fanout.pool.membership import AskFailed
+from fanout.runtime.slices import in_turns
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["ANSWER_S", "SessionPool"]
@@ -57,11 +58,9 @@ _VALUES_BYTES_MAX: Final = 2 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
 _SUBSCRIPTIONS_MAX: Final = 5_000
 """Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
-_TURN_S: Final = 0.008
-"""Time that the sessions of one request take in one turn of the event loop."""
 
 
-_Question = TypeVar("_Question")
+_Asked = TypeVar("_Asked", TakeQuestion, ClaimQuestion)
 
 
 class SessionPool:
@@ -100,9 +99,9 @@ class SessionPool:
         self._silent_s = dead_after_s + _VERDICT_S
         self._passed = PassedMarkers()
         self._own_markers = OwnMarkers(markers, clock=clock)
-        self._calls = AllMemberCalls(others=others, mark=self._own_markers.send)
         self.ledger = SessionLedger(node=node, host=host, others=others, clock=clock)
         """What this member knows of every session."""
+        self._calls = AllMemberCalls(others=others, mark=self._own_markers.send, admit=self.ledger.epochs.admit)
         self.ledger.go_on = self._go_on
         self._arrivals = Arrivals(
             self.ledger,
@@ -272,7 +271,7 @@ class SessionPool:
         """Answer TAKE: promise the sessions that are here."""
         answers: list[Holding] = []
         subscriptions = 0
-        async for question in _in_turns(decode_take_request(body)):
+        async for question in in_turns(self._admitted(decode_take_request(body))):
             holding = Holding(Answer(Reply.BUSY), ())
             if subscriptions < _SUBSCRIPTIONS_MAX or not self.ledger.is_here(question.client_id):
                 holding = self.ledger.promise(question, asker)
@@ -286,7 +285,7 @@ class SessionPool:
         passed = await self._passed.wait(markers, timeout_s=MARKER_S)
         answers: list[Fetched] = []
         size = 0
-        async for question in _in_turns(questions):
+        async for question in in_turns(questions):
             fetched = Fetched("later")
             if size < _VALUES_BYTES_MAX:
                 fetched = self.ledger.freeze(question, markers if passed else {})
@@ -305,14 +304,14 @@ class SessionPool:
 
     async def answer_commit(self, asker: str, body: bytes) -> bytes:
         """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
-        committed = [self.ledger.commit(question) async for question in _in_turns(decode_request(body))]
+        committed = [self.ledger.commit(question) async for question in in_turns(decode_request(body))]
         await self._host.on_disk()  # or a restart here would bring back what the other member has
         return encode_commit_answers(committed)
 
     async def answer_offer(self, asker: str, body: bytes) -> bytes:
         """Answer OFFER: begin to take the sessions, as far as there is room."""
         answers = []
-        for client_id, _, user, superuser, anyone, _ in decode_take_request(body):
+        for client_id, _, user, superuser, anyone, _ in self._admitted(decode_take_request(body)):
             is_free = not self.is_leaving and client_id not in self.ledger.moves
             taken = is_free and self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
             answers.append(bool(taken))
@@ -320,7 +319,18 @@ class SessionPool:
 
     async def answer_claim(self, asker: str, body: bytes) -> bytes:
         """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
-        return encode_claim_answers([self.ledger.claimed(question) for question in decode_claim_request(body)])
+        questions = self._admitted(decode_claim_request(body))
+        return encode_claim_answers([self.ledger.claimed(question) async for question in in_turns(questions)])
+
+    def _admitted(self, questions: Sequence[_Asked]) -> Sequence[_Asked]:
+        """Return questions with epochs that this member believes.
+
+        Raises:
+            ValueError: One has an epoch too far ahead; nothing of them is done.
+        """
+        for question in questions:
+            self.ledger.epochs.admit(question.epoch)
+        return questions
 
     # Its own: what begins here is told to the others.
 
@@ -381,13 +391,3 @@ class SessionPool:
         if not found.done():
             self.figures.later_total += 1
             found.set_result(Choice.LATER)
-
-
-async def _in_turns(questions: Sequence[_Question]) -> AsyncIterator[_Question]:
-    """Yield questions, some of them in each turn of the event loop."""
-    until_s = time.perf_counter() + _TURN_S
-    for question in questions:
-        if time.perf_counter() >= until_s:
-            await asyncio.sleep(0)
-            until_s = time.perf_counter() + _TURN_S
-        yield question

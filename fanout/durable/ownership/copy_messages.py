@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -27,8 +27,8 @@ __all__ = [
     "InheritRequest",
     "PlacesRow",
     "Row",
+    "copy_request_in_steps",
     "decode_copy_answer",
-    "decode_copy_request",
     "decode_inherit_answer",
     "decode_inherit_request",
     "encode_copy_answer",
@@ -43,6 +43,10 @@ COPY_BYTES_MAX: Final = 32 << 20
 """Longest COPY; a longer copy of one session is not made."""
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 """Longest INHERIT, and answer to it."""
+_ROWS_MAX: Final = 1000
+"""Most sessions of one INHERIT."""
+_STEP: Final = 256
+"""Rows, or Client Identifiers of one, that are read in one step."""
 _FORM: Final = 2
 _HEAD: Final = struct.Struct("!BI")
 """Form, number of rows; the process of the sender comes behind."""
@@ -136,8 +140,8 @@ def encode_copy_request(request: CopyRequest) -> bytes:
     return b"".join(parts)
 
 
-def decode_copy_request(data: bytes) -> CopyRequest:
-    """Return COPY.
+def copy_request_in_steps(data: bytes) -> Generator[None, None, CopyRequest]:
+    """Return COPY, read in steps of some rows.
 
     Raises:
         ValueError: It is none.
@@ -148,12 +152,19 @@ def decode_copy_request(data: bytes) -> CopyRequest:
         raise ValueError("no legal form of a copy")
     instance = form.text()
     rows: list[Row] = []
-    for _ in range(count):
+    for done in range(count):
+        if done % _STEP == 0:
+            yield
         (kind,) = form.unpack(_KIND)
         if kind == _PLACES:
             (number,) = form.unpack(_U64)
             places = form.take(*form.unpack(_U32))
-            rows.append(PlacesRow(places, tuple(form.text() for _ in range(*form.unpack(_U32))), number))
+            client_ids: list[str] = []
+            (ids,) = form.unpack(_U32)
+            for left in range(ids, 0, -_STEP):
+                client_ids += [form.text() for _ in range(min(left, _STEP))]
+                yield
+            rows.append(PlacesRow(places, tuple(client_ids), number))
             continue
         if kind not in (_ENDED, _WHOLE):
             raise ValueError("no legal kind of a copy")
@@ -197,7 +208,7 @@ def decode_inherit_request(data: bytes) -> InheritRequest:
         ValueError: It is none.
     """
     holder, instance, rows = _list(read_document(data, bytes_max=DOCUMENT_BYTES_MAX), 3)
-    if not is_node_name(holder) or not isinstance(instance, str) or not isinstance(rows, list):
+    if not is_node_name(holder) or not isinstance(instance, str) or not isinstance(rows, list) or len(rows) > _ROWS_MAX:
         raise ValueError("no legal holder")
     copies = []
     for row in rows:

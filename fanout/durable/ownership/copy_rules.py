@@ -106,6 +106,7 @@ def answer_inherit(
     is_here: bool = False,
     is_copied: bool = False,
     is_holder: bool = False,
+    kept_lives: bool = False,
 ) -> Right:
     """Return the answer to a member that wants to go on with a session from its copy.
 
@@ -118,11 +119,13 @@ def answer_inherit(
         is_copied: Whether nothing waits for a copy of it as it is here: an older one is of no use then.
         is_holder: Whether this member is the holder itself, to which the other one has given the session away. It has
             never come here if nothing since then is known.
+        kept_lives: Whether the kept copy is of a process of the holder that is heard here, which the request is not of.
     """
     if holder_lives or (is_here and not is_copied):
         return Right.LIVES
     has_come = is_holder and newest == version.epoch
-    if is_here or has_come or newest > version.epoch or (kept is not None and kept > version):
+    is_kept_newer = kept is not None and (kept_lives or kept > version)
+    if is_here or has_come or newest > version.epoch or is_kept_newer:
         return Right.NEWER
     return Right.YES
 

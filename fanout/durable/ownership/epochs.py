@@ -3,6 +3,9 @@
 A hybrid logical clock that goes by the monotonic clock. It begins with the time of day; from then on members that hear
 each other set theirs to the one that is farthest ahead (`hear`), and all go on at one pace. So they count the same when
 they are parted, whatever the time of day is at one of them, or becomes.
+
+Another member may be wrong, or lie. So its word sets the clock ahead by a minute at a time; further than that only now
+and then, and never out of the range of an epoch. Members set each other ahead alike, so all go on together.
 """
 
 from __future__ import annotations
@@ -17,6 +20,12 @@ __all__ = ["INHERITED", "NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "enco
 _COUNTER_BYTES: Final = 8
 INHERITED: Final = "!"
 """In front of the member of an epoch at which it went on with the session of a dead one: earlier than all members."""
+_NEAR_MS: Final = 60_000
+"""What another member's word is ahead at most, as often as it likes."""
+_LEAP_MS_MAX: Final = 1 << 41
+"""What one leap sets the clock ahead at most: 70 years, as for a machine whose clock begins with 1970."""
+_LEAP_PAUSE_S: Final = 60.0
+"""Shortest time between two leaps."""
 
 
 class Epoch(NamedTuple):
@@ -74,6 +83,8 @@ class EpochClock:
         self._ahead_ms = clock.now_ns() // 1_000_000 - self._now_ms()
         """What the counter is ahead of the monotonic clock."""
         self._newest = 0
+        self._leap_at_s = float("-inf")
+        """When the next leap may be."""
 
     @property
     def reading(self) -> int:
@@ -86,13 +97,29 @@ class EpochClock:
         return Epoch(self._newest, self._node)
 
     def hear(self, reading: int) -> None:
-        """Set the clock to what another member's shows, unless it is ahead of that."""
-        self._ahead_ms = max(self._ahead_ms, reading - self._now_ms())
+        """Set the clock to what another member's shows, as far as its word goes, unless it is ahead of that."""
+        ahead_ms = reading - self.reading
+        if ahead_ms > _NEAR_MS:
+            now_s = self._monotonic()
+            if now_s < self._leap_at_s:
+                return
+            self._leap_at_s = now_s + _LEAP_PAUSE_S
+        self._ahead_ms += min(max(0, ahead_ms), _LEAP_MS_MAX)
+
+    def admit(self, epoch: Epoch) -> None:
+        """Take another member's word for an epoch.
+
+        Raises:
+            ValueError: It is too far ahead of the clock.
+        """
+        self.hear(epoch.counter)
+        if epoch.counter > self.reading:
+            raise ValueError("an epoch that is too far ahead")
 
     def see(self, epoch: Epoch) -> None:
-        """Give only later epochs than this one from now on."""
+        """Give only later epochs than this one from now on, which is this member's or was admitted."""
         self._newest = max(self._newest, epoch.counter)
-        self.hear(epoch.counter)
+        self._ahead_ms = max(self._ahead_ms, epoch.counter - self._now_ms())
 
     def _now_ms(self) -> int:
         return int(self._monotonic() * 1000)

@@ -147,7 +147,7 @@ class SessionLedger:
         return self.epochs.next()
 
     def see(self, epoch: Epoch) -> None:
-        """Note another member's epoch."""
+        """Note an epoch of this member, or one of another that was admitted (`EpochClock.admit`)."""
         self.epochs.see(epoch)
 
     def get(self, client_id: str) -> Ownership | None:

@@ -17,14 +17,17 @@ from fanout.durable.ownership.ownership import Answer, Owner, Reply
 from fanout.peer_text import read_document
 
 __all__ = [
-    "ANSWER_BYTES_MAX",
     "CLAIM_PATH",
     "COMMIT_PATH",
+    "FETCH_ANSWER_BYTES_MAX",
     "FETCH_PATH",
     "OFFER_PATH",
     "PIECES_BYTES_MAX",
     "PIECE_PATH",
     "REQUEST_BYTES_MAX",
+    "SESSION_BYTES_MAX",
+    "SHORT_ANSWER_BYTES_MAX",
+    "TAKE_ANSWER_BYTES_MAX",
     "TAKE_PATH",
     "ClaimAnswer",
     "ClaimQuestion",
@@ -65,10 +68,18 @@ OFFER_PATH: Final = "/pool/offer"
 PIECE_PATH: Final = "/pool/piece"
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Longest request: a chunk of questions has at most half of it."""
-ANSWER_BYTES_MAX: Final = 64 << 20
-"""Longest answer that is read, and longest session: it has `queue_bytes_max`, and what is in flight."""
+_QUESTIONS_MAX: Final = 1000
+"""Most questions of one request (`fanout.pool.call_batches.ITEMS_MAX`)."""
+SESSION_BYTES_MAX: Final = 64 << 20
+"""Longest session: it has `queue_bytes_max`, and what is in flight."""
 PIECES_BYTES_MAX: Final = 1 << 20
 """Bytes of sessions in one answer to PIECE."""
+SHORT_ANSWER_BYTES_MAX: Final = 2 << 20
+"""Longest answer to PIECE, COMMIT, CLAIM and OFFER that is read."""
+FETCH_ANSWER_BYTES_MAX: Final = 8 << 20
+"""Longest answer to FETCH that is read: a long session comes in pieces."""
+TAKE_ANSWER_BYTES_MAX: Final = 16 << 20
+"""Longest answer to TAKE that is read."""
 _PIECE: Final = struct.Struct("!BQQI")
 """Whether there is a value, its bytes, their digest, the length of the piece."""
 _COUNTER_MAX: Final = 1 << 62
@@ -191,7 +202,7 @@ def decode_request(document: bytes) -> list[SessionQuestion]:
     Raises:
         ValueError: It is none.
     """
-    return [_question(one) for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX))]
+    return [_question(one) for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX))]
 
 
 def encode_claim_request(questions: Sequence[ClaimQuestion]) -> bytes:
@@ -206,7 +217,7 @@ def decode_claim_request(document: bytes) -> list[ClaimQuestion]:
         ValueError: It is none.
     """
     questions = []
-    for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
+    for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
         client_id, counter, node, user, superuser, anyone, since = _row(one, 7)
         owner = Owner(_text(user, empty=True), _flag(superuser), _flag(anyone), _counter(since))
         questions.append(ClaimQuestion(_text(client_id), _epoch(counter, node), owner))
@@ -226,7 +237,7 @@ def decode_take_request(document: bytes) -> list[TakeQuestion]:
         ValueError: It is neither.
     """
     questions = []
-    for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
+    for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
         client_id, counter, node, user, superuser, anyone, clean = _row(one, 7)
         questions.append(
             TakeQuestion(
@@ -255,7 +266,7 @@ def decode_fetch_request(document: bytes) -> tuple[list[SessionQuestion], dict[s
     markers, questions = _row(read_document(document, bytes_max=REQUEST_BYTES_MAX), 2)
     if not isinstance(markers, Mapping) or not all(isinstance(marker, str) for marker in markers.values()):
         raise ValueError("no legal markers")
-    return [_question(one) for one in _list(questions)], dict(markers)
+    return [_question(one) for one in _questions(questions)], dict(markers)
 
 
 def encode_piece_request(questions: Sequence[PieceQuestion]) -> bytes:
@@ -270,7 +281,7 @@ def decode_piece_request(document: bytes) -> list[PieceQuestion]:
         ValueError: It is none.
     """
     questions = []
-    for one in _list(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
+    for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
         client_id, counter, node, offset = _row(one, 4)
         questions.append(PieceQuestion(_text(client_id), _epoch(counter, node), _counter(offset)))
     return questions
@@ -295,7 +306,7 @@ def decode_take_answers(document: bytes) -> list[Holding]:
         ValueError: It has none.
     """
     answers = []
-    for one in _list(read_document(document, bytes_max=ANSWER_BYTES_MAX)):
+    for one in _list(read_document(document, bytes_max=TAKE_ANSWER_BYTES_MAX)):
         reply, counter, node, subscriptions, since = _row(one, 5)
         answer = Answer(Reply(_text(reply)), _epoch(counter, node, none=True))
         own = tuple(_subscription(each) for each in _list(subscriptions))
@@ -366,7 +377,7 @@ def decode_commit_answers(document: bytes) -> list[bool]:
     Raises:
         ValueError: It has none.
     """
-    return [_flag(one) for one in _list(read_document(document, bytes_max=ANSWER_BYTES_MAX))]
+    return [_flag(one) for one in _list(read_document(document, bytes_max=SHORT_ANSWER_BYTES_MAX))]
 
 
 def encode_claim_answers(answers: Sequence[ClaimAnswer | None]) -> bytes:
@@ -380,7 +391,7 @@ def decode_claim_answers(document: bytes) -> list[ClaimAnswer | None]:
     Raises:
         ValueError: It has none.
     """
-    rows = _list(read_document(document, bytes_max=ANSWER_BYTES_MAX))
+    rows = _list(read_document(document, bytes_max=SHORT_ANSWER_BYTES_MAX))
     return [None if one is None else _claim_answer(one) for one in rows]
 
 
@@ -408,6 +419,13 @@ def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError("no list")
     return value
+
+
+def _questions(value: object) -> list[Any]:
+    questions = _list(value)
+    if len(questions) > _QUESTIONS_MAX:
+        raise ValueError("too many questions")
+    return questions
 
 
 def _row(value: object, length: int) -> list[Any]:

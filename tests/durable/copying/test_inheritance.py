@@ -12,11 +12,14 @@ import pytest
 from fanout.durable.ownership.copy_messages import (
     CopyRequest,
     CopyRow,
+    InheritRequest,
     PlacesRow,
     decode_copy_answer,
+    decode_inherit_answer,
     encode_copy_request,
+    encode_inherit_request,
 )
-from fanout.durable.ownership.copy_rules import GIVEN, CopyVersion, inherited_epoch
+from fanout.durable.ownership.copy_rules import GIVEN, CopyVersion, Right, inherited_epoch
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.move_messages import SessionQuestion
 from fanout.durable.ownership.ownership import Ownership, Stage
@@ -74,6 +77,19 @@ async def test_a_copy_of_another_process_than_the_one_that_is_heard_is_refused(i
         with pytest.raises(ValueError, match="another process"):
             await b.copies.answer_copy("a", encode_copy_request(CopyRequest(instance, [row])))
         assert version_of(b, "c") == row.version._replace(number=row.version.number - 1)
+
+
+@pytest.mark.parametrize("instance", ["a-0", "a-1", "a-2"])
+async def test_a_request_to_inherit_drops_no_copy_of_a_process_that_is_heard(instance: str) -> None:
+    """Whatever process it names: another member may be wrong, or lie."""
+    async with pair() as (_, _, b):
+        forged = version_of(b, "c", later=1000)
+        request = encode_inherit_request(InheritRequest("a", instance, (("c", forged),)))
+        assert Right.YES not in decode_inherit_answer(await b.copies.answer_inherit("liar", request))
+        assert b.ledger.held.get("c") is not None
+        late = CopyVersion(Epoch((1 << 62) - 1, "a"), 1)
+        with pytest.raises(ValueError, match="too far ahead"):
+            await b.copies.answer_inherit("liar", encode_inherit_request(InheritRequest("a", "a-0", (("c", late),))))
 
 
 @pytest.mark.parametrize("later", [-1, 0])

@@ -11,11 +11,12 @@ from typing import cast
 import pytest
 
 from fanout.durable.copying.sent_copies import SentCopies
-from fanout.durable.ownership.copy_messages import CopyAnswer, PlacesRow, decode_copy_request, encode_copy_answer
+from fanout.durable.ownership.copy_messages import CopyAnswer, PlacesRow, encode_copy_answer
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.durable.ownership.ports import OtherMemberState, SessionHost
 from fanout.pool.membership import AskFailed, AskFailure
 from tests.durable.alone import WithoutNotices
+from tests.durable.ownership.test_copy_messages import decode_copy_request
 from tests.server.node_in_memory import ManualClock
 from tests.support.waiting import wait_until
 

@@ -16,7 +16,7 @@ from fanout.durable.moving import arrivals, own_markers, session_pool
 from fanout.durable.moving.session_pool import ANSWER_S, SessionPool
 from fanout.durable.ownership import ledger
 from fanout.durable.ownership.copy_messages import InheritRequest
-from fanout.durable.ownership.epochs import NO_EPOCH
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
 from fanout.durable.ownership.move_messages import (
     CLAIM_PATH,
     COMMIT_PATH,
@@ -24,12 +24,19 @@ from fanout.durable.ownership.move_messages import (
     OFFER_PATH,
     PIECE_PATH,
     TAKE_PATH,
+    ClaimQuestion,
     Fetched,
+    Holding,
     Piece,
+    SessionQuestion,
     Subscription,
     TakeQuestion,
+    encode_claim_request,
+    encode_request,
+    encode_take_answers,
+    encode_take_request,
 )
-from fanout.durable.ownership.ownership import Choice, Owner, Reply
+from fanout.durable.ownership.ownership import Answer, Choice, Owner, Reply
 from fanout.durable.ownership.ports import OtherMemberState
 from fanout.pool.call_batches import ITEMS_MAX
 from fanout.pool.membership import AskFailed, AskFailure
@@ -266,6 +273,8 @@ class Network:
         self.lost: Callable[[str, str], bool] = lambda name, path: False
         """Whether the answer of a member is lost."""
         self.hangs: set[str] = set()
+        self.forged: dict[str, bytes] = {}
+        """Path to the answer in place of the member's own."""
         self.dropped: Counter[str] = Counter()
         """Member to how many of the next markers do not come to it."""
 
@@ -286,7 +295,7 @@ class Network:
             CLAIM_PATH: pool.answer_claim,
             OFFER_PATH: pool.answer_offer,
         }[path]
-        answer = await handler(source, body)
+        answer = self.forged.get(path) or await handler(source, body)
         self.answers.append((path, len(answer)))
         if self.lost(target, path):
             raise AskFailed(AskFailure.TIMEOUT)
@@ -581,6 +590,35 @@ async def test_a_claim_ends_older_sessions() -> None:
         await wait_until(lambda: b.sessions == {}, 10)
         assert b.pool.figures.ended_total == 1
         assert a.sessions == {"x": b"new"}
+
+
+async def test_a_member_that_claims_at_the_last_epoch_there_is_breaks_nothing() -> None:
+    """Its claim is refused, and so is its answer: sessions move between the others as before."""
+    last, owner = Epoch((1 << 62) - 1, "liar"), Owner("", superuser=False, anyone=True, since=1)
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        a.sessions["x"] = b"1"
+        claim = encode_claim_request([ClaimQuestion("x", last, owner)])
+        take = encode_take_request([TakeQuestion("x", last, "", superuser=False, anyone=True)])
+        for path, body in ((CLAIM_PATH, claim), (TAKE_PATH, take), (OFFER_PATH, take)):
+            with pytest.raises(ValueError, match="too far ahead"):
+                await network.call("liar", "a", path, body)
+        assert a.sessions == {"x": b"1"}
+        assert await b.find("x") is Choice.FETCH
+        assert await a.find("x") is Choice.FETCH
+        network.forged[TAKE_PATH] = encode_take_answers([Holding(Answer(Reply.NONE, last), ())])
+        assert await c.find("y") is Choice.LATER
+        network.forged.clear()
+        assert await c.find("x") is Choice.FETCH
+        assert c.sessions == {"x": b"1"}
+
+
+async def test_a_request_with_more_questions_than_members_ask_is_refused() -> None:
+    """Before anything is done; a megabyte holds some twenty thousand."""
+    async with members("a", "b") as (network, (a, _)):
+        body = encode_request([SessionQuestion("x", Epoch(1, "b"))] * (ITEMS_MAX + 1))
+        with pytest.raises(ValueError, match="too many"):
+            await network.call("b", "a", COMMIT_PATH, body)
+        assert a.sessions == {}
 
 
 async def test_a_member_that_leaves_gives_its_sessions_away() -> None:

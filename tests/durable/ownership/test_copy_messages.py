@@ -17,8 +17,8 @@ from fanout.durable.ownership.copy_messages import (
     CopyRow,
     InheritRequest,
     PlacesRow,
+    copy_request_in_steps,
     decode_copy_answer,
-    decode_copy_request,
     decode_inherit_answer,
     decode_inherit_request,
     encode_copy_answer,
@@ -47,6 +47,19 @@ ANSWERS = st.builds(
 REQUESTS = st.builds(
     InheritRequest, st.sampled_from(["a", "node-2"]), TEXTS, st.lists(st.tuples(TEXTS, VERSIONS), max_size=4).map(tuple)
 )
+
+
+def decode_copy_request(data: bytes) -> CopyRequest:
+    """Return COPY, with all steps at once."""
+    steps = copy_request_in_steps(data)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            request: CopyRequest = ended.value
+            return request
+
+
 DECODERS = (decode_copy_request, decode_copy_answer, decode_inherit_request, decode_inherit_answer)
 
 

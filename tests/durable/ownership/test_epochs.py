@@ -42,6 +42,35 @@ def test_members_that_have_heard_each_other_count_alike_when_they_are_parted(wro
             assert later.next() > before
 
 
+@pytest.mark.parametrize("said", [2**62 - 1, 2**200])
+def test_a_member_that_says_the_last_epoch_there_is_stops_nobody(said: int) -> None:
+    """It is not believed; those that have heard it go on with each other, however often it says so."""
+    time_s = ManualClock()
+    a, b = EpochClock("a", clock=time_s), EpochClock("b", clock=time_s)
+    for _ in range(3):
+        for _ in range(1_000):
+            with pytest.raises(ValueError, match="too far ahead"):
+                a.admit(Epoch(said, "liar"))
+            a.hear(said)
+        own = a.next()
+        b.admit(own)
+        b.see(own)
+        assert own < b.next()
+        time_s.advance(60.0)
+    assert a.next().counter < time_s.now_ns() // 1_000_000 + 4 * 2**41
+
+
+def test_a_member_whose_clock_began_with_1970_follows_the_others() -> None:
+    """And takes their word for epochs at once."""
+    early, late = ManualClock(), ManualClock()
+    early.step(-late.now_ns() / 1e9)
+    clock, other = EpochClock("a", clock=early), EpochClock("b", clock=late)
+    said = other.next()
+    clock.admit(said)
+    clock.see(said)
+    assert clock.next() > said
+
+
 def clock_of(node: str) -> EpochClock:
     """Return a clock of epochs."""
     return EpochClock(node, clock=ManualClock())
