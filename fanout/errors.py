@@ -141,6 +141,18 @@ class ProtocolError(FanoutError):
         super().__init__(f"{reason_code.text} (0x{reason_code:02X}): {detail}")
 
 
+class UserPropertiesExceeded(ProtocolError):
+    """A packet has more User Properties than are taken; the client is told Quota exceeded.
+
+    Attributes:
+        most: The limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(ReasonCode.QUOTA_EXCEEDED, f"more than {most:,} User Properties in one packet")
+
+
 class UnsupportedProtocolVersion(ProtocolError):
     """CONNECT asks for a protocol that is not MQTT 5 or 3.1.1 [MQTT-3.1.2-1] [MQTT-3.1.2-2].
 

@@ -6,5 +6,8 @@ Each module has `async def run(target: Target) -> Verdict`; its docstring's firs
 
 from __future__ import annotations
 
-ATTACKS: dict[str, str] = {}
+ATTACKS: dict[str, str] = {
+    "memory before CONNECT": "bench.attacks.memory_before_connect",
+    "User Properties": "bench.attacks.user_properties",
+}
 """By name: the module with `run(target) -> Verdict`."""

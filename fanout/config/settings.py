@@ -215,6 +215,10 @@ class ServerConfig:
     """New connections in one second, on average; more are refused (0x9F)."""
     connection_burst_max: Count = 10_000
     """New connections that may come at once, before the rate counts."""
+    unauthenticated_bytes_max: ByteCount = 32 * MIB
+    """Bytes held of clients that are not admitted yet; beyond them the connections with the most are ended."""
+    unauthenticated_bytes_per_address_max: ByteCount = 8 * MIB
+    """Of these, from one IPv4 address or one IPv6 network of 64 bits; Unix sockets have none."""
     sessions_max: Count = 100_000
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
@@ -237,6 +241,8 @@ class ServerConfig:
     """QoS 1 and 2 messages sent to a client without waiting; its own Receive Maximum may be lower."""
     packet_bytes_max: PacketBytes = MIB
     """Largest packet accepted from a client (Maximum Packet Size)."""
+    user_properties_max: Count = 1_000
+    """User Properties of one packet; a client that sends more is disconnected (0x97)."""
     topic_alias_max: Uint16 = 32
     """Topic Aliases that a client may use (Topic Alias Maximum), and is sent if it can; 0 allows none."""
     queue_messages_max: Count = 1_000_000

@@ -23,7 +23,12 @@ from fanout.mqtt.data_representation import decode_varint, malformed, protocol_e
 from fanout.mqtt.packet_bodies import decode_ack, decode_body, decode_connect, decode_protocol
 from fanout.mqtt.packet_types import ACK_TYPES, FIXED_HEADER_FLAGS, RECEIVABLE, PacketType, Role
 from fanout.mqtt.packets import Ack, Disconnect, Packet
-from fanout.mqtt.properties import split_publish_block
+from fanout.mqtt.properties import (
+    USER_PROPERTIES_MAX,
+    USER_PROPERTY_BYTES_MIN,
+    check_user_properties,
+    split_publish_block,
+)
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.runs import AckRun, Item, PublishRow, PublishRun, ToleratedBreach, is_empty_run
 from fanout.mqtt.topics import check_topic_name, check_topic_names
@@ -72,6 +77,7 @@ class Decoder:
         "_passing_bytes",
         "_role",
         "_topic_alias_max",
+        "_user_properties_max",
         "_work_max",
         "fault",
         "has_more",
@@ -85,6 +91,7 @@ class Decoder:
         version: int | None,
         packet_bytes_max: int,
         topic_alias_max: int = 0,
+        user_properties_max: int = USER_PROPERTIES_MAX,
         known_topics: Container[bytes] = (),
         work_max: int | None = None,
         role: Role,
@@ -97,6 +104,7 @@ class Decoder:
                 was sent to the peer, and a longer packet is a fault; CONNECT, which comes earlier, has at most
                 `CONNECT_BYTES_MAX`. A client skips a longer packet without holding it.
             topic_alias_max: Topic Alias Maximum that was sent to the peer; 0 allows none.
+            user_properties_max: User Properties of one packet; more are a fault. For a server.
             known_topics: See the attribute.
             work_max: Work after which `feed` leaves the rest for the next one, in bytes of packets other than PUBLISH
                 and acknowledgements; each packet or run counts as 64 more. None for no limit.
@@ -112,6 +120,7 @@ class Decoder:
         self.fault: ProtocolError | None = None
         self._packet_bytes_max = packet_bytes_max
         self._topic_alias_max = topic_alias_max
+        self._user_properties_max = user_properties_max
         self._work_max = sys.maxsize if work_max is None else work_max
         self.has_more = False
         self._role: Role = role
@@ -326,7 +335,9 @@ class Decoder:
         """Decode a packet that comes seldom; a client ignores one that does not belong, or is not readable."""
         assert self.version is not None  # `_check_first_byte` lets only CONNECT through before it is known
         if self._role == "server":
-            items.append(decode_body(packet_type, body, version=self.version))
+            items.append(
+                decode_body(packet_type, body, version=self.version, user_properties_max=self._user_properties_max)
+            )
             return
         if packet_type not in RECEIVABLE["client", self.version]:
             self._tolerate(items, Deviation.PACKET, f"a server does not send {packet_type.name}")
@@ -396,6 +407,8 @@ class Decoder:
         stop = pos + length
         if stop > len(body):
             raise malformed("the Property Length is beyond the packet")
+        if length > USER_PROPERTY_BYTES_MIN * self._user_properties_max:
+            check_user_properties(body[pos:stop], self._user_properties_max)
         kept, expiry_s, topic_alias, subscription_identifiers, user_at = split_publish_block(body[pos:stop])
         if subscription_identifiers and self._role == "server":
             raise protocol_error("a client sent a Subscription Identifier")  # [MQTT-3.3.4-6]
@@ -414,7 +427,7 @@ class Decoder:
         self.version = protocol.version
         if protocol.version == 5:
             _check_shortest(buffer, pos, start)  # only now is it known whether MQTT 5 applies
-        return decode_connect(body, protocol=protocol)
+        return decode_connect(body, protocol=protocol, user_properties_max=self._user_properties_max)
 
     def _decode_publish_run(self, buffer: bytes, pos: int, rows: list[PublishRow], new_topics: list[bytes]) -> int:
         """Decode PUBLISH packets into `rows` until another, an incomplete or an odd packet; return its position.
@@ -433,6 +446,7 @@ class Decoder:
         legal_flags = _PUBLISH_FLAGS
         with_properties = self.version == 5
         packet_bytes_max = self._packet_bytes_max
+        short_block = USER_PROPERTY_BYTES_MIN * self._user_properties_max
         plain_length_max = min(0x7F, packet_bytes_max - 2)
         end = len(buffer)
         last = end - 3  # below it, a Remaining Length of one byte and the topic's length are there
@@ -498,6 +512,8 @@ class Decoder:
                     split = memo.get(block)
                     if split is None:
                         try:
+                            if length > short_block:
+                                check_user_properties(block, self._user_properties_max)
                             split = split_publish_block(block)
                         except ProtocolError:
                             break
@@ -613,7 +629,12 @@ class Decoder:
                 break
             start, stop = header
             try:
-                ack = decode_ack(run.type, buffer[start:stop], version=self.version)
+                ack = decode_ack(
+                    run.type,
+                    buffer[start:stop],
+                    version=self.version,
+                    user_properties_max=self._user_properties_max,
+                )
             except ProtocolError:
                 if self._role == "server":
                     raise

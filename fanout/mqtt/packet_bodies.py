@@ -35,7 +35,14 @@ from fanout.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from fanout.mqtt.properties import NO_PROPERTIES, WILL, Properties, PropertyOwner, decode_properties
+from fanout.mqtt.properties import (
+    NO_PROPERTIES,
+    USER_PROPERTIES_MAX,
+    WILL,
+    Properties,
+    PropertyOwner,
+    decode_properties,
+)
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
 
@@ -92,10 +99,11 @@ def decode_protocol(body: bytes) -> Protocol:
     return Protocol(level & ~_BRIDGE_BIT, level >= _BRIDGE_BIT, pos)
 
 
-def decode_connect(body: bytes, *, protocol: Protocol) -> Connect:
+def decode_connect(body: bytes, *, protocol: Protocol, user_properties_max: int = USER_PROPERTIES_MAX) -> Connect:
     """Decode the rest of a CONNECT (MQTT 5, section 3.1; MQTT 3.1.1, section 3.1).
 
     Raises:
+        UserPropertiesExceeded: CONNECT or its Will has more than `user_properties_max` User Properties.
         ProtocolError: It breaks a rule; CLIENT_IDENTIFIER_NOT_VALID and TOPIC_NAME_INVALID where those fit.
     """
     version, bridge, pos = protocol
@@ -113,14 +121,14 @@ def decode_connect(body: bytes, *, protocol: Protocol) -> Connect:
     if version == 4 and has_password and not has_username:
         raise malformed("a Password without a User Name")  # [MQTT-3.1.2-22] of MQTT 3.1.1
     keep_alive, pos = decode_u16(body, pos)
-    properties, pos = _decode_block(body, pos, version, PacketType.CONNECT)
+    properties, pos = _decode_block(body, pos, version, PacketType.CONNECT, user_properties_max)
     client_id, pos = decode_string(body, pos)
     if version == 4 and not client_id and not flags & 0x02:
         # [MQTT-3.1.3-8] of MQTT 3.1.1: answered with return code 0x02
         raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty ClientId needs Clean Session")
     will: Will | None = None
     if has_will:
-        will_properties, pos = _decode_block(body, pos, version, WILL)
+        will_properties, pos = _decode_block(body, pos, version, WILL, user_properties_max)
         will_topic, pos = decode_binary(body, pos)
         check_topic_name(will_topic)  # [MQTT-3.1.3-11]
         will_payload, pos = decode_binary(body, pos)
@@ -145,32 +153,38 @@ def decode_connect(body: bytes, *, protocol: Protocol) -> Connect:
     )
 
 
-def decode_ack(packet_type: PacketType, body: bytes, *, version: int) -> Ack:
+def decode_ack(
+    packet_type: PacketType, body: bytes, *, version: int, user_properties_max: int = USER_PROPERTIES_MAX
+) -> Ack:
     """Decode the body of a PUBACK, PUBREC, PUBREL or PUBCOMP.
 
     Raises:
+        UserPropertiesExceeded: It has more than `user_properties_max` User Properties.
         ProtocolError: It breaks a rule of MQTT 5, sections 3.4 to 3.7, or MQTT 3.1.1, sections 3.4 to 3.7.
     """
     packet_id, pos = _decode_packet_id(body)
     if version == 4 or pos == len(body):
         _check_end(body, pos)
         return Ack(packet_type, packet_id)
-    reason_code, properties = _decode_reason(packet_type, body, pos)
+    reason_code, properties = _decode_reason(packet_type, body, pos, user_properties_max)
     return Ack(packet_type, packet_id, reason_code, properties)
 
 
-def decode_body(packet_type: PacketType, body: bytes, *, version: int) -> Packet:
+def decode_body(
+    packet_type: PacketType, body: bytes, *, version: int, user_properties_max: int = USER_PROPERTIES_MAX
+) -> Packet:
     """Decode the body of any packet but CONNECT and PUBLISH.
 
     Raises:
+        UserPropertiesExceeded: It has more than `user_properties_max` User Properties.
         ProtocolError: It breaks a rule of its section of the specification.
     """
     if packet_type in ACK_TYPES:
-        return decode_ack(packet_type, body, version=version)
-    return _DECODERS[packet_type](body, version)
+        return decode_ack(packet_type, body, version=version, user_properties_max=user_properties_max)
+    return _DECODERS[packet_type](body, version, user_properties_max)
 
 
-def _decode_connack(body: bytes, version: int) -> Connack:
+def _decode_connack(body: bytes, version: int, user_properties_max: int) -> Connack:
     if version == 5 and body == b"\x00\x01":
         # A server of MQTT 3.1.1 answers an unknown version in its own format ([MQTT-3.1.2-2] of 3.1.1).
         return Connack(session_present=False, reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
@@ -184,14 +198,14 @@ def _decode_connack(body: bytes, version: int) -> Connack:
         _check_reason_code(PacketType.CONNACK, code)
     if flags and code:
         raise protocol_error("a refusing CONNACK has Session Present")  # [MQTT-3.2.2-6]; [MQTT-3.2.2-4] of 3.1.1
-    properties, pos = _decode_block(body, pos, version, PacketType.CONNACK)
+    properties, pos = _decode_block(body, pos, version, PacketType.CONNACK, user_properties_max)
     _check_end(body, pos)
     return Connack(bool(flags), code, properties)
 
 
-def _decode_subscribe(body: bytes, version: int) -> Subscribe:
+def _decode_subscribe(body: bytes, version: int, user_properties_max: int) -> Subscribe:
     packet_id, pos = _decode_packet_id(body)
-    properties, pos = _decode_block(body, pos, version, PacketType.SUBSCRIBE)
+    properties, pos = _decode_block(body, pos, version, PacketType.SUBSCRIBE, user_properties_max)
     subscriptions: list[Subscription] = []
     while pos < len(body):
         _check_count(subscriptions)
@@ -225,9 +239,9 @@ def _decode_options(topic_filter: bytes, options: int) -> Subscription:
     return Subscription(topic_filter, qos, bool(options & 0x04), bool(options & 0x08), retain_handling)
 
 
-def _decode_suback(body: bytes, version: int) -> Suback:
+def _decode_suback(body: bytes, version: int, user_properties_max: int) -> Suback:
     packet_id, pos = _decode_packet_id(body)
-    properties, pos = _decode_block(body, pos, version, PacketType.SUBACK)
+    properties, pos = _decode_block(body, pos, version, PacketType.SUBACK, user_properties_max)
     codes = tuple(body[pos:])
     if not codes:
         raise protocol_error("a SUBACK without a Reason Code")  # [MQTT-3.8.4-6]
@@ -239,9 +253,9 @@ def _decode_suback(body: bytes, version: int) -> Suback:
     return Suback(packet_id, codes, properties)
 
 
-def _decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
+def _decode_unsubscribe(body: bytes, version: int, user_properties_max: int) -> Unsubscribe:
     packet_id, pos = _decode_packet_id(body)
-    properties, pos = _decode_block(body, pos, version, PacketType.UNSUBSCRIBE)
+    properties, pos = _decode_block(body, pos, version, PacketType.UNSUBSCRIBE, user_properties_max)
     topic_filters: list[bytes] = []
     while pos < len(body):
         _check_count(topic_filters)
@@ -253,12 +267,12 @@ def _decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
     return Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
-def _decode_unsuback(body: bytes, version: int) -> Unsuback:
+def _decode_unsuback(body: bytes, version: int, user_properties_max: int) -> Unsuback:
     packet_id, pos = _decode_packet_id(body)
     if version == 4:
         _check_end(body, pos)
         return Unsuback(packet_id)
-    properties, pos = decode_properties(body, pos, packet=PacketType.UNSUBACK)
+    properties, pos = decode_properties(body, pos, packet=PacketType.UNSUBACK, user_properties_max=user_properties_max)
     codes = tuple(body[pos:])
     if not codes:
         raise protocol_error("an UNSUBACK without a Reason Code")  # [MQTT-3.11.3-1]
@@ -267,30 +281,30 @@ def _decode_unsuback(body: bytes, version: int) -> Unsuback:
     return Unsuback(packet_id, codes, properties)
 
 
-def _decode_empty(packet: Pingreq | Pingresp, body: bytes, _version: int) -> Packet:
+def _decode_empty(packet: Pingreq | Pingresp, body: bytes, _version: int, _user_properties_max: int) -> Packet:
     _check_end(body, 0)
     return packet
 
 
-def _decode_disconnect(body: bytes, version: int) -> Disconnect:
+def _decode_disconnect(body: bytes, version: int, user_properties_max: int) -> Disconnect:
     if version == 4 or not body:
         _check_end(body, 0)
         return Disconnect()
-    return Disconnect(*_decode_reason(PacketType.DISCONNECT, body, 0))
+    return Disconnect(*_decode_reason(PacketType.DISCONNECT, body, 0, user_properties_max))
 
 
-def _decode_auth(body: bytes, _version: int) -> Auth:
+def _decode_auth(body: bytes, _version: int, user_properties_max: int) -> Auth:
     if not body:
         return Auth()
     if len(body) == 1:
         raise malformed("an AUTH with a Reason Code and without a Property Length")  # section 3.15.2.1
-    reason_code, properties = _decode_reason(PacketType.AUTH, body, 0)
+    reason_code, properties = _decode_reason(PacketType.AUTH, body, 0, user_properties_max)
     if properties.authentication_method is None:
         raise protocol_error("an AUTH without an Authentication Method")  # section 3.15.2.2.2
     return Auth(reason_code, properties)
 
 
-_DECODERS: dict[PacketType, Callable[[bytes, int], Packet]] = {
+_DECODERS: dict[PacketType, Callable[[bytes, int, int], Packet]] = {
     PacketType.CONNACK: _decode_connack,
     PacketType.SUBSCRIBE: _decode_subscribe,
     PacketType.SUBACK: _decode_suback,
@@ -316,20 +330,22 @@ def _decode_packet_id(body: bytes) -> tuple[int, int]:
     return packet_id, pos
 
 
-def _decode_block(body: bytes, pos: int, version: int, owner: PropertyOwner) -> tuple[Properties, int]:
+def _decode_block(
+    body: bytes, pos: int, version: int, owner: PropertyOwner, user_properties_max: int
+) -> tuple[Properties, int]:
     if version == 4:
         return NO_PROPERTIES, pos
-    return decode_properties(body, pos, packet=owner)
+    return decode_properties(body, pos, packet=owner, user_properties_max=user_properties_max)
 
 
-def _decode_reason(packet_type: PacketType, body: bytes, pos: int) -> tuple[int, Properties]:
+def _decode_reason(packet_type: PacketType, body: bytes, pos: int, user_properties_max: int) -> tuple[int, Properties]:
     """Decode the Reason Code and properties at the end of a packet; a missing Property Length means none."""
     reason_code = body[pos]
     pos += 1
     _check_reason_code(packet_type, reason_code)
     if pos == len(body):
         return reason_code, NO_PROPERTIES
-    properties, pos = decode_properties(body, pos, packet=packet_type)
+    properties, pos = decode_properties(body, pos, packet=packet_type, user_properties_max=user_properties_max)
     _check_end(body, pos)
     return reason_code, properties
 

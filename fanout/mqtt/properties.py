@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from fanout.errors import ProtocolError
+from fanout.errors import ProtocolError, UserPropertiesExceeded
 from fanout.mqtt.data_representation import (
     MAX_VARINT,
     decode_binary,
@@ -29,10 +29,13 @@ from fanout.mqtt.packet_types import ACK_TYPES, PacketType
 
 __all__ = [
     "NO_PROPERTIES",
+    "USER_PROPERTIES_MAX",
+    "USER_PROPERTY_BYTES_MIN",
     "WILL",
     "Properties",
     "PropertyOwner",
     "PublishProperties",
+    "check_user_properties",
     "clean_block",
     "decode_properties",
     "encode_properties",
@@ -42,6 +45,11 @@ __all__ = [
 
 WILL: Final[Literal["will"]] = "will"
 """Stands for the Will Properties in the payload of CONNECT (MQTT 5, section 3.1.3.2)."""
+
+USER_PROPERTIES_MAX: Final = 1 << 28
+"""Stands for no limit of User Properties: no packet has room for as many."""
+USER_PROPERTY_BYTES_MIN: Final = 5
+"""Bytes of the smallest User Property."""
 
 PropertyOwner: TypeAlias = PacketType | Literal["will"]
 """Owner of a property block."""
@@ -208,10 +216,13 @@ def _check_response_topic(topic: str) -> str:
     return ""
 
 
-def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[Properties, int]:
+def decode_properties(
+    data: bytes, pos: int, *, packet: PropertyOwner, user_properties_max: int = USER_PROPERTIES_MAX
+) -> tuple[Properties, int]:
     """Return the properties at `pos`, which begin with their length, and the position after them.
 
     Raises:
+        UserPropertiesExceeded: There are more than `user_properties_max` User Properties.
         ProtocolError: As Malformed Packet: the block is cut off, or has an identifier that is unknown or not
             valid for `packet`. As Protocol Error: a property is repeated or has a value that is not allowed,
             or Authentication Data comes without an Authentication Method.
@@ -223,6 +234,8 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
     if stop > len(data):
         raise malformed("the Property Length is beyond the packet")
     block = data[:stop]
+    if length > USER_PROPERTY_BYTES_MIN * user_properties_max:
+        check_user_properties(block[pos:], user_properties_max)
     found: dict[str, Any] = {}
     repeated: dict[str, list[Any]] = {}
     while pos < stop:
@@ -248,6 +261,31 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
         raise protocol_error("Authentication Data without an Authentication Method")
     found.update((name, tuple(values)) for name, values in repeated.items())
     return Properties(**found), pos
+
+
+def check_user_properties(block: bytes, most: int) -> None:
+    """Check that a property block, without its length, has at most so many User Properties; other faults are left.
+
+    Raises:
+        UserPropertiesExceeded: There are more.
+    """
+    pos = count = 0
+    try:
+        while pos < len(block):
+            rule = _RULES.get(block[pos])
+            if rule is None:
+                return
+            if rule.type is _STRING_PAIR:
+                count += 1
+                if count > most:
+                    raise UserPropertiesExceeded(most)
+                pos = _skip_text(block, pos + 1, rule.type)
+            else:
+                _, pos = rule.type.decode(block, pos + 1)
+    except UserPropertiesExceeded:
+        raise
+    except ProtocolError:
+        return
 
 
 def clean_block(block: bytes, *, packet: PropertyOwner) -> bytes:

@@ -14,7 +14,7 @@ import logging
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,22 @@ from structlog.testing import capture_logs
 
 from fanout.api.metrics import METRICS
 from fanout.config import Address, ListenerConfig, ServerConfig
-from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, encode
+from fanout.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Will,
+    encode,
+)
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.logging_setup import configure_logging
@@ -189,6 +204,10 @@ async def trickle(node: NodeInMemory, data: bytes, *, count: int = 1) -> list[St
     return streams
 
 
+UPGRADE_WHOLE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
 UPGRADE = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: webs"
 
 
@@ -310,7 +329,135 @@ async def test_health_checks_are_no_warning(
     assert node.server.stats().entry_faults_total[layer] == 1
 
 
+# What comes before a client is admitted.
+
+HALF_OPEN = encode(Connect("half-open", username="u", password=b"x" * 59_000), version=5)[:-1]
+"""A CONNECT that never ends, of 60 KB."""
+
+
+async def half_open(node: NodeInMemory, host: str, data: bytes = HALF_OPEN) -> Streams:
+    """Send a part of a CONNECT from an address; return when the server has read it."""
+    reader, writer = await open_from(node, host)
+    await sent(node, writer, data)
+    return reader, writer
+
+
+async def test_unauthenticated_bytes_per_address_max(start_node: StartNode) -> None:
+    """An address that exceeds its budget loses its largest connections; its small ones and other addresses stay."""
+    node = await start_node(unauthenticated_bytes_per_address_max=200_000)
+    small = await half_open(node, "127.0.0.2", HALF_OPEN[:30_000])
+    other = await half_open(node, "127.0.0.3")
+    large = [await half_open(node, "127.0.0.2") for _ in range(2)]
+    assert reached(node, Limit.UNAUTHENTICATED_BYTES_PER_ADDRESS) == 0
+    large.append(await half_open(node, "127.0.0.2"))
+    await wait_until(lambda: node.server.stats().connections < 5)
+    assert (await closes(*large), await closes(small, other)) == (1, 0)
+    async with await connect_from(node, "127.0.0.2") as client:
+        assert client.connack.reason_code == 0
+    assert (reached(node, Limit.UNAUTHENTICATED_BYTES_PER_ADDRESS), reached(node, Limit.UNAUTHENTICATED_BYTES)) == (
+        1,
+        0,
+    )
+    for _, writer in (small, other, *large):
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+async def test_unauthenticated_bytes_max(start_node: StartNode, websocket: bool) -> None:
+    """All addresses share a budget: the largest go, ordinary clients get in, and what is held stays below it."""
+    settings = {"listen": WEBSOCKET} if websocket else {}
+    node = await start_node(unauthenticated_bytes_max=300_000, **settings)
+    data = HALF_OPEN
+    if websocket:  # one frame that does not end
+        data = UPGRADE_WHOLE + b"\x82\xff" + (300_000).to_bytes(8, "big") + bytes(4) + HALF_OPEN
+    streams = [await half_open(node, f"127.0.0.{2 + number % 4}", data) for number in range(20)]
+    held = node.server.stats().connections
+    assert held <= 5
+    assert reached(node, Limit.UNAUTHENTICATED_BYTES) == 20 - held
+    if not websocket:
+        async with await connect_from(node, "127.0.0.2") as client:
+            assert client.connack.reason_code == 0
+    for _, writer in streams:
+        writer.transport.abort()
+    await wait_until(lambda: node.server.stats().connections == 0)
+    assert node.server._early_bytes.total == 0
+
+
+async def test_bytes_of_admitted_clients_are_no_unauthenticated_ones(start_node: StartNode) -> None:
+    """Neither a client that is connected nor one that has gone counts."""
+    node = await start_node(unauthenticated_bytes_per_address_max=100_000)
+    will = Will(b"t", b"x" * 60_000)
+    for _ in range(3):
+        async with await RawClient.open(node.port) as client:
+            client.send(Connect("c", will=will))
+            assert (await client.expect(Connack)).reason_code == 0
+            client.publish(b"t", b"x" * 200_000)
+            assert await client.messages_until_ping() == []
+    assert reached(node, Limit.UNAUTHENTICATED_BYTES_PER_ADDRESS) == 0
+
+
+async def closes(*streams: Streams) -> int:
+    """Return how many of some connections the server has closed; those open must be quiet."""
+    ended = 0
+    for reader, writer in streams:
+        try:
+            async with asyncio.timeout(0.1):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+                ended += 1
+                writer.close()
+        except TimeoutError:
+            pass
+    return ended
+
+
 # What one client may have.
+
+
+def many_user_properties(count: int) -> Properties:
+    """Return User Properties that are as small as can be."""
+    return Properties(user_property=(("", ""),) * count)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Publish(b"t", b"", properties=many_user_properties(21)),
+        Publish(b"t", b"", qos=2, packet_id=1, properties=many_user_properties(200_000)),
+        Subscribe(1, (Subscription(b"t"),), many_user_properties(21)),
+        Unsubscribe(1, (b"t",), many_user_properties(21)),
+        Ack(PacketType.PUBACK, 1, 0, many_user_properties(21)),
+        Ack(PacketType.PUBREL, 1, 0, many_user_properties(21)),
+        Disconnect(0, many_user_properties(21)),
+    ],
+    ids=lambda packet: type(packet).__name__,
+)
+async def test_user_properties_max(start_node: StartNode, packet: Packet) -> None:
+    """As many as are allowed are taken, in every packet; one more ends the connection."""
+    node = await start_node(user_properties_max=20)
+    allowed = replace(packet, properties=many_user_properties(20))  # type: ignore[arg-type]  # each of these has them
+    async with await RawClient.connect(node.port) as client:
+        if not isinstance(packet, Disconnect):
+            client.send(allowed, Pingreq())
+            while not isinstance(await client.receive(), Pingresp):
+                pass
+        client.send(packet)
+        await client.expect_end(ReasonCode.QUOTA_EXCEEDED)
+    assert reached(node, Limit.USER_PROPERTIES) == 1
+
+
+@pytest.mark.parametrize("where", ["connect", "will"])
+async def test_user_properties_max_of_connect(start_node: StartNode, where: str) -> None:
+    """CONNECT and its Will count for themselves."""
+    node = await start_node(user_properties_max=20)
+    for count, code in ((20, 0), (21, ReasonCode.QUOTA_EXCEEDED)):
+        of_will = Will(b"t", b"", properties=many_user_properties(count if where == "will" else 20))
+        async with await RawClient.open(node.port) as client:
+            client.send(
+                Connect("c", will=of_will, properties=many_user_properties(count if where == "connect" else 20))
+            )
+            assert (await client.expect(Connack)).reason_code == code
+    assert reached(node, Limit.USER_PROPERTIES) == 1
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, ReasonCode.QUOTA_EXCEEDED), (4, 3)])

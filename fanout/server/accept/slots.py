@@ -22,14 +22,15 @@ class ConnectionSlot:
     """The slot of one connection.
 
     Attributes:
+        origin: Key of its address; empty when it has none, or when it is not known yet.
         since_s: Time when it was taken, by the monotonic clock.
         over_rate: True when the connection exceeds the rate limit; it is refused as soon as it can be answered.
     """
 
-    __slots__ = ("_origin", "over_rate", "since_s")
+    __slots__ = ("origin", "over_rate", "since_s")
 
     def __init__(self, origin: bytes, *, since_s: float, over_rate: bool) -> None:
-        self._origin = origin
+        self.origin = origin
         self.since_s = since_s
         self.over_rate = over_rate
 
@@ -112,14 +113,14 @@ class ConnectionSlots:
         origin = _origin(host)
         if not self._enter(origin):
             return self._reached(Limit.CONNECTIONS_PER_ADDRESS)
-        self._leave(slot._origin)
-        slot._origin = origin
+        self._leave(slot.origin)
+        slot.origin = origin
         return None
 
     def release(self, slot: ConnectionSlot) -> None:
         """Free the slot of a connection that has ended; called once."""
         self._taken -= 1
-        self._leave(slot._origin)
+        self._leave(slot.origin)
 
     def _reached(self, limit: Limit) -> Limit:
         self._counters.limits_reached[limit] += 1

@@ -36,6 +36,9 @@ class PacketStream(PacketReceiver, Protocol):
     def is_closing(self) -> bool:
         """Return whether it is being closed."""
 
+    def count_early(self, nbytes: int) -> None:
+        """Count bytes that were read before CONNECT was complete."""
+
     @property
     def awaits_connect(self) -> bool:
         """True until CONNECT has come."""
@@ -97,6 +100,7 @@ class WebSocket(WebSocketEnd[PacketStream]):
             self._early_bytes_left = 0
             return
         self._early_bytes_left -= nbytes
+        self._receiver.count_early(nbytes)
         if self._early_bytes_left <= 0:
             self._refusal = "too much came before CONNECT"
             self._protocol.fail(CloseCode.MESSAGE_TOO_BIG, self._refusal)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from fanout.access.identity import Credentials
-from fanout.errors import ProtocolError
+from fanout.errors import ProtocolError, UserPropertiesExceeded
 from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.packets import (
     Connack,
@@ -64,6 +64,12 @@ class Handler(Protocol):
 
     def remove_connection(self, connection: ClientConnection) -> None:
         """Forget a connection that has ended."""
+
+    def count_early(self, connection: ClientConnection, nbytes: int) -> None:
+        """Count bytes of a client that is not admitted; too many end the connections that have sent the most."""
+
+    def end_early(self, connection: ClientConnection) -> None:
+        """Stop counting bytes of a client that was admitted, or has gone."""
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
@@ -150,6 +156,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process the bytes that were read."""
+        if self.state is ConnectionState.CONNECTING:
+            self._handler.count_early(self, nbytes)
         self.receive(self._context.read_buffer[:nbytes])
 
     def receive(self, data: bytes | memoryview) -> None:
@@ -192,6 +200,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reading = True
             self._read_on()
         self._go_on()
+
+    def count_early(self, nbytes: int) -> None:
+        """Count bytes that were read before CONNECT was complete; a transport that holds them calls it."""
+        self._handler.count_early(self, nbytes)
 
     @property
     def awaits_connect(self) -> bool:
@@ -238,6 +250,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             keepers: Keep sessions outside of this process.
         """
         self.state = ConnectionState.OPEN
+        self._handler.end_early(self)
         self.session = session
         self._gate = keepers.gate(session, write=self._write, on_room=self._go_on)
         self._keep_alive_s = terms.keep_alive_s
@@ -470,6 +483,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def fail(self, fault: ProtocolError) -> None:
         """End the connection because the client broke MQTT [MQTT-4.13.1-1]."""
         self._context.counters.protocol_errors += 1
+        if isinstance(fault, UserPropertiesExceeded):
+            self._context.counters.limits_reached[Limit.USER_PROPERTIES] += 1
         self._context.logger.warning(
             "client_broke_protocol", reason=fault.reason_code.text, detail=fault.detail, address=self.address
         )
@@ -495,6 +510,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
 
     def _end(self) -> None:
+        self._handler.end_early(self)
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()

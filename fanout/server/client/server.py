@@ -23,6 +23,7 @@ from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.history import HistoryBatch
 from fanout.replica.update import Update
+from fanout.server.accept.early_bytes import EarlyBytes
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
@@ -124,6 +125,7 @@ class Server:
         self._assign_client_id = assign_client_id
         self._dispatcher = Dispatcher(self.registry.index, counters=counters)
         self._slots = ConnectionSlots(config, counters=counters, now_s=clock.monotonic())
+        self._early_bytes: EarlyBytes[ClientConnection] = EarlyBytes(config)
         self._connections: dict[ClientConnection, None] = {}
         self._listeners = Listeners()
         self._shared_listeners = Listeners(pool)
@@ -224,6 +226,7 @@ class Server:
             await self._listeners.change(own_ports, self)
         self.config = self.context.config = self.registry.config = config
         self._slots.limit(config, now_s=self._clock.monotonic())
+        self._early_bytes.limit(config)
 
     def reload_certificates(self) -> None:
         """Read the files for TLS again, for new connections; open ones stay as they are."""
@@ -419,12 +422,26 @@ class Server:
         if not self._connections:
             self._all_gone.set()
 
+    def count_early(self, connection: ClientConnection, nbytes: int) -> None:
+        """Count bytes of a client that is not admitted; too many end the connections that have sent the most."""
+        for limit, largest in self._early_bytes.add(connection, connection.slot.origin, nbytes):
+            self.counters.limits_reached[limit] += 1
+            self.logger.warning("connection_refused", reason=limit.value, address=largest.address)
+            largest.refuse(ReasonCode.SERVER_BUSY)
+            if largest.awaits_connect:
+                largest.abort()  # there is no answer, and a WebSocket would hold the bytes until its close is answered
+
+    def end_early(self, connection: ClientConnection) -> None:
+        """Stop counting bytes of a client that was admitted, or has gone."""
+        self._early_bytes.remove(connection)
+
     def new_decoder(self) -> Decoder:
         """Make the decoder of a new connection."""
         return Decoder(
             version=None,
             packet_bytes_max=self.config.packet_bytes_max,
             topic_alias_max=self.config.topic_alias_max,
+            user_properties_max=self.config.user_properties_max,
             known_topics=self._known_topics,
             work_max=_WORK_MAX,
             role="server",
