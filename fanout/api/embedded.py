@@ -6,16 +6,18 @@ connect.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import socket
 import ssl
-from collections.abc import Generator, MutableMapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Generator, MutableMapping
+from typing import TYPE_CHECKING, Final, cast
 
 import uvicorn
 
 from fanout.api.http_connection import HttpConnection
+from fanout.api.tls_accepting import ALL_ALIKE, Places, TlsAccepting
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -37,19 +39,29 @@ class EmbeddedServer(uvicorn.Server):
     """A uvicorn server that leaves signals to the node."""
 
     def __init__(
-        self, app: ASGIApp, *, closed_total: MutableMapping[str, int], tls: ssl.SSLContext | None = None
+        self,
+        app: ASGIApp,
+        *,
+        closed_total: MutableMapping[str, int],
+        places: Places = ALL_ALIKE,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Prepare to serve `app`, with all imports done.
 
         Args:
             app: The application.
             closed_total: Counts connections that the node closes, by reason.
+            places: Bounds of connections.
             tls: Context for handshakes; None without TLS.
         """
+        self._closed_total = closed_total
+        self._places = places
+        self._tls = tls
+        self._accepting: list[TlsAccepting] = []
         config = uvicorn.Config(
             app,
             # h11 is pure Python and always there; requests come by the second, not by the thousand.
-            http=functools.partial(HttpConnection, closed_total=closed_total),  # type: ignore[arg-type]
+            http=functools.partial(HttpConnection, closed_total=closed_total, places=places),  # type: ignore[arg-type]
             h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
             backlog=_ACCEPTED_AT_ONCE,
             ws="none",
@@ -63,13 +75,34 @@ class EmbeddedServer(uvicorn.Server):
             timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
         config.load()
-        config.ssl = tls
         super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         """Leave signals as they are."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections; those that begin with TLS are bounded from then on."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        loop = asyncio.get_running_loop()
+
+        def new_protocol() -> asyncio.Protocol:
+            make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop)
+
+        for listening in sockets or ():
+            accepting = TlsAccepting(
+                listening,
+                tls=self._tls,
+                new_protocol=new_protocol,
+                places=self._places,
+                closed_total=self._closed_total,
+            )
+            self._accepting.append(accepting)
 
     async def on_tick(self, counter: int) -> bool:
         """Close overdue connections; called ten times a second."""
@@ -79,6 +112,8 @@ class EmbeddedServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests finish within their time, and close the rest."""
+        for accepting in self._accepting:
+            accepting.close()
         await super().shutdown(sockets)
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()

@@ -14,6 +14,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fanout.api.models import BODY_BYTES_MAX
+from fanout.api.tls_accepting import Places
 
 if TYPE_CHECKING:
     from uvicorn import Config
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpConnection"]
 
-_CONNECTIONS_MAX: Final = 256
-"""Connections at a time; a further one displaces the oldest. Probes, a dashboard and a scraper need a handful."""
 _REQUEST_SECONDS: Final = 10.0
 """Time for a whole request, from the begin of the connection or the last answer."""
 _ANSWER_SECONDS: Final = 30.0
@@ -42,6 +41,7 @@ class HttpConnection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         closed_total: MutableMapping[str, int],
+        places: Places,
     ) -> None:
         """Create a connection as uvicorn does.
 
@@ -51,9 +51,12 @@ class HttpConnection(H11Protocol):
             app_state: Passed to uvicorn.
             _loop: Passed to uvicorn.
             closed_total: Counts the connections that are closed here, by one of `HTTP_CLOSE_REASONS`.
+            places: Bounds of connections; a further one displaces the oldest of its kind.
         """
         super().__init__(config, server_state, app_state, _loop)
         self._closed_total = closed_total
+        self._places = places
+        self._is_kept = False
         self._since_s = self.loop.time()  # begin of the connection, then of the last answer
         self._body_bytes = 0  # of the present request, without those that came with its head
         self._lingers = False  # whether the reason was sent, and nothing more is read
@@ -61,8 +64,12 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Take the transport; beyond the limit, close the connection that has kept the node waiting longest."""
         super().connection_made(transport)
-        if len(self.connections) > _CONNECTIONS_MAX:
-            others: list[HttpConnection] = [one for one in self.connections if one is not self]  # type: ignore[misc]
+        self._is_kept = self.client is not None and self._places.is_kept(self.client[0])
+        if len(self.connections) <= min(self._places.kept_max, self._places.others_max):
+            return
+        alike: list[HttpConnection] = [one for one in self.connections if one._is_kept is self._is_kept]  # type: ignore[union-attr, misc]
+        if len(alike) > self._places.limit(is_kept=self._is_kept):
+            others = [one for one in alike if one is not self]
             min(others, key=lambda one: (one._is_working, one._since_s))._end("room")
 
     def data_received(self, data: bytes) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fanout.api.models import HTTP_CLOSE_REASONS, HttpStatus
+from fanout.api.tls_accepting import ALL_ALIKE, Places
 from fanout.errors import ListenError
 from fanout.runtime.listening import open_listening_sockets
 
@@ -39,6 +40,7 @@ class HttpServer:
         port: int,
         key: str = "http.listen",
         tls: ssl.SSLContext | None = None,
+        places: Places = ALL_ALIKE,
     ) -> None:
         """Prepare; nothing is opened before `start`.
 
@@ -48,7 +50,9 @@ class HttpServer:
             port: TCP port; 0 takes a free one, see `port` after `start`.
             key: Key of the address in the configuration.
             tls: Context for handshakes; None without TLS.
+            places: Bounds of connections.
         """
+        self._places = places
         self._key = key
         self._tls = tls
         self._make_app = make_app
@@ -122,7 +126,7 @@ class HttpServer:
     def _make_server(self) -> EmbeddedServer:
         from fanout.api.embedded import EmbeddedServer
 
-        return EmbeddedServer(self._make_app(), closed_total=self._closed_total, tls=self._tls)
+        return EmbeddedServer(self._make_app(), closed_total=self._closed_total, places=self._places, tls=self._tls)
 
     async def _bind(self) -> list[socket.socket]:
         def prepare(listening: socket.socket) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from fanout.config import Address, PoolConfig
 
-__all__ = ["MemberAddress", "configured_addresses", "resolve"]
+__all__ = ["MemberAddress", "configured_addresses", "host_addresses", "resolve"]
 
 _RESOLVE_S: Final = 5.0
 """Time for one look-up; a resolver that takes longer changes nothing."""
@@ -28,6 +28,16 @@ class MemberAddress:
 def configured_addresses(config: PoolConfig) -> tuple[MemberAddress, ...]:
     """Return the addresses of `peers`."""
     return tuple(MemberAddress(peer.authority) for peer in config.peers)
+
+
+async def host_addresses(host: str) -> frozenset[str]:
+    """Return the IP addresses of a host; none when its name is not known, or the resolver does not answer in time."""
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:  # a time-out is one too
+        return frozenset()
+    return frozenset(str(sockaddr[0]) for *_, sockaddr in found)
 
 
 async def resolve(name: Address) -> tuple[MemberAddress, ...]:

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.chain.cut import Cut
 from fanout.config import PoolConfig
 from fanout.errors import system_reason
-from fanout.pool.addresses import MemberAddress, configured_addresses, resolve
+from fanout.pool.addresses import MemberAddress, configured_addresses, host_addresses, resolve
 from fanout.pool.convergence import Convergence, Verdict
 from fanout.pool.member_facts import MemberAnswer, MemberFacts, encode_answer
 from fanout.pool.membership import AskFailed, AskFailure, Membership, Peer
@@ -156,8 +156,15 @@ class PoolMembers:
         """Process to when it was asked last, and said then that its copies here are right; the oldest first."""
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
         self._told_of_dns = ""
+        self._member_hosts: frozenset[str] = frozenset()
+        """IP addresses of members."""
+        self._find_hosts_at_s = float("-inf")
         self._left_out = 0
         """Addresses beyond `members_max`, as logged last."""
+
+    def is_members_address(self, host: str) -> bool:
+        """Return whether an IP address is one at which a member is asked."""
+        return host in self._member_hosts
 
     def own_facts(self) -> MemberFacts:
         """Return what this node tells the others."""
@@ -236,6 +243,7 @@ class PoolMembers:
         client = self._client = await asyncio.to_thread(self._make_client)
         resolve_at_s = self._monotonic()
         watched, resolved = self.config.peers, tuple[MemberAddress, ...]()
+        finding: asyncio.Task[None] | None = None
         self._watch(client, configured_addresses(self.config))
         try:
             while True:
@@ -248,6 +256,9 @@ class PoolMembers:
                     if found is not None:
                         resolved = found
                         self._watch(client, (*configured_addresses(self.config), *resolved))
+                if self._monotonic() >= self._find_hosts_at_s and (finding is None or finding.done()):
+                    self._find_hosts_at_s = self._monotonic() + self.config.dns_interval_s
+                    finding = asyncio.create_task(self._find_hosts(), name="pool-hosts")
                 if self._begun_s is None:
                     self._begun_s = self._monotonic()
                 for watch in self._watches.values():
@@ -258,6 +269,8 @@ class PoolMembers:
                 await asyncio.sleep(self.config.ping_interval_s)
         finally:
             watches = list(self._watches.values())
+            if finding is not None:
+                watches.append(finding)
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
@@ -288,6 +301,11 @@ class PoolMembers:
         self._told_of_dns = ""
         return found
 
+    async def _find_hosts(self) -> None:
+        """Look up the IP addresses of members; a name that is not found now has none."""
+        hosts = {address.authority.rpartition(":")[0].strip("[]") for address in self._watches}
+        self._member_hosts = frozenset[str]().union(*await asyncio.gather(*map(host_addresses, hosts)))
+
     def _watch(self, client: PeerClient, addresses: tuple[MemberAddress, ...]) -> None:
         """Ask exactly the members at these addresses from now on."""
         by_authority = {address.authority: address for address in reversed(addresses)}
@@ -296,6 +314,8 @@ class PoolMembers:
             self._logger.warning("pool has more addresses than members_max", left_out=left_out)
         self._left_out = left_out
         wanted = dict.fromkeys(by_authority[authority] for authority in self.membership.addresses)
+        if wanted.keys() != self._watches.keys():
+            self._find_hosts_at_s = float("-inf")
         for address in [one for one in self._watches if one not in wanted]:
             self._watches.pop(address).cancel()
             self._told.pop(address.authority, None)

@@ -15,6 +15,7 @@ from fanout.api import app, embedded, http_connection
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.api.models import BODY_BYTES_MAX, AuditDetail, LagDocument, NodeStatus
+from fanout.api.tls_accepting import Places
 from tests.api.stand_in import StandInNode, live_link, ready_node
 
 MEGABYTE = b"x" * 2**20
@@ -88,9 +89,10 @@ class Attack:
 
 
 @contextlib.asynccontextmanager
-async def attacked(node: StandInNode | None = None) -> AsyncIterator[Attack]:
+async def attacked(node: StandInNode | None = None, *, connections_max: int = 256) -> AsyncIterator[Attack]:
     """Serve a node, within half a minute."""
-    http = HttpServer(lambda: create_app(node or ready_node()), host="127.0.0.1", port=0)
+    places = Places(others_max=connections_max)
+    http = HttpServer(lambda: create_app(node or ready_node()), host="127.0.0.1", port=0, places=places)
     async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
         await http.start()
         stack.push_async_callback(http.stop)
@@ -230,10 +232,9 @@ def test_probes_are_answered_under_attack(
         runner.run(attack())
 
 
-async def test_the_one_that_did_nothing_for_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_one_that_did_nothing_for_longest_gives_way() -> None:
     """A client that asks now and then keeps its connection, though it is older."""
-    async with attacked() as http:
-        monkeypatch.setattr(http_connection, "_CONNECTIONS_MAX", 4)
+    async with attacked(connections_max=4) as http:
         active, silent, other = [await http.connect() for _ in range(3)]
         for _ in range(3):
             assert await active.ask(LIVEZ) == 200
@@ -295,8 +296,7 @@ class AuditingNode(StandInNode):
 async def test_who_waits_for_the_node_is_not_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit may take long: neither time nor newer connections end the one that waits for it."""
     node = AuditingNode()
-    async with attacked(node) as http:
-        monkeypatch.setattr(http_connection, "_CONNECTIONS_MAX", 2)
+    async with attacked(node, connections_max=2) as http:
         monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
         waiting = await http.connect()
         await waiting.send(AUDIT + b"\r\n")
@@ -307,11 +307,10 @@ async def test_who_waits_for_the_node_is_not_sent_away(monkeypatch: pytest.Monke
         assert await waiting.status() == 200
 
 
-async def test_all_wait_for_the_node_and_one_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_wait_for_the_node_and_one_more_comes() -> None:
     """Then the oldest of them gives way after all: a probe is always answered."""
     node = AuditingNode()
-    async with attacked(node) as http:
-        monkeypatch.setattr(http_connection, "_CONNECTIONS_MAX", 1)
+    async with attacked(node, connections_max=1) as http:
         waiting = await http.connect()
         await waiting.send(AUDIT + b"\r\n")
         await node.asked.wait()

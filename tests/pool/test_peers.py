@@ -17,6 +17,7 @@ import uvloop
 
 from fanout.api import embedded
 from fanout.api.http_server import HttpServer
+from fanout.api.tls_accepting import ALL_ALIKE, Places
 from fanout.config import Address, PoolConfig
 from fanout.errors import ListenError
 from fanout.pool import peer_client, peer_listener
@@ -40,11 +41,13 @@ def answer_for(asker: str) -> MemberAnswer:
 
 
 @contextlib.asynccontextmanager
-async def listening(*, token: str | None = None, tls: PeerTls | None = None) -> AsyncIterator[tuple[PeerListener, str]]:
+async def listening(
+    *, token: str | None = None, tls: PeerTls | None = None, places: Places = ALL_ALIKE
+) -> AsyncIterator[tuple[PeerListener, str]]:
     """Give the listener of a member, and `host:port`."""
     listener = PeerListener(lambda asker: encode_answer(answer_for(asker)), token=token)
     context = None if tls is None else tls.listening
-    server = HttpServer(lambda: listener, host="127.0.0.1", port=0, key="pool.listen", tls=context)
+    server = HttpServer(lambda: listener, host="127.0.0.1", port=0, key="pool.listen", tls=context, places=places)
     await server.start()
     try:
         yield listener, f"127.0.0.1:{server.port}"
@@ -286,6 +289,31 @@ async def test_members_show_each_other_certificates(tmp_path: Path) -> None:
         assert await ask(address, tls=tls_of(theirs, other, "d").asking) is AskFailure.UNREACHABLE
         assert await ask(address) in (AskFailure.UNREACHABLE, AskFailure.ANSWER)  # without TLS
         assert listener.answered_total == 2
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+async def test_a_flood_of_connections_takes_no_place_of_a_member(tmp_path: Path, with_tls: bool) -> None:
+    """Silent ones are bounded from the accept on, with TLS before a handshake; the member keeps its connection."""
+    tls = tls_of(Authority(tmp_path), tmp_path, "a") if with_tls else None
+    places = Places(is_kept=lambda host: host == "127.0.0.1", kept_max=4, others_max=4)
+    async with listening(tls=tls, places=places) as (listener, address), contextlib.AsyncExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        client = PeerClient(node=ASKER, token=None, tls=None if tls is None else tls.asking, members_max=2)
+        stack.push_async_callback(client.close)
+        assert await ask_with(client, address) is None
+        flood: list[asyncio.StreamReader] = []
+        for _ in range(50):
+            for _ in range(4):
+                reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+                stack.callback(writer.close)
+                flood.append(reader)
+            assert await ask_with(client, address) is None
+        has_ended = [reader for reader in flood if reader.at_eof() or reader.exception() is not None]
+        await wait_until(lambda: sum(one.at_eof() or one.exception() is not None for one in flood) >= 196)
+        assert len(has_ended) > 100
+        connections = client._http._transport._pool.connections  # type: ignore[attr-defined]  # httpx shows no number
+        assert len(connections) == 1
+        assert listener.answered_total == 51
 
 
 async def test_a_large_body_over_tls_is_not_read(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.api.http_server import HttpServer
+from fanout.api.tls_accepting import Places
 from fanout.config import NodeConfig, read_token
 from fanout.node.pool.documents import config_digest
 from fanout.pool.member_facts import MemberFacts
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from fanout.link.link import Link
 
 __all__ = ["make_pool_members", "make_session_pool"]
+
+_STRANGERS_MAX: Final = 64
+"""Connections of addresses that are no member's; a member behind a translation of addresses has one."""
 
 
 def make_pool_members(
@@ -68,6 +72,7 @@ def make_pool_members(
         port=pool.listen.port,
         key="pool.listen",
         tls=None if tls is None else tls.listening,
+        places=Places(is_kept=members.is_members_address, others_max=_STRANGERS_MAX),
     )
     return members, listener
 

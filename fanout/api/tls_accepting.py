@@ -1,0 +1,143 @@
+"""Acceptor of HTTP connections that begin with TLS: their number is bounded from the accept on.
+
+The event loop could accept them by itself, but counts no handshake under way: thousands of silent connections would
+take all descriptors of the node. Connections of known addresses have places of their own, which nobody else takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["ALL_ALIKE", "Places", "TlsAccepting"]
+
+_ACCEPTED_MAX: Final = 64
+"""Connections that are accepted in one turn of the event loop."""
+_HANDSHAKE_S: Final = 10.0
+"""Time for a handshake."""
+_OTHERS_PER_S: Final = 100
+"""Handshakes of addresses without places that begin in a second: each takes a millisecond of the processor."""
+_PAUSE_S: Final = 1.0
+"""Pause before accepting again when the system has no descriptors or memory left."""
+_PLACES: Final = 256
+
+
+def _nobody(host: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """How many connections there may be at a time, beside as many handshakes."""
+
+    is_kept: Callable[[str], bool] = _nobody
+    """Returns whether places are kept for an IP address."""
+    kept_max: int = _PLACES
+    """Connections of all such addresses."""
+    others_max: int = _PLACES
+    """Connections of all others."""
+
+    def limit(self, *, is_kept: bool) -> int:
+        """Return the number of connections of one kind."""
+        return self.kept_max if is_kept else self.others_max
+
+
+ALL_ALIKE: Final = Places()
+"""Places that are kept for nobody."""
+
+
+class TlsAccepting:
+    """Accepts the connections of one listening socket; `close` once."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        tls: ssl.SSLContext,
+        new_protocol: Callable[[], asyncio.Protocol],
+        places: Places,
+        closed_total: MutableMapping[str, int],
+    ) -> None:
+        """Start to accept.
+
+        Args:
+            listening: A listening socket that does not block.
+            tls: Context for handshakes.
+            new_protocol: Makes the protocol of a connection after its handshake.
+            places: Bounds of handshakes under way.
+            closed_total: Counts connections that are closed here: `room`, `request_timeout`.
+        """
+        self._listening = listening
+        self._tls = tls
+        self._new_protocol = new_protocol
+        self._places = places
+        self._closed_total = closed_total
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[bool, dict[asyncio.Task[None], None]] = {True: {}, False: {}}
+        """Handshakes under way, the oldest first; of addresses with places, and of others."""
+        self._tokens, self._tokens_s = float(_OTHERS_PER_S), self._loop.time()
+        self._resuming: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Stop to accept, and end the handshakes under way."""
+        self._loop.remove_reader(self._listening)
+        if self._resuming is not None:
+            self._resuming.cancel()
+        for pending in self._pending.values():
+            for task in list(pending):
+                task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_MAX):
+            try:
+                connection, name = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # the connection stays in the backlog, and would wake the loop again and again
+                self._loop.remove_reader(self._listening)
+                self._resuming = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._listening, self._accept)
+                return
+            is_kept = self._places.is_kept(name[0])
+            if not is_kept and not self._take_token():
+                self._closed_total["room"] += 1
+                connection.close()
+                continue
+            pending = self._pending[is_kept]
+            if len(pending) >= self._places.limit(is_kept=is_kept):
+                oldest = next(iter(pending))
+                del pending[oldest]
+                oldest.cancel()
+                self._closed_total["room"] += 1
+            connection.setblocking(False)
+            task = self._loop.create_task(self._handshake(connection), name="http-handshake")
+            pending[task] = None
+            task.add_done_callback(lambda task, pending=pending: pending.pop(task, None))  # type: ignore[misc]
+
+    async def _handshake(self, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                await self._loop.connect_accepted_socket(
+                    self._new_protocol, connection, ssl=self._tls, ssl_handshake_timeout=2 * _HANDSHAKE_S
+                )
+        except TimeoutError:
+            self._closed_total["request_timeout"] += 1
+            connection.close()
+        except (OSError, ValueError):  # the other side's fault: it is told by TLS
+            connection.close()
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+    def _take_token(self) -> bool:
+        now_s = self._loop.time()
+        self._tokens = min(float(_OTHERS_PER_S), self._tokens + (now_s - self._tokens_s) * _OTHERS_PER_S)
+        self._tokens_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
