@@ -9,5 +9,6 @@ from __future__ import annotations
 ATTACKS: dict[str, str] = {
     "memory before CONNECT": "bench.attacks.memory_before_connect",
     "User Properties": "bench.attacks.user_properties",
+    "wrong passwords": "bench.attacks.passwords",
 }
 """By name: the module with `run(target) -> Verdict`."""

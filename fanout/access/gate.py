@@ -29,6 +29,7 @@ from fanout.access.passwords import PasswordFile
 from fanout.access.rules import RuleSet
 from fanout.config.access import AccessConfig, HookAction, rules_of
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.runtime.origin import origin_of
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -288,7 +289,9 @@ class Gate:
             stored = passwords.users.get(user)
             if stored is None and self.hook_for("connect") is not None:
                 break
-            outcome = await self._checks.check(password, user=user, stored=stored)
+            outcome = await self._checks.check(
+                password, user=user, stored=stored, address=origin_of(credentials.address)
+            )
             passwords = self._passwords
             if passwords is None or passwords.users.get(user) != stored:
                 continue  # the file was replaced during the check

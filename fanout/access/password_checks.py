@@ -1,6 +1,7 @@
 """Password checks, which are slow on purpose, in threads beside the event loop.
 
-Owns the threads, the limits of running and waiting checks, and the memory of results.
+Owns the threads, the limits of running and waiting checks, their order (`fanout.access.fair_queue`), and the memory of
+results.
 
 A check takes tens of milliseconds, so after a restart reconnecting clients would wait in line for minutes. Therefore a
 result is remembered for a short time, under a keyed hash (BLAKE2b with a key that only this process has) of user,
@@ -18,10 +19,13 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from argon2.exceptions import VerificationError, VerifyMismatchError
 from argon2.low_level import Type, verify_secret
 
+from fanout.access.fair_queue import FairQueue
 from fanout.access.memory import TimedMemory
 
 __all__ = ["PasswordChecks", "PasswordOutcome"]
@@ -39,6 +43,17 @@ class PasswordOutcome(enum.Enum):
     """Too many checks wait already; nothing was checked."""
     FAILED = "failed"
     """The check failed: no memory, or a hash that Argon2 refuses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Check:
+    """A check that waits or runs."""
+
+    key: bytes
+    address: bytes
+    stored: str
+    password: bytes
+    outcome: asyncio.Future[PasswordOutcome]
 
 
 class PasswordChecks:
@@ -66,7 +81,11 @@ class PasswordChecks:
         """Checks that were done."""
         self.remembered_total = 0
         """Checks that a remembered or a pending result saved."""
-        self._unfinished_max = checks_max + queue_max
+        self._checks_max = checks_max
+        self._queue_max = queue_max
+        self._running = 0
+        self._queue: FairQueue[_Check] = FairQueue()
+        self._timer: asyncio.TimerHandle | None = None
         self._monotonic = monotonic
         self._key = secrets.token_bytes(32)
         self._unfinished: dict[bytes, asyncio.Future[PasswordOutcome]] = {}
@@ -86,24 +105,29 @@ class PasswordChecks:
         common = collections.Counter(stored.split("$")[3] for stored in hashes).most_common(1)
         self._stand_in = _stand_in(common[0][0] if common else _STAND_IN_PARAMETERS)
 
-    async def check(self, password: bytes, *, user: str, stored: str | None) -> PasswordOutcome:
+    async def check(self, password: bytes, *, user: str, stored: str | None, address: bytes = b"") -> PasswordOutcome:
         """Check a password; after a cancellation the check goes on and is remembered.
 
         Args:
             password: The password of the client.
             user: Its user.
             stored: The hash of that user; None for an unknown user.
+            address: Key of the client's address (`fanout.runtime.origin`); empty for none.
         """
-        outcome = await self._check(password, user=user, stored=self._stand_in if stored is None else stored)
+        known = self._stand_in if stored is None else stored
+        outcome = await self._check(password, user=user, stored=known, address=address)
         return PasswordOutcome.MISMATCH if stored is None and outcome is PasswordOutcome.MATCH else outcome
 
     async def close(self) -> None:
         """Drop waiting checks, and wait for running ones."""
+        self._queue.drain()
+        if self._timer is not None:
+            self._timer.cancel()
         for future in list(self._unfinished.values()):
             future.cancel()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
-    async def _check(self, password: bytes, *, user: str, stored: str) -> PasswordOutcome:
+    async def _check(self, password: bytes, *, user: str, stored: str, address: bytes) -> PasswordOutcome:
         key = self._digest(user, stored, password)
         now_s = self._monotonic()
         outcome = self._matches.get(key, now_s=now_s) or self._mismatches.get(key, now_s=now_s)
@@ -113,25 +137,59 @@ class PasswordChecks:
         future = self._unfinished.get(key)
         if future is not None:
             self.remembered_total += 1
-        elif len(self._unfinished) >= self._unfinished_max:
-            return PasswordOutcome.BUSY
         else:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, _verify, stored, password)
+            if self._running >= self._checks_max and len(self._queue) >= self._queue_max:
+                displaced = self._queue.displace(address)
+                if displaced is None:
+                    return PasswordOutcome.BUSY
+                self._answer(displaced, PasswordOutcome.BUSY)
+            future = asyncio.get_running_loop().create_future()
             self._unfinished[key] = future
-            future.add_done_callback(lambda done: self._finish(key, done))
+            self._queue.add(address, user, _Check(key, address, stored, password, future))
+            self._start()
         await asyncio.wait([future])  # unlike `await future`: a cancelled waiter does not cancel the others
         return PasswordOutcome.BUSY if future.cancelled() else future.result()
 
-    def _finish(self, key: bytes, done: asyncio.Future[PasswordOutcome]) -> None:
-        del self._unfinished[key]
-        if done.cancelled():
+    def _start(self) -> None:
+        """Start the checks whose turn it is; those of an address in a pause later."""
+        loop, now_s = asyncio.get_running_loop(), self._monotonic()
+        while self._running < self._checks_max and (check := self._queue.take(now_s=now_s)) is not None:
+            self._running += 1
+            running = loop.run_in_executor(self._threads, _verify, check.stored, check.password)
+            running.add_done_callback(partial(self._finish, check))
+        next_s = self._queue.next_s(now_s=now_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_s is not None and self._running < self._checks_max:
+            self._timer = loop.call_later(max(0.0, next_s - now_s), self._start)
+
+    def _finish(self, check: _Check, done: asyncio.Future[PasswordOutcome]) -> None:
+        self._running -= 1
+        if done.cancelled():  # from `close`
             return
+        now_s = self._monotonic()
         self.checked_total += 1
-        outcome = done.result()
+        try:
+            outcome = done.result()
+        except Exception as error:  # a bug; those who wait see it
+            del self._unfinished[check.key]
+            check.outcome.set_exception(error)
+            self._start()
+            return
         if outcome is PasswordOutcome.MATCH:
-            self._matches.put(key, outcome, now_s=self._monotonic())
+            self._matches.put(check.key, outcome, now_s=now_s)
         elif outcome is PasswordOutcome.MISMATCH:
-            self._mismatches.put(key, outcome, now_s=self._monotonic())
+            self._mismatches.put(check.key, outcome, now_s=now_s)
+        if check.address:
+            self._queue.note(check.address, is_right=outcome is PasswordOutcome.MATCH, now_s=now_s)
+        self._answer(check, outcome)
+        self._start()
+
+    def _answer(self, check: _Check, outcome: PasswordOutcome) -> None:
+        del self._unfinished[check.key]
+        if not check.outcome.cancelled():
+            check.outcome.set_result(outcome)
 
     def _digest(self, user: str, stored: str, password: bytes) -> bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=32)

@@ -164,6 +164,30 @@ async def test_when_too_many_wait_the_next_is_told_so(monkeypatch: pytest.Monkey
         assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
 
 
+async def test_a_right_password_does_not_wait_behind_wrong_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses take turns: 200 guesses from one, for the same user, cost a client of another one check."""
+    order: list[bytes] = []
+
+    def verify(_stored: str, password: bytes) -> PasswordOutcome:
+        order.append(password)
+        return PasswordOutcome.MATCH if password == b"secret" else PasswordOutcome.MISMATCH
+
+    monkeypatch.setattr(password_checks, "_verify", verify)
+    async with open_checks(checks_max=1, queue_max=200) as checks:
+        guesses = [
+            asyncio.create_task(checks.check(b"%d" % number, user="alice", stored=HASH, address=b"there"))
+            for number in range(201)
+        ]
+        await asyncio.sleep(0)
+        assert checks.unfinished == 201
+        # The queue is full: the newest of the address with the most makes room.
+        assert await checks.check(b"secret", user="alice", stored=HASH, address=b"here") is PasswordOutcome.MATCH
+        assert order.index(b"secret") <= 2
+        assert await guesses[-1] is PasswordOutcome.BUSY
+        for guess in guesses:
+            guess.cancel()
+
+
 async def test_closing_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are told that the server is busy, and no thread is left."""
     argon = HeldArgon(monkeypatch)

@@ -6,16 +6,11 @@ handshake counts like a connected client.
 
 from __future__ import annotations
 
-import ipaddress
-from typing import Final
-
 from fanout.config import ServerConfig
+from fanout.runtime.origin import origin_of
 from fanout.server.base.counters import Counters, Limit
 
 __all__ = ["ConnectionSlot", "ConnectionSlots", "TokenBucket"]
-
-_IPV6_NETWORK_BYTES: Final = 8
-"""IPv6 addresses count by /64 network: a customer has all addresses of one."""
 
 
 class ConnectionSlot:
@@ -95,7 +90,7 @@ class ConnectionSlots:
         """
         if self._taken >= self._max:
             return self._reached(Limit.CONNECTIONS)
-        origin = _origin(host)
+        origin = origin_of(host)
         if not self._enter(origin):
             return self._reached(Limit.CONNECTIONS_PER_ADDRESS)
         self._taken += 1
@@ -110,7 +105,7 @@ class ConnectionSlots:
         Returns:
             The limit that is reached, if any; the slot must be released then like any other.
         """
-        origin = _origin(host)
+        origin = origin_of(host)
         if not self._enter(origin):
             return self._reached(Limit.CONNECTIONS_PER_ADDRESS)
         self._leave(slot.origin)
@@ -143,15 +138,3 @@ class ConnectionSlots:
             self._of_origin[origin] = left
         else:
             del self._of_origin[origin]
-
-
-def _origin(host: str) -> bytes:
-    """Return the key by which connections are counted: the IPv4 address, or the IPv6 network; empty for none."""
-    if not host:
-        return b""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return address.packed[:_IPV6_NETWORK_BYTES]
-        address = address.ipv4_mapped
-    return address.packed
