@@ -10,12 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from structlog.typing import FilteringBoundLogger
-
+from fanout.durable.moving.context import MoveContext
 from fanout.durable.moving.returned import ReturnedSessions
-from fanout.durable.ownership.ledger import SessionLedger
-from fanout.durable.ownership.ports import Others, SessionHost
-from fanout.runtime.system_clock import Clock
 
 __all__ = ["Fence"]
 
@@ -26,32 +22,19 @@ _LOOK_S: Final = 0.1
 class Fence:
     """The fence in front of this member's durable sessions."""
 
-    def __init__(
-        self,
-        ledger: SessionLedger,
-        *,
-        host: SessionHost,
-        others: Others,
-        returned: ReturnedSessions,
-        clock: Clock,
-        logger: FilteringBoundLogger,
-    ) -> None:
+    def __init__(self, context: MoveContext, *, returned: ReturnedSessions) -> None:
         """Begin without a fence.
 
         Args:
-            ledger: What is known of the sessions.
-            host: The sessions of this node.
-            others: The other members.
+            context: Shared objects.
             returned: Asks the others whose the sessions are.
-            clock: Gives the time.
-            logger: Takes log lines.
         """
-        self._ledger = ledger
-        self._host = host
-        self._others = others
+        self._ledger = context.ledger
+        self._host = context.host
+        self._others = context.others
         self._returned = returned
-        self._clock = clock
-        self._logger = logger
+        self._clock = context.clock
+        self._logger = context.logger
         self._is_up = False
         self._raised_s = 0.0
         self._looked_s: float | None = None

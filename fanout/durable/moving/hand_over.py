@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from structlog.typing import FilteringBoundLogger
-
-from fanout.durable.moving.member_calls import AllMemberCalls
-from fanout.durable.ownership.ledger import SessionLedger
+from fanout.durable.moving.context import MoveContext
 from fanout.durable.ownership.move_messages import TakeQuestion
-from fanout.durable.ownership.ports import OtherMemberState, Others, SessionHost
-from fanout.runtime.system_clock import Clock
+from fanout.durable.ownership.ports import OtherMemberState
 
 __all__ = ["HandOver"]
 
@@ -30,34 +26,20 @@ _STUCK_S: Final = 8.0
 class HandOver:
     """Gives the sessions of this member away."""
 
-    def __init__(
-        self,
-        ledger: SessionLedger,
-        *,
-        host: SessionHost,
-        others: Others,
-        calls: AllMemberCalls,
-        clock: Clock,
-        logger: FilteringBoundLogger,
-    ) -> None:
+    def __init__(self, context: MoveContext) -> None:
         """Prepare.
 
         Args:
-            ledger: What is known of the sessions.
-            host: The sessions of this node.
-            others: The other members.
-            calls: Calls to them.
-            clock: Gives the time.
-            logger: Takes log lines.
+            context: Shared objects.
         """
         self.is_under_way = False
         """Whether this member gives its sessions away, and takes no client any more."""
-        self._ledger = ledger
-        self._host = host
-        self._others = others
-        self._calls = calls
-        self._clock = clock
-        self._logger = logger
+        self._ledger = context.ledger
+        self._host = context.host
+        self._others = context.others
+        self._calls = context.calls
+        self._clock = context.clock
+        self._logger = context.logger
         self._offered: dict[str, float] = {}
         """Client Identifier of a session that was offered, to when it is offered again."""
 

@@ -11,12 +11,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from structlog.typing import FilteringBoundLogger
-
-from fanout.durable.moving.member_calls import AllMemberCalls
+from fanout.durable.moving.context import MoveContext
 from fanout.durable.ownership.epochs import Epoch
-from fanout.durable.ownership.ledger import SessionLedger
-from fanout.durable.ownership.ports import Others
 from fanout.pool.membership import AskFailed
 
 __all__ = ["ReturnedSessions"]
@@ -30,21 +26,16 @@ _PIECE: Final = 10_000
 class ReturnedSessions:
     """The sessions of a former process of this member."""
 
-    def __init__(
-        self, ledger: SessionLedger, *, others: Others, calls: AllMemberCalls, logger: FilteringBoundLogger
-    ) -> None:
+    def __init__(self, context: MoveContext) -> None:
         """Begin with none.
 
         Args:
-            ledger: What is known of the sessions.
-            others: The other members.
-            calls: Calls to them.
-            logger: Takes log lines.
+            context: Shared objects.
         """
-        self._ledger = ledger
-        self._others = others
-        self._calls = calls
-        self._logger = logger
+        self._ledger = context.ledger
+        self._others = context.others
+        self._calls = context.calls
+        self._logger = context.logger
         self._epochs: dict[str, Epoch] = {}
         self._lock = asyncio.Lock()
         """Held while the others are asked."""

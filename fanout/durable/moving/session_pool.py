@@ -1,47 +1,38 @@
 """Sessions of this node and of the others, as one pool: what the server, the links and the other members ask of it.
 
-`docs/reference/pool.md` says what moves, and when. The ownership of each session is in `ledger`, sessions that come
-here in `arrivals`, and those of a member that leaves in `hand_over`.
+`docs/reference/pool.md` says what moves, and when. The ownership of each session is in `ledger`, its way from member to
+member in `move`, and those of a member that leaves in `hand_over`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.durable.copying.pool_copies import PoolCopies
 from fanout.durable.moving.arrivals import Arrivals
+from fanout.durable.moving.context import MoveContext
 from fanout.durable.moving.fence import Fence
 from fanout.durable.moving.hand_over import HandOver
 from fanout.durable.moving.member_calls import AllMemberCalls
-from fanout.durable.moving.own_markers import MARKER_S, OwnMarkers
+from fanout.durable.moving.move import HolderAnswers, admitted
+from fanout.durable.moving.own_markers import OwnMarkers
 from fanout.durable.moving.passed_markers import PassedMarkers
 from fanout.durable.moving.returned import ReturnedSessions
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.ledger import SessionFigures, SessionLedger
 from fanout.durable.ownership.move_messages import (
-    PIECES_BYTES_MAX,
     ClaimAnswer,
     ClaimQuestion,
-    Fetched,
-    Holding,
-    Piece,
-    TakeQuestion,
     decode_claim_request,
-    decode_fetch_request,
-    decode_piece_request,
-    decode_request,
     decode_take_request,
     encode_claim_answers,
     encode_commit_answers,
-    encode_fetch_answers,
-    encode_piece_answers,
-    encode_take_answers,
 )
-from fanout.durable.ownership.ownership import Answer, Choice, Reply
+from fanout.durable.ownership.ownership import Choice
 from fanout.durable.ownership.ports import CopyFigures, Markers, Others, SessionHost
 from fanout.pool.membership import AskFailed
 from fanout.runtime.slices import in_turns
@@ -54,13 +45,6 @@ ANSWER_S: Final = 0.3
 _VERDICT_S: Final = 0.5
 """Time in which a client is served after `dead_after_s`, in which a silent member answers or is dead."""
 _SWEEP_S: Final = 1.0
-_VALUES_BYTES_MAX: Final = 2 << 20
-"""Bytes of sessions in one answer to FETCH; further ones are asked for again."""
-_SUBSCRIPTIONS_MAX: Final = 5_000
-"""Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
-
-
-_Asked = TypeVar("_Asked", TakeQuestion, ClaimQuestion)
 
 
 class SessionPool:
@@ -103,21 +87,13 @@ class SessionPool:
         """What this member knows of every session."""
         self._calls = AllMemberCalls(others=others, mark=self._own_markers.send, admit=self.ledger.epochs.admit)
         self.ledger.go_on = self._go_on
-        self._arrivals = Arrivals(
-            self.ledger,
-            node=node,
-            host=host,
-            others=others,
-            calls=self._calls,
-            passed=self._passed,
-            came=self._came,
-            clock=clock,
-            logger=logger,
-            begins_when_unknown=begins_when_unknown,
-        )
-        self._returned = ReturnedSessions(self.ledger, others=others, calls=self._calls, logger=logger)
-        self._fence = Fence(self.ledger, host=host, others=others, returned=self._returned, clock=clock, logger=logger)
-        self._hand_over = HandOver(self.ledger, host=host, others=others, calls=self._calls, clock=clock, logger=logger)
+        context = MoveContext(node, self.ledger, host, others, self._calls, self._passed, clock, logger)
+        self._arrivals = Arrivals(context, came=self._came, begins_when_unknown=begins_when_unknown)
+        self.holder_answers = HolderAnswers(context)
+        """Answers to TAKE, FETCH, PIECE and COMMIT of other members."""
+        self._returned = ReturnedSessions(context)
+        self._fence = Fence(context, returned=self._returned)
+        self._hand_over = HandOver(context)
 
     @property
     def figures(self) -> SessionFigures:
@@ -191,7 +167,7 @@ class SessionPool:
             return found
 
         def in_time() -> None:
-            if not self._arrivals.has_waited(move):
+            if not move.has_waited:
                 self._give_later(found)
 
         timers = loop.call_later(ANSWER_S, in_time), loop.call_later(self._silent_s, self._give_later, found)
@@ -210,7 +186,7 @@ class SessionPool:
                 timer.cancel()
             self._arrivals.stop_waiting(move)  # the client has left, or comes again; what has been found comes here
 
-        move.add_done_callback(ended)
+        move.task.add_done_callback(ended)
         found.add_done_callback(answered)
         return found
 
@@ -267,51 +243,10 @@ class SessionPool:
 
     # For the other members: the handlers of their requests.
 
-    async def answer_take(self, asker: str, body: bytes) -> bytes:
-        """Answer TAKE: promise the sessions that are here."""
-        answers: list[Holding] = []
-        subscriptions = 0
-        async for question in in_turns(self._admitted(decode_take_request(body))):
-            holding = Holding(Answer(Reply.BUSY), ())
-            if subscriptions < _SUBSCRIPTIONS_MAX or not self.ledger.is_here(question.client_id):
-                holding = self.ledger.promise(question, asker)
-            subscriptions += len(holding.subscriptions)
-            answers.append(holding)
-        return encode_take_answers(answers)
-
-    async def answer_fetch(self, asker: str, body: bytes) -> bytes:
-        """Answer FETCH: wait for the markers, and give the values of promised sessions."""
-        questions, markers = decode_fetch_request(body)
-        passed = await self._passed.wait(markers, timeout_s=MARKER_S)
-        answers: list[Fetched] = []
-        size = 0
-        async for question in in_turns(questions):
-            fetched = Fetched("later")
-            if size < _VALUES_BYTES_MAX:
-                fetched = self.ledger.freeze(question, markers if passed else {})
-            size += len(fetched.value)
-            answers.append(fetched)
-        return encode_fetch_answers(answers)
-
-    async def answer_piece(self, asker: str, body: bytes) -> bytes:
-        """Answer PIECE: give pieces of the values of long sessions that were fetched."""
-        answers: list[Piece] = []
-        left = PIECES_BYTES_MAX
-        for question in decode_piece_request(body):
-            answers.append(self.ledger.piece(question, bytes_max=left))
-            left -= len(answers[-1].data)
-        return encode_piece_answers(answers)
-
-    async def answer_commit(self, asker: str, body: bytes) -> bytes:
-        """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
-        committed = [self.ledger.commit(question) async for question in in_turns(decode_request(body))]
-        await self._host.on_disk()  # or a restart here would bring back what the other member has
-        return encode_commit_answers(committed)
-
     async def answer_offer(self, asker: str, body: bytes) -> bytes:
         """Answer OFFER: begin to take the sessions, as far as there is room."""
         answers = []
-        for client_id, _, user, superuser, anyone, _ in self._admitted(decode_take_request(body)):
+        for client_id, _, user, superuser, anyone, _ in admitted(decode_take_request(body), self.ledger):
             is_free = not self.is_leaving and client_id not in self.ledger.moves
             taken = is_free and self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
             answers.append(bool(taken))
@@ -319,18 +254,8 @@ class SessionPool:
 
     async def answer_claim(self, asker: str, body: bytes) -> bytes:
         """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
-        questions = self._admitted(decode_claim_request(body))
+        questions = admitted(decode_claim_request(body), self.ledger)
         return encode_claim_answers([self.ledger.claimed(question) async for question in in_turns(questions)])
-
-    def _admitted(self, questions: Sequence[_Asked]) -> Sequence[_Asked]:
-        """Return questions with epochs that this member believes.
-
-        Raises:
-            ValueError: One has an epoch too far ahead; nothing of them is done.
-        """
-        for question in questions:
-            self.ledger.epochs.admit(question.epoch)
-        return questions
 
     # Its own: what begins here is told to the others.
 

@@ -114,10 +114,10 @@ def make_session_pool(
         begins_when_unknown=members.config.unknown_sessions == "begin",
     )
     for path, handler in (
-        (move_messages.TAKE_PATH, sessions.answer_take),
-        (move_messages.FETCH_PATH, sessions.answer_fetch),
-        (move_messages.PIECE_PATH, sessions.answer_piece),
-        (move_messages.COMMIT_PATH, sessions.answer_commit),
+        (move_messages.TAKE_PATH, sessions.holder_answers.answer_take),
+        (move_messages.FETCH_PATH, sessions.holder_answers.answer_fetch),
+        (move_messages.PIECE_PATH, sessions.holder_answers.answer_piece),
+        (move_messages.COMMIT_PATH, sessions.holder_answers.answer_commit),
         (move_messages.CLAIM_PATH, sessions.answer_claim),
         (move_messages.OFFER_PATH, sessions.answer_offer),
     ):

@@ -364,7 +364,7 @@ def connect(world: World, name: str, *, is_clean: bool) -> World:
 
 
 def chosen(world: World, name: str, epoch: Epoch) -> World:
-    """Decide what follows from all answers to TAKE (`Arrivals._move`)."""
+    """Decide what follows from all answers to TAKE (`Move.run`)."""
     member = world.at(name)
     answers = dict(member.answers)
     for other in others(name):
@@ -389,7 +389,7 @@ def chosen(world: World, name: str, epoch: Epoch) -> World:
 
 
 def finished(world: World, name: str, own: Ownership | None) -> World:
-    """A session has come from its holder (`Arrivals._bring`)."""
+    """A session has come from its holder (`Move._bring`)."""
     member = world.at(name)
     assert own is not None
     assert member.value is not None

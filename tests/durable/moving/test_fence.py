@@ -12,6 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from fanout.durable.moving import fence as fence_module
+from fanout.durable.moving.context import MoveContext
 from fanout.durable.moving.fence import Fence
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.ledger import SessionLedger
@@ -42,14 +43,9 @@ class Member:
         self.ledger = SessionLedger(node="a", host=cast("Any", self), others=cast("Any", self), clock=self.clock)
         for client_id in self.sessions:
             self.ledger.resume(client_id, AT_A)
-        self.fence = Fence(
-            self.ledger,
-            host=cast("Any", self),
-            others=cast("Any", self),
-            returned=cast("Any", self),
-            clock=self.clock,
-            logger=structlog.get_logger(),
-        )
+        me = cast("Any", self)
+        context = MoveContext("a", self.ledger, me, me, me, me, self.clock, structlog.get_logger())
+        self.fence = Fence(context, returned=me)
 
     def has(self, client_id: str) -> bool:
         """Return whether a session is here."""

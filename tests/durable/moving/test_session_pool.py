@@ -12,7 +12,7 @@ import pytest
 import structlog
 from xxhash import xxh3_64_intdigest
 
-from fanout.durable.moving import arrivals, own_markers, session_pool
+from fanout.durable.moving import arrivals, move, own_markers
 from fanout.durable.moving.session_pool import ANSWER_S, SessionPool
 from fanout.durable.ownership import ledger
 from fanout.durable.ownership.copy_messages import InheritRequest
@@ -288,10 +288,10 @@ class Network:
             raise AskFailed(AskFailure.UNREACHABLE)
         pool = self.members[target].pool
         handler = {
-            TAKE_PATH: pool.answer_take,
-            FETCH_PATH: pool.answer_fetch,
-            PIECE_PATH: pool.answer_piece,
-            COMMIT_PATH: pool.answer_commit,
+            TAKE_PATH: pool.holder_answers.answer_take,
+            FETCH_PATH: pool.holder_answers.answer_fetch,
+            PIECE_PATH: pool.holder_answers.answer_piece,
+            COMMIT_PATH: pool.holder_answers.answer_commit,
             CLAIM_PATH: pool.answer_claim,
             OFFER_PATH: pool.answer_offer,
         }[path]
@@ -348,9 +348,9 @@ async def test_a_marker_that_is_late_is_waited_for(
 
     When none comes to the holder or to the member that takes the session, it moves all the same.
     """
-    for module in (own_markers, session_pool):
+    for module in (own_markers, move):
         monkeypatch.setattr(module, "MARKER_S", 0.1)
-    monkeypatch.setattr(arrivals, "_EXACT_S", 0.6)
+    monkeypatch.setattr(move, "_EXACT_S", 0.6)
     async with members("a", "b") as (network, (a, b)):
         a.sessions["c"] = b"1"
         network.dropped[name] = dropped
@@ -553,7 +553,7 @@ async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
 
 async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that fetched and fell silent does not keep it; the holder's own client need not even wait for that."""
-    for module in (arrivals, ledger):
+    for module in (move, ledger):
         monkeypatch.setattr(module, "PROMISE_S", 0.5)
     async with members("a", "b", "c") as (network, (a, b, c)):
         b.sessions["x"] = b"1"
