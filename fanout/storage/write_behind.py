@@ -134,6 +134,12 @@ class WriteBehindStore(DiskStore):
         if not self._held and (self.waiting > ROWS_HIGH or self.waiting_bytes > BYTES_HIGH):
             self._held = True
             self._hold(True)
+            self._release()  # the thread may have committed all of it before it could see `_held`
+
+    def _release(self) -> None:
+        if self._held and self.waiting < ROWS_LOW and self.waiting_bytes < BYTES_LOW:
+            self._held = False
+            self._hold(False)
 
     @property
     def waiting(self) -> int:
@@ -185,9 +191,7 @@ class WriteBehindStore(DiskStore):
                 each()
         finally:
             self._wake.set()
-        if self._held and self.waiting < ROWS_LOW and self.waiting_bytes < BYTES_LOW:
-            self._held = False
-            self._hold(False)
+        self._release()
 
     # --- the thread ---
 

@@ -69,7 +69,10 @@ async def pool_of_three(mosquitto: Mosquitto, nodes: Nodes) -> AsyncIterator[Poo
             await member.begin()
         for member in members:
             await wait_until(partial(knows_the_pool, member), LEFT_S, what=f"{member.name} knowing the pool")
-        yield Pool(members, to_primary, between)
+        try:
+            yield Pool(members, to_primary, between)
+        finally:
+            await asyncio.to_thread(nodes.end)  # while they reach each other: cut off, each waits for the others
 
 
 def knows_the_pool(member: LiveNode) -> bool:

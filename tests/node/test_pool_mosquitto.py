@@ -56,8 +56,7 @@ async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]
         await wait_until(lambda: all(map(is_equal, nodes)), 30, what=lambda: str([told(node) for node in nodes]))
         yield nodes
     finally:
-        for node in nodes:
-            await node.stop()
+        await asyncio.gather(*(node.stop() for node in nodes))  # one by one, each would hand its sessions to the next
 
 
 @pytest_asyncio.fixture

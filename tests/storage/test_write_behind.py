@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -207,6 +208,23 @@ async def test_a_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pyt
         assert done == [0, 1, 2, 3, 4]
         assert storage.stats().alarm == ""
     assert len(read(tmp_path / "r")) == 5
+
+
+async def test_a_commit_before_the_hold_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread commits everything between the look at the limit and the hold: no later commit would end that."""
+
+    class Limit(int):
+        def __lt__(self, waiting: int) -> bool:
+            answer = int(self) < waiting
+            while storage.waiting:
+                time.sleep(0.001)
+            return answer
+
+    held: list[bool] = []
+    async with started(tmp_path / "r", held=held) as storage:
+        monkeypatch.setattr(module, "ROWS_HIGH", Limit(0))
+        storage.put("a", [changes_of(Replica(), value(b"1"))])
+        assert held == [True, False]
 
 
 async def test_a_disk_that_fails_until_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,10 @@ class Nodes:
         return self._add("tap", links, name=name, settings="", log=log)
 
     def end(self) -> None:
-        """Stop every node that runs, the newest first, and check how it ended."""
-        codes = {node.name: node.stop() for node in reversed(self._nodes) if node.process is not None}
+        """Stop every node that runs, all at once, and check how each ended."""
+        running = [node for node in self._nodes if node.process is not None]
+        with ThreadPoolExecutor(max(1, len(running))) as pool:
+            codes = dict(zip([node.name for node in running], pool.map(LiveNode.stop, running), strict=True))
         assert set(codes.values()) <= {0}, f"exit codes {codes}:\n{self._logs()}"
         assert "Traceback" not in self._logs(), self._logs()
 

@@ -160,7 +160,9 @@ async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypa
     async with FakeServer(primary) as server, running(config_for(server.port), store=storage) as link:
         links.append(link.link)
         await link.wait_state(LinkState.LIVE)
-        await wait_until(lambda: not storage.waiting)
+        committed = asyncio.Event()
+        storage.put("plant", [], done=committed.set)  # after the session of the live link: CONNECT waits for that
+        await asyncio.wait_for(committed.wait(), 20)
         disk.broken = True
         primary.has_session = False
         primary.retained.clear()
