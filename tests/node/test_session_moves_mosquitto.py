@@ -192,12 +192,8 @@ async def test_a_member_that_stops_hands_over(mosquitto: Mosquitto, pool: list[N
     await receive(absent, numbers, until=newest[0])
     for each in (got, numbers):
         assert sorted(set(each)) == list(range(each[0], newest[0] + 1))
-    # Nobody waits for a member that has said that it stops; the third one may be silent on a busy machine.
-    new = await come_back(port_of(pool[1]), "new", deadline_s=pool[1].config.pool.dead_after_s - 2)  # type: ignore[union-attr]
-    assert new.connack.reason_code == ReasonCode.SUCCESS
     await client.close()
     await absent.close()
-    await new.close()
 
 
 async def test_a_will_message_goes_along(mosquitto: Mosquitto, pool: list[Node]) -> None:
