@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -34,13 +33,6 @@ VALUES = [(f"plant/{number}", b"%d" % number) for number in range(500)]
 def disc(request: pytest.FixtureRequest) -> str:
     """Return `[retained]` with each storage that has a file."""
     return STORAGES[request.param]
-
-
-@pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Return a Mosquitto that keeps every message for a session, however many they are."""
-    with Mosquitto(tmp_path, settings=["max_queued_messages 0", "max_inflight_messages 200"]) as server:
-        yield server
 
 
 def retained(port: int, topic_filter: str = "#") -> dict[str, bytes]:

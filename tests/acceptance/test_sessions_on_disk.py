@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from fanout.link.snapshot.retained_pass import KEEPS_QOS_TOPICS
 from fanout.mqtt.packets import Ack, PacketType, Publish
-from fanout.mqtt.properties import Properties
+from tests.support.durable import DURABLE, publish_numbers
 from tests.support.examples import examples
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
@@ -24,20 +23,12 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.mosquitto
 
 DISC = '[retained]\nstorage = "disc"\n[sessions]\nstorage = "disc"\n'
-DURABLE = Properties(session_expiry_interval=600)
 
 
 @pytest.fixture
 def node(nodes: Nodes, patient: Mosquitto) -> LiveNode:
     """Describe a secondary with its sessions on disk, beside a Mosquitto that keeps every message for its session."""
     return nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=2), settings=QUICK))
-
-
-@pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a Mosquitto that keeps every message for a session, however many they are."""
-    with Mosquitto(tmp_path, settings=["max_queued_messages 0", "max_inflight_messages 200"]) as server:
-        yield server
 
 
 class Reader:
@@ -92,16 +83,6 @@ class Reader:
                 client.send(Ack(PacketType.PUBCOMP, packet_id))
 
 
-async def publish(mosquitto: Mosquitto, first: int, last: int) -> None:
-    """Publish numbers at QoS 2, off the event loop."""
-
-    def send() -> None:
-        with publisher(mosquitto.port) as client:
-            publish_all(client, [("plant/n", b"%d" % number) for number in range(first, last)], qos=2, retain=False)
-
-    await asyncio.to_thread(send)
-
-
 @pytest.mark.parametrize("storage", ["disc", "disc_only"])
 async def test_kills_in_a_stream_lose_and_double_nothing(patient: Mosquitto, nodes: Nodes, storage: str) -> None:
     """Ten clients at QoS 2, half of them away for a while: each gets every number once and in order over five kills."""
@@ -121,7 +102,7 @@ async def test_kills_at_any_moment_beside_clients_that_come_and_go(patient: Mosq
     reading = [asyncio.create_task(reader.run()) for reader in readers]
     await wait_until(lambda: all(reader.sessions_begun for reader in readers), what="subscriptions")
     for round_ in range(6):
-        sending = asyncio.create_task(publish(patient, each * round_, each * (round_ + 1)))
+        sending = asyncio.create_task(publish_numbers(patient, each * round_, each * (round_ + 1)))
         mark = each * round_ + draw.randrange(1, each - 20)
         await wait_until(partial(any_has, readers, mark), what="messages")
         await asyncio.to_thread(node.kill)
@@ -161,7 +142,7 @@ async def test_a_kill_in_a_comparison_loses_nothing_or_says_so(
         await wait_until(lambda: node.link_state() == "verifying", what="the comparison")
         await asyncio.to_thread(node.kill)
         proxy.throttle_bytes_per_s = None
-        await publish(patient, 0, 20)
+        await publish_numbers(patient, 0, 20)
         await node.begin()
         async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
             if topics > KEEPS_QOS_TOPICS:
@@ -195,7 +176,7 @@ async def through_a_stream(patient: Mosquitto, node: LiveNode, ends: Sequence[Ca
     each = examples(1_800)
     for round_, end in enumerate(ends):
         first = each * round_
-        sending = asyncio.create_task(publish(patient, first, first + each))
+        sending = asyncio.create_task(publish_numbers(patient, first, first + each))
         await wait_until(partial(readers[0].has, first + 50), what="messages")
         await asyncio.to_thread(end)
         await node.begin()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig
-from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearDown
+from fanout.link.model.events import Applied, Event, Failed, SelectorComplete, StateEntered, TearDown
 from fanout.link.model.resumption import StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer
@@ -421,6 +421,21 @@ class Pair:
         self._note(self.session.open(password=None, now_ns=self.now_ns, now=self.now))
         if pump:
             self.pump()
+
+    def connect_until(self, wanted: bytes) -> bytes:
+        """Begin a Network Connection, let both talk until the session writes `wanted`, and return that output."""
+        self.connect(pump=False)
+        while wanted not in (data := self.session.take_output()):
+            self.primary.receive(data)
+            self.feed(self.primary.take())
+        return data
+
+    def connect_until_complete(self) -> None:
+        """Begin a Network Connection, and let both talk until the first selector is complete."""
+        self.connect(pump=False)
+        while not self.of(SelectorComplete):
+            self.primary.receive(self.session.take_output())
+            self.feed(self.primary.take())
 
     def pump(self) -> None:
         """Carry bytes both ways until there are none, or the session wants to be closed."""

@@ -390,10 +390,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
     """Wherever the primary begins to drop, even behind the last value, the snapshot is not believed."""
     primary = filled()
     pair = Pair(primary=primary)
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        primary.receive(data)
-        pair.feed(primary.take())
+    data = pair.connect_until(b"plant/#")
     primary.truncate_after = packets - 3  # SUBACK, 50 values, sentinel, PINGRESP, marker, PUBACK
     primary.receive(data)
     pair.feed(primary.take())
@@ -417,10 +414,7 @@ def test_a_false_barrier_is_caught_by_the_sentinel() -> None:
     """PINGRESP and marker behind a set that came short, as Mosquitto may send them, prove nothing."""
     primary = filled()
     pair = Pair(primary=primary)
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        primary.receive(data)
-        pair.feed(primary.take())
+    data = pair.connect_until(b"plant/#")
     subscribe_end = data.index(b"\xc0\x00")
     primary.truncate_after = 31
     primary.receive(data[:subscribe_end])
@@ -440,10 +434,7 @@ def test_truncation_shows_although_live_updates_go_on() -> None:
     """Bytes that keep coming do not hide that the rest was dropped: a probe is answered instead."""
     primary = filled()
     pair = Pair(primary=primary)
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        primary.receive(data)
-        pair.feed(primary.take())
+    data = pair.connect_until(b"plant/#")
     primary.truncate_after = 20
     primary.receive(data)
     pair.feed(primary.take())
@@ -468,10 +459,7 @@ def test_a_refused_selector_fails() -> None:
 def test_a_selector_refused_at_its_own_qos_fails() -> None:
     """The second SUBSCRIBE may be refused, too."""
     pair = Pair(primary=filled())
-    pair.connect(pump=False)
-    while not pair.of(SelectorComplete):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_until_complete()
     pair.primary.refuse_filters = (b"plant/#",)
     pair.pump()
     assert "refused the subscription plant/#" in pair.failure()
@@ -480,10 +468,7 @@ def test_a_selector_refused_at_its_own_qos_fails() -> None:
 def test_a_suback_that_never_comes_is_not_live() -> None:
     """Without the answer to the SUBSCRIBE at its own QoS the link does not become live."""
     pair = Pair(primary=filled())
-    pair.connect(pump=False)
-    while not pair.of(SelectorComplete):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_until_complete()
     pair.primary.swallow = (Suback,)
     pair.pump()
     pair.wait(6)
@@ -1013,10 +998,7 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
     """A connection cut in the middle of the snapshot: the session goes on, the snapshot begins again."""
     primary = filled()
     pair = Pair(primary=primary)
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        primary.receive(data)
-        pair.feed(primary.take())
+    data = pair.connect_until(b"plant/#")
     primary.truncate_after = 20
     primary.receive(data)
     pair.feed(primary.take())
@@ -1036,10 +1018,7 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
 def cut_in_its_snapshot(primary: FakePrimary) -> Pair:
     """Return a link that lost its connection behind twenty packets of its first snapshot."""
     pair = Pair(primary=primary)
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        primary.receive(data)
-        pair.feed(primary.take())
+    data = pair.connect_until(b"plant/#")
     primary.truncate_after = 20
     primary.receive(data)
     pair.feed(primary.take())
@@ -1384,10 +1363,7 @@ def test_a_primary_that_is_silent_after_a_hold_is_left() -> None:
 def test_a_primary_that_is_silent_in_a_snapshot_after_a_hold_is_left() -> None:
     """The same for what a stage waits for."""
     pair = Pair(primary=filled())
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        pair.primary.receive(data)
-        pair.feed(pair.primary.take())
+    pair.connect_until(b"plant/#")
     pair.hold()
     pair.wait(20)
     pair.release()
@@ -1643,10 +1619,7 @@ def test_nothing_is_due_during_a_tear_down() -> None:
 def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
     """When the snapshots are taken again, every selector is proved again."""
     pair = Pair(make_config(Selector("plant/#"), Selector("office/#")), filled())
-    pair.connect(pump=False)
-    while not pair.of(SelectorComplete):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_until_complete()
     pair.lose()
     assert pair.session.lifecycle.evidence == [Evidence.MARKER, None]
     pair.connect(pump=False)

@@ -17,10 +17,7 @@ VALUES = {b"plant/%d" % number: b"old" for number in range(40)}
 def error_of(primary: FakePrimary, *, cut: bool = False) -> SnapshotUnproved:
     """Return what a link to a primary says, which may drop everything behind the first copies of the set."""
     pair = Pair(primary=primary)
-    pair.connect(pump=False)
-    while b"plant/#" not in (data := pair.session.take_output()):
-        primary.receive(data)
-        pair.feed(primary.take())
+    data = pair.connect_until(b"plant/#")
     if cut:
         primary.truncate_after = 5
     primary.receive(data)
