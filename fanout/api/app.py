@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fanout import __version__
+from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, STALE_HEADER, add_browsing
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
     BODY_BYTES_MAX,
@@ -56,6 +57,7 @@ ENDPOINTS = (
     "/v1/pool",
     "/v1/clients",
     "/v1/explain",
+    *BROWSE_ENDPOINTS,
     "/v1/links/{link}/unconfirmed",
     "/metrics",
     "/openapi.json",
@@ -63,8 +65,6 @@ ENDPOINTS = (
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/reload", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
-STALE_HEADER = "Fanout-Stale-Seconds"
-"""Header of `/readyz` with the age of the values, in whole seconds, of a node that offers them as stale."""
 _WAITING_MAX = 256
 """Requests for costly documents that may wait; more are answered 429."""
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -81,6 +81,13 @@ _REFUSES: _Responses = {409: {"model": Fault, "description": "It cannot be done;
 _HAS_BODY: _Responses = {
     413: {"model": Fault, "description": "The body is too large."},
     422: {"model": Fault, "description": "The request has an unknown value."},
+}
+_NUMBERS = {"value_bytes": "from 0 to 65,536", "before": "from 0 on"}
+"""Bounds of numbers by their names; others are from 1 to 1000."""
+_BROWSING: dict[int, dict[str, Any]] = {
+    409: {"model": Fault, "description": "The node is a tap, which delivers no messages."},
+    422: {"model": Fault, "description": "A parameter has a wrong value."},
+    429: _BUSY[429],
 }
 _ASK = "see /openapi.json"
 
@@ -300,6 +307,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         await turns.wait()
         return await node.unconfirmed(link, after=after)
 
+    add_browsing(app, node.browser, wait=turns.wait, refusals=_BROWSING)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
     app.add_exception_handler(AuditRefused, _refused)
@@ -408,9 +416,11 @@ def _problem(fault: dict[str, Any]) -> str:
         case "int_type" | "greater_than_equal" if name == "confirmed":
             return "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
         case "int_parsing" | "greater_than_equal" | "less_than_equal":
-            return f"{name} must be a whole number from 1 to 1000"
+            return f"{name} must be a whole number {_NUMBERS.get(name, 'from 1 to 1000')}"
         case "string_too_long":
-            return f"{name} must have 65,535 characters at most"
+            return f"{name} must have {fault['ctx']['max_length']:,} characters at most"
+        case "topic_filter":
+            return f"{name} must be a Topic Filter, and not of a Shared Subscription"
         case "missing":
             return f"{name} must be said"
         case "string_pattern_mismatch" | "string_too_short":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fanout.api.browse.endpoints import STREAM_PATHS
 from fanout.api.models import BODY_BYTES_MAX
 from fanout.api.tls_accepting import Places
 
@@ -59,6 +60,7 @@ class HttpConnection(H11Protocol):
         self._is_kept = False
         self._since_s = self.loop.time()  # begin of the connection, then of the last answer
         self._body_bytes = 0  # of the present request, without those that came with its head
+        self._unread = 0  # bytes in the write buffer at the last look
         self._lingers = False  # whether the reason was sent, and nothing more is read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -99,10 +101,13 @@ class HttpConnection(H11Protocol):
         if self._is_working:
             return
         waited_s = self.loop.time() - self._since_s
+        unread = self.transport.get_write_buffer_size()
         if self._lingers:
             if waited_s >= _LINGER_SECONDS:
                 self._abort()
-        elif self.transport.get_write_buffer_size():
+        elif unread and unread != self._unread and self._is_stream:  # it reads, and has no end
+            self._unread, self._since_s = unread, self.loop.time()
+        elif unread:
             if waited_s >= _ANSWER_SECONDS:
                 self._end("answer_timeout")
         elif waited_s >= _REQUEST_SECONDS:
@@ -113,6 +118,11 @@ class HttpConnection(H11Protocol):
         """True if the client waits for the node, not the node for the client."""
         is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
         return is_whole and self.conn.our_state is h11.SEND_RESPONSE and not self.flow.write_paused
+
+    @property
+    def _is_stream(self) -> bool:
+        """True if the answer goes on for as long as the client reads."""
+        return self.cycle is not None and self.cycle.scope["path"] in STREAM_PATHS
 
     def _limit_body(self) -> None:
         """Stop reading the body of a request that was answered, when it is too large to be skipped."""

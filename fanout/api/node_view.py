@@ -21,6 +21,7 @@ from fanout.api.models import (
 )
 
 if TYPE_CHECKING:
+    from fanout.api.browse.view import NodeBrowser
     from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["ClientOrder", "NodeView"]
@@ -35,6 +36,10 @@ class NodeView(Protocol):
     Every method is called on the node's event loop at each request and, unless it is a coroutine, must return at once:
     counters are read, not computed. Metrics are derived from these documents, so they cannot disagree.
     """
+
+    @property
+    def browser(self) -> NodeBrowser:
+        """Reads topics and events of the node."""
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""

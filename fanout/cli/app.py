@@ -25,6 +25,7 @@ from fanout.cli import (
     status,
 )
 from fanout.cli.arguments.usage import UsageError, reword
+from fanout.cli.browse import events, top, topics
 from fanout.cli.output.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
 from fanout.errors import FanoutError
@@ -98,6 +99,9 @@ reload.register(app)
 status.register(app)
 audit.register(app)
 explain.register(app)
+topics.register(app)
+events.register(app)
+top.register(app)
 passwd.register(app)
 probe.register(app)
 app.add_typer(clients.app, name="clients")

@@ -53,6 +53,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.counters import LinkCounters
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
+from fanout.node.browse.browser import Browser
 from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
@@ -139,6 +140,8 @@ class NodeParts(Protocol):
     """Retained values that clients published at this node."""
     store: CombinedStore
     """All retained values that clients can read."""
+    browser: Browser
+    """Reads topics and events of the node."""
     server: Server | None
     """Serves clients; None on a node without clients."""
     gate: Gate | None
@@ -181,6 +184,16 @@ class NodeDocuments:
         """Links of a configuration, and their digest."""
         self._readiness_told: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {}
         """Link to why it is not ready, empty when it is, and the paths above it, as the newest notice has them."""
+
+    @property
+    def browser(self) -> Browser:
+        """Reads topics and events of the node."""
+        return self._node.browser
+
+    @property
+    def stale_s(self) -> float | None:
+        """Age in seconds of stale values that are offered; None otherwise."""
+        return self._judge().stale_s
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""

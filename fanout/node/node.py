@@ -32,6 +32,8 @@ from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.alarms import alarm_logger
+from fanout.node.browse.browser import Browser
+from fanout.node.browse.pages import Store
 from fanout.node.clients import send_all_away
 from fanout.node.combined_store import CombinedStore
 from fanout.node.config_warnings import find_config_warnings
@@ -181,6 +183,14 @@ class Node:
         self.server = self._make_server(server_config, gate=self.gate) if server_config else None
         """Serves clients; None on a node without clients."""
         self.documents = NodeDocuments(self)
+        self.browser = Browser(
+            stores=self._stores,
+            match=self.store.match,
+            observe=None if self.server is None else self.server.observe,
+            stale_s=lambda: self.documents.stale_s,
+            clock=self.clock,
+        )
+        """Reads topics and events, for the HTTP interface."""
         self.http = (
             HttpServer(
                 functools.partial(_http_app, self.documents, _operator_access(config.http)),
@@ -239,6 +249,10 @@ class Node:
         """Every link with its replica, in the order of the configuration."""
         return tuple((link, self._records[name].replica) for name, link in self._links.items())
 
+    def _stores(self) -> list[Store]:
+        """Return every replica that a client can read, `$SYS` left out."""
+        return [*(Store(name, record.replica) for name, record in self._records.items()), Store(None, self.own)]
+
     async def start(self) -> None:
         """Start every part: HTTP interface, retained values on disk, log, clients' listeners, links.
 
@@ -273,6 +287,7 @@ class Node:
         except BaseException:
             await self.stop()
             raise
+        self.browser.note("start")
         self._logger.info(
             "node started",
             role=self.role,
@@ -373,6 +388,7 @@ class Node:
             await self.agent.stop()
         if self.peer_listener is not None:
             await self.peer_listener.stop()
+        self.browser.close()
         if self.http is not None:
             await self.http.stop()
         if self._journaled_sessions is not None:
@@ -573,6 +589,13 @@ class Node:
             self.readiness_changed(link)
             if self.recent is not None:
                 self.recent.note_connection(link, epoch=epoch)
+        self.browser.note(
+            event,
+            link=link,
+            state=columns.get("state", ""),
+            selector=columns.get("selector", ""),
+            detail=columns.get("detail", ""),
+        )
         if self.log is not None:
             self.log.event(event, link=link, link_epoch=epoch, **columns)
 

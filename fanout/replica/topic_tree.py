@@ -13,7 +13,7 @@ import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 __all__ = ["TopicSearch", "TopicTree"]
 
@@ -40,7 +40,7 @@ class TopicSearch:
     def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
         """Yield stretches of the topics from `low` on and below `high`, in order; none of them is empty."""
 
-    def match(self, topic_filter: bytes) -> Iterator[list[bytes]]:
+    def match(self, topic_filter: bytes, *, low: bytes = b"", high: bytes | None = None) -> Iterator[list[bytes]]:
         """Yield the topics that a Topic Filter matches, in the order of their bytes, in pieces.
 
         A piece is a stretch of the set, some hundred topics or none, so the search takes little time between two
@@ -49,15 +49,17 @@ class TopicSearch:
 
         Args:
             topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
+            low: Topics from this one on only.
+            high: Topics below this one only; None for all.
         """
         levels = topic_filter.split(b"/")
         depth = next((index for index, level in enumerate(levels) if level in (b"+", b"#")), None)
         if depth is None:
-            return self._match_name(topic_filter)
+            return self._match_name(topic_filter, low, high)
         root = b"/".join(levels[:depth])
         if levels[depth] == b"+":
-            return self._match_levels(levels, root)
-        return self._match_branch(root) if depth else self._match_all()
+            return self._match_levels(levels, root, low, high)
+        return self._match_branch(root, low, high) if depth else self._match_all(low, high)
 
     def beginning_with(self, root: bytes) -> Iterator[list[bytes]]:
         """Yield the topics that begin with `root`, in pieces that are not empty, as `match` does."""
@@ -67,6 +69,10 @@ class TopicSearch:
         """Return the first topic from `low` on and below `high`; None when there is none."""
         piece = next(self._pieces(low, high), None)
         return None if piece is None else piece[0]
+
+    @abstractmethod
+    def count_between(self, low: bytes, high: bytes, *, most: int) -> int:
+        """Return the number of topics from `low` on and below `high`; at least `most` if there are more than that."""
 
     @abstractmethod
     def spread(self, root: bytes, fractions: Sequence[float]) -> list[bytes]:
@@ -79,23 +85,23 @@ class TopicSearch:
             fractions: Places in the stretch, from 0 to below 1.
         """
 
-    def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
-        if topic in self:
+    def _match_name(self, topic: bytes, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
+        if low <= topic and (high is None or topic < high) and topic in self:
             yield [topic]
 
-    def _match_branch(self, root: bytes) -> Iterator[list[bytes]]:
-        yield from self._match_name(root)  # `a/#` matches `a` too (MQTT 5, section 4.7.1.2)
-        yield from self._pieces(root + b"/", root + b"0")
+    def _match_branch(self, root: bytes, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
+        yield from self._match_name(root, low, high)  # `a/#` matches `a` too (MQTT 5, section 4.7.1.2)
+        yield from self._pieces(max(low, root + b"/"), _lower(high, root + b"0"))
 
-    def _match_all(self) -> Iterator[list[bytes]]:
-        for low, high in ((b"", b"$"), (b"%", None)):  # nothing that begins with `$` [MQTT-4.7.2-1]
-            yield from self._pieces(low, high)
+    def _match_all(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
+        yield from self._pieces(low, _lower(high, b"$"))  # nothing that begins with `$` [MQTT-4.7.2-1]
+        yield from self._pieces(max(low, b"%"), high)
 
-    def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[list[bytes]]:
+    def _match_levels(self, levels: list[bytes], root: bytes, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
         """Search below `root` for a filter with `+`; after a mismatch, jump to the next possible match."""
         fullmatch = re.compile(_expression(levels), re.DOTALL).fullmatch
-        position = root + b"/" if root else b""
-        high = root + b"0" if root else None
+        position = max(low, root + b"/" if root else b"")
+        high = _lower(high, root + b"0") if root else high
         while True:
             piece = next(self._pieces(position, high), None)
             if piece is None:
@@ -189,6 +195,16 @@ class TopicTree(TopicSearch):
         if not self._chunks[at]:
             del self._chunks[at], self._highest[at]
 
+    def count_between(self, low: bytes, high: bytes, *, most: int) -> int:
+        """Return the number of topics of a stretch, exact above `most` too; see `TopicSearch.count_between`."""
+        at, last = bisect_left(self._highest, low), bisect_left(self._highest, high)
+        if at == len(self._chunks):
+            return 0
+        count = sum(map(len, islice(self._chunks, at, last)))
+        if last < len(self._chunks):
+            count += bisect_left(self._chunks[last], high)
+        return max(0, count - bisect_left(self._chunks[at], low))
+
     def spread(self, root: bytes, fractions: Sequence[float]) -> list[bytes]:
         """Return topics at fractions of a stretch; see `TopicSearch.spread`.
 
@@ -262,6 +278,10 @@ class TopicTree(TopicSearch):
         highest[-1] = self._highest[at]
         self._chunks[at : at + 1] = parts
         self._highest[at : at + 1] = highest
+
+
+def _lower(high: bytes | None, other: bytes) -> bytes:
+    return other if high is None else min(high, other)
 
 
 def _expression(levels: list[bytes]) -> bytes:

@@ -61,6 +61,7 @@ _LAST_TOPIC: Final = (
 _NTH_TOPIC: Final = (
     "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT 1 OFFSET ?4"
 )
+_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 LIMIT ?4)"
 _STEP_MAX: Final = 1_000
 """Largest number of topics that `spread` steps over: some 0.1 ms."""
 _ROOTS_MAX: Final = 1_000
@@ -163,6 +164,13 @@ class RetainedTable(TopicSearch):
     def first(self, low: bytes, high: bytes | None) -> bytes | None:
         """Return the first topic from `low` on and below `high`; None when there is none."""
         return next(iter(self.topics(low, high, 1)), None)
+
+    def count_between(self, low: bytes, high: bytes, *, most: int) -> int:
+        """Return the number of topics of a stretch, up to `most`; see `TopicSearch.count_between`."""
+        with self._rows.reading():
+            row = self._rows.database.execute(_COUNT, (self.store, low, high, most)).fetchone()
+        count: int = row[0]
+        return count
 
     def spread(self, root: bytes, fractions: Sequence[float]) -> list[bytes]:
         """Return topics at fractions of a stretch; see `TopicSearch.spread`.

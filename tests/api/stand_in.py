@@ -54,6 +54,8 @@ from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
 from fanout.api.topic_verdict import explain
 from fanout.errors import AuditRefused, RequestRefused
+from fanout.node.browse.browser import Browser
+from fanout.runtime.system_clock import SystemClock
 
 __all__ = ["StandInNode", "live_link", "pool_member", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
@@ -164,6 +166,9 @@ class StandInNode:
 
     def __init__(self, *links: LinkDetail, role: Role = "secondary") -> None:
         self.node = "edge-1"
+        self.browser = Browser(
+            stores=lambda: (), match=lambda _: iter(()), observe=None, stale_s=lambda: None, clock=SystemClock()
+        )
         self.role: Role = role
         self.links = links
         self.reasons: tuple[str, ...] = ()

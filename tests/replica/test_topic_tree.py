@@ -47,6 +47,20 @@ def test_match_agrees_with_trying_every_topic(topics: set[bytes], topic_filter: 
     assert sorted(matched(tree_of(topics), topic_filter)) == expected(topics, topic_filter)
 
 
+@given(st.sets(TOPICS, max_size=40), FILTERS, st.one_of(st.just(b""), TOPICS), st.one_of(st.none(), TOPICS))
+@settings(max_examples=400)
+def test_bounds_cut_a_match(topics: set[bytes], topic_filter: bytes, low: bytes, high: bytes | None) -> None:
+    """A search between bounds finds the topics between them, in order."""
+    found = list(chain.from_iterable(tree_of(topics).match(topic_filter, low=low, high=high)))
+    assert found == [one for one in expected(topics, topic_filter) if low <= one and (high is None or one < high)]
+
+
+@given(st.sets(TOPICS, max_size=40), TOPICS, TOPICS)
+def test_topics_between_bounds_are_counted(topics: set[bytes], low: bytes, high: bytes) -> None:
+    """The count of a stretch is that of its topics."""
+    assert tree_of(topics).count_between(low, high, most=9) == sum(low <= one < high for one in topics)
+
+
 @given(st.lists(st.tuples(st.booleans(), TOPICS), max_size=60))
 def test_add_and_discard_keep_a_set(steps: list[tuple[bool, bytes]]) -> None:
     """Adding and discarding in any order, repeated too, leaves the same topics as a set."""

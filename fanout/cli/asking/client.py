@@ -6,9 +6,11 @@ Owns the address of a node, time limits, and the translation of failures into a 
 from __future__ import annotations
 
 import errno
+import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -16,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from fanout.api.browse.models import EventsDocument, TopicsDocument, TopTopics
 from fanout.api.models import (
     AuditDetail,
     ClientsDocument,
@@ -43,6 +46,8 @@ _EXPLAIN_S: Final = 60.0
 """Time limit of an explanation, in which the node asks its primary and reads its log."""
 _RELOAD_S: Final = 60.0
 """Time limit of a reload, which reads files and removes the values of selectors."""
+_STREAM_SILENT_S: Final = 60.0
+"""Time limit between two pieces of a stream; a node sends a comment after 15 s without events."""
 _READ_S: Final = 30.0
 """Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -188,6 +193,57 @@ class NodeClient:
             asked["client_id"] = client_id
         return self._parse(ClientsDocument, self._allowed(self._ask("GET", "/v1/clients", params=asked), "the clients"))
 
+    def topics(self, asked: Mapping[str, str]) -> TopicsDocument:
+        """Return a page of `/v1/topics`; `asked` are the parameters."""
+        return self._read_document(TopicsDocument, "/v1/topics", asked)
+
+    def top(self, count: int) -> TopTopics:
+        """Return `/v1/top`."""
+        return self._read_document(TopTopics, "/v1/top", {"count": str(count)})
+
+    def events(self, *, limit: int) -> EventsDocument:
+        """Return the newest events of `/v1/events`."""
+        return self._read_document(EventsDocument, "/v1/events", {"limit": str(limit)})
+
+    def stream(self, path: str, asked: Mapping[str, str], *, last_id: str = "") -> Iterator[tuple[str, str, Any]]:
+        """Yield server-sent events until the node ends them: name, identifier (empty for none) and data.
+
+        Args:
+            path: `/v1/stream` or `/v1/events`.
+            asked: Its parameters.
+            last_id: Identifier of the newest event that is known; empty for none.
+
+        Raises:
+            NodeUnreachable: The node cannot be reached, or is silent for a minute.
+            RequestRefused: The node refuses it.
+        """
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
+        timeout = httpx.Timeout(_TIMEOUT_S, read=_STREAM_SILENT_S)
+        name, event_id = "", ""
+        with (
+            self._faults(timeout),
+            self._http.stream("GET", self.url + path, params=asked, headers=headers, timeout=timeout) as answer,
+        ):
+            if answer.status_code != 200:
+                whole = httpx.Response(answer.status_code, content=self._read(answer))
+                self._allowed(whole, path)
+                raise self._stranger(f"status {answer.status_code} for {path}")
+            for line in answer.iter_lines():
+                key, _, text = line.partition(": ")
+                if key == "id":
+                    event_id = text
+                elif key == "event":
+                    name = text
+                elif key == "data":
+                    try:
+                        yield name, event_id, json.loads(text)
+                    except ValueError as error:
+                        raise self._stranger(f"no JSON in {path}") from error
+                    name, event_id = "", ""
+
+    def _read_document(self, model: type[Document], path: str, asked: Mapping[str, str]) -> Document:
+        return self._parse(model, self._allowed(self._ask("GET", path, params=dict(asked)), path))
+
     def kick(self, client_id: str, *, clean: bool) -> KickResult:
         """Send a client away, and return the node's answer.
 
@@ -286,12 +342,17 @@ class NodeClient:
         return answer
 
     def _answer(self, method: str, path: str, **further: Any) -> httpx.Response:
+        timeout: httpx.Timeout = further.get("timeout", self._http.timeout)
+        with self._faults(timeout), self._http.stream(method, self.url + path, **further) as answer:
+            return httpx.Response(answer.status_code, content=self._read(answer))
+
+    @contextmanager
+    def _faults(self, limits: httpx.Timeout) -> Iterator[None]:
+        """Turn faults of the connection into errors with advice."""
         try:
-            with self._http.stream(method, self.url + path, **further) as answer:
-                return httpx.Response(answer.status_code, content=self._read(answer))
+            yield
         except httpx.TimeoutException as error:
             kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
-            limits: httpx.Timeout = further.get("timeout", self._http.timeout)
             limit_s = limits.read if kind is NodeSilent else limits.connect
             raise kind(
                 f"no answer from {self.url} within {limit_s:g} s",

@@ -43,6 +43,7 @@ from fanout.server.client.packet_handlers import PacketHandlers
 from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.client.slow_clients import LOOK_S, SlowClients
 from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.routing.observer import OBSERVED, Observer
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
@@ -289,6 +290,20 @@ class Server:
         self._dispatcher.correct(values, now_ns=self._clock.now_ns())
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
+
+    def observe(self, topic_filter: bytes, take: Callable[[list[Update]], None]) -> Callable[[], None]:
+        """Call a function with all updates that a Topic Filter matches, from now on.
+
+        Args:
+            topic_filter: A valid Topic Filter, not of a Shared Subscription.
+            take: Gets the updates of each batch, in order; must return at once.
+
+        Returns:
+            A function that ends it.
+        """
+        observer = Observer(take)
+        self.registry.index.change(observer, added={topic_filter: OBSERVED})
+        return partial(self.registry.index.leave, observer)
 
     @property
     def session_count(self) -> int:

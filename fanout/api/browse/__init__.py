@@ -1,0 +1,1 @@
+"""Reading of topics, live values and events over HTTP."""

@@ -1,0 +1,143 @@
+"""Endpoints for topics, live values and events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Header, Path, Query, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+
+from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.api.browse.view import NodeBrowser, TopicQuery
+
+__all__ = ["BROWSE_ENDPOINTS", "STALE_HEADER", "STREAM_PATHS", "add_browsing"]
+
+BROWSE_ENDPOINTS: Final = ("/v1/topics", "/v1/topics/{topic}", "/v1/tree", "/v1/top", "/v1/stream", "/v1/events")
+"""Paths that are added."""
+STREAM_PATHS: Final = frozenset({"/v1/stream", "/v1/events"})
+"""Those whose answers may have no end."""
+STALE_HEADER: Final = "Fanout-Stale-Seconds"
+"""Header with the age of the values, in whole seconds, of a node that offers them as stale."""
+_EVENT_STREAM: Final = "text/event-stream"
+_TEXT_MAX: Final = 65_535
+
+FilterText = Annotated[
+    str, Query(alias="filter", max_length=_TEXT_MAX, description="Topic Filter, with its wildcards.")
+]
+ValueBytes = Annotated[int, Query(ge=0, le=65_536, description="Bytes of each payload that are shown.")]
+PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most entries on the page.")]
+LastEventId = Annotated[str, Header(alias="Last-Event-ID", max_length=64, description="Newest event that is known.")]
+
+
+def add_browsing(
+    app: FastAPI,
+    browser: NodeBrowser,
+    *,
+    wait: Callable[[], Awaitable[None]],
+    refusals: Mapping[int, dict[str, Any]],
+) -> None:
+    """Add the endpoints.
+
+    Args:
+        app: The application.
+        browser: Reads topics and events of the node.
+        wait: Waits until it is the turn of a costly document.
+        refusals: Descriptions of the answers 409, 422 and 429, for the schema.
+    """
+    wrong: dict[int | str, dict[str, Any]] = {422: refusals[422]}
+    busy = {**wrong, 429: refusals[429]}
+    streamed = {
+        200: {"content": {_EVENT_STREAM: {}}, "description": "Server-sent events."},
+        **wrong,
+        409: refusals[409],
+    }
+
+    def checked_filter(text: str) -> bytes:
+        topic_filter = text.encode()
+        if not browser.is_topic_filter(topic_filter):
+            raise _fault("filter", "topic_filter")
+        return topic_filter
+
+    def tell_age(response: Response) -> None:
+        if (age_s := browser.stale_s) is not None:
+            response.headers[STALE_HEADER] = f"{age_s:.0f}"
+
+    @app.get("/v1/topics", operation_id="topics", responses=busy)
+    async def topics(  # noqa: PLR0917  # FastAPI gives them by name
+        response: Response,
+        topic_filter: FilterText = "#",
+        prefix: Annotated[str, Query(max_length=_TEXT_MAX, description="Beginning of the topics.")] = "",
+        search: Annotated[str, Query(max_length=256, description="Words that a topic contains.")] = "",
+        after: Annotated[str, Query(max_length=_TEXT_MAX, description="The `next` of the page before.")] = "",
+        limit: PageLimit = 100,
+        value_bytes: ValueBytes = 256,
+    ) -> TopicsDocument:
+        """Answer a page of the topics that the node holds, with their values."""
+        query = TopicQuery(
+            topic_filter=checked_filter(topic_filter),
+            prefix=prefix.encode(),
+            search=search.encode(),
+            after=after.encode(),
+            limit=limit,
+            value_bytes=value_bytes,
+        )
+        await wait()
+        tell_age(response)
+        return await browser.page(query)
+
+    @app.get("/v1/topics/{topic:path}", operation_id="topic", responses=wrong)
+    async def topic(response: Response, topic: Annotated[str, Path(max_length=_TEXT_MAX)]) -> TopicDetail:
+        """Answer one topic, with the messages that came while somebody looked at it."""
+        name = topic.encode()
+        if not browser.is_topic_name(name):
+            raise _fault("topic", "string_pattern_mismatch")
+        tell_age(response)
+        return browser.topic(name)
+
+    @app.get("/v1/tree", operation_id="tree", responses=busy)
+    async def tree(
+        response: Response,
+        prefix: Annotated[str, Query(max_length=_TEXT_MAX, description="The branch, without a slash at its end.")] = "",
+        after: Annotated[str | None, Query(max_length=_TEXT_MAX, description="The `next` of the page before.")] = None,
+        limit: PageLimit = 100,
+    ) -> TreeDocument:
+        """Answer the levels below a branch, with the number of topics of each."""
+        await wait()
+        tell_age(response)
+        return await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
+
+    @app.get("/v1/top", operation_id="top", responses=busy)
+    async def top(
+        count: Annotated[int, Query(ge=1, le=1000, description="Most topics in the answer.")] = 20,
+    ) -> TopTopics:
+        """Answer the busiest topics; counting begins with the first request and ends half a minute after the last."""
+        await wait()
+        return browser.top(count)
+
+    @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
+    async def stream(
+        topic_filter: FilterText = "#", value_bytes: ValueBytes = 4096, last_event_id: LastEventId = ""
+    ) -> Response:
+        """Send the retained values that a Topic Filter matches, then each message, as server-sent events."""
+        events = browser.stream(checked_filter(topic_filter), last_id=last_event_id, value_bytes=value_bytes)
+        answer = StreamingResponse(events, media_type=_EVENT_STREAM)
+        tell_age(answer)
+        return answer
+
+    @app.get("/v1/events", operation_id="events", response_model=EventsDocument, responses=wrong)
+    async def events(
+        accept: Annotated[str, Header()] = "",
+        before: Annotated[int | None, Query(ge=0, description="The `next` of the page before.")] = None,
+        limit: PageLimit = 100,
+        last_event_id: LastEventId = "",
+    ) -> EventsDocument | Response:
+        """Answer the newest events, the newest first; with `Accept: text/event-stream` a stream, the oldest first."""
+        if _EVENT_STREAM in accept:
+            return StreamingResponse(browser.event_stream(last_id=last_event_id), media_type=_EVENT_STREAM)
+        return browser.events(before=before, limit=limit)
+
+
+def _fault(name: str, kind: str) -> RequestValidationError:
+    return RequestValidationError([{"type": kind, "loc": ("query", name), "msg": kind, "input": None}])

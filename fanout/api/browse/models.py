@@ -1,0 +1,136 @@
+"""Documents of `/v1/topics`, `/v1/tree`, `/v1/stream` and `/v1/events`, as frozen pydantic models."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
+
+__all__ = [
+    "BusyTopic",
+    "EventView",
+    "EventsDocument",
+    "LiveValue",
+    "PastValue",
+    "TopTopics",
+    "TopicDetail",
+    "TopicView",
+    "TopicsDocument",
+    "TreeChild",
+    "TreeDocument",
+    "ValueFormat",
+]
+
+ValueFormat = Literal["json", "text", "base64"]
+"""Form of `value`: a whole JSON document, other UTF-8 text, or bytes in base64."""
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class PastValue(_Document):
+    """A value that a topic had."""
+
+    received: AwareDatetime = Field(description="When it came to this node.")
+    qos: NonNegativeInt
+    payload_bytes: NonNegativeInt
+    format: ValueFormat
+    value: str = Field(description="The payload; its beginning if `cut`.")
+    cut: bool = Field(default=False, description="True if `value` is only the beginning.")
+
+
+class LiveValue(PastValue):
+    """`value` of `/v1/stream`: one message, or one retained value of the set that comes first."""
+
+    topic: str
+    retained: bool = Field(description="True for a retained value; an empty one removes the topic.")
+
+
+class TopicView(PastValue):
+    """A topic with its retained value."""
+
+    topic: str = Field(description="The topic's name at this node.")
+    link: str | None = Field(description="The link that replicates it; null for a topic of this node's own clients.")
+    selector: str | None = Field(description="Topic Filter of the selector at the primary; null without a link.")
+    digest: str = Field(description="Digest of the topic at the primary and the payload: 16 hexadecimal digits.")
+    expires: AwareDatetime | None = Field(default=None, description="When it expires; null for never.")
+    updates: NonNegativeInt | None = Field(
+        default=None, description="Messages since somebody looks; null while they are not counted."
+    )
+    per_second: NonNegativeFloat | None = Field(
+        default=None, description="Messages a second in the last whole interval; null while not known."
+    )
+
+
+class TopicsDocument(_Document):
+    """`/v1/topics`: a page of topics, in the order of the bytes of their names."""
+
+    topics: tuple[TopicView, ...]
+    next: str | None = Field(description="`after` of the next page; null at the end.")
+    held: NonNegativeInt = Field(description="Topics that the node holds, whatever was asked for.")
+
+
+class TopicDetail(_Document):
+    """`/v1/topics/{topic}`: one topic."""
+
+    topic: str
+    held: TopicView | None = Field(description="Its retained value; null for none.")
+    changes: tuple[PastValue, ...] = Field(
+        description="Messages that came while somebody looked at this topic, the newest first."
+    )
+
+
+class TreeChild(_Document):
+    """A level below a branch."""
+
+    name: str = Field(description="Name of the level; may be empty.")
+    is_topic: bool = Field(description="True if the level ends a topic that has a value.")
+    topics: NonNegativeInt = Field(description="Topics at and below it.")
+    at_least: bool = Field(default=False, description="True if there are more topics than that.")
+    per_second: NonNegativeFloat | None = Field(
+        default=None, description="Messages a second at and below it; null while not known."
+    )
+
+
+class TreeDocument(_Document):
+    """`/v1/tree`: levels below a branch."""
+
+    prefix: str = Field(description="The branch; empty for the first level of all topics.")
+    children: tuple[TreeChild, ...]
+    next: str | None = Field(description="`after` of the next page; null at the end.")
+
+
+class BusyTopic(_Document):
+    """A topic with many messages."""
+
+    topic: str
+    per_second: NonNegativeFloat
+
+
+class TopTopics(_Document):
+    """`/v1/top`: the busiest topics of the last whole interval."""
+
+    interval_s: NonNegativeFloat | None = Field(
+        description="Length of the interval in seconds; null before the first one has ended, so ask again."
+    )
+    topics: tuple[BusyTopic, ...]
+    per_second: NonNegativeFloat = Field(description="Messages a second of all topics.")
+
+
+class EventView(_Document):
+    """One event of a node."""
+
+    id: NonNegativeInt = Field(description="Number since the start of the node; newer events have higher ones.")
+    at: AwareDatetime
+    kind: str = Field(description="Kind of the event, as in the replication log.")
+    link: str | None = Field(description="The link; null if it concerns the whole node.")
+    text: str = Field(description="One sentence for people.")
+    state: str = Field(default="", description="State that the link entered; empty for other events.")
+
+
+class EventsDocument(_Document):
+    """`/v1/events`: newest events, the newest first."""
+
+    events: tuple[EventView, ...]
+    next: int | None = Field(description="`before` of the next page; null at the end of what is remembered.")

@@ -1,0 +1,70 @@
+"""Interface of a node for reading topics and events; `fanout.node.browse.browser` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+
+__all__ = ["NodeBrowser", "TopicQuery"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQuery:
+    """Question for a page of topics; names are UTF-8."""
+
+    topic_filter: bytes = b"#"
+    """A valid Topic Filter, not of a Shared Subscription."""
+    prefix: bytes = b""
+    """Beginning of the topics; empty for all."""
+    search: bytes = b""
+    """Words that a topic must contain, in any order; ASCII letters match in both cases. Empty for none."""
+    after: bytes = b""
+    """Topic after which the page begins; empty for the first one."""
+    limit: int = 100
+    """Most topics on the page."""
+    value_bytes: int = 256
+    """Bytes of each payload that are shown."""
+
+
+class NodeBrowser(Protocol):
+    """Reads topics and events of a node."""
+
+    def is_topic_filter(self, topic_filter: bytes) -> bool:
+        """Say whether this is a valid Topic Filter, not of a Shared Subscription."""
+
+    def is_topic_name(self, topic: bytes) -> bool:
+        """Say whether this is a valid Topic Name."""
+
+    async def page(self, query: TopicQuery) -> TopicsDocument:
+        """Return a page of topics."""
+
+    def topic(self, topic: bytes) -> TopicDetail:
+        """Return one topic; `topic` is a valid Topic Name."""
+
+    async def tree(self, prefix: bytes, *, after: bytes | None, limit: int) -> TreeDocument:
+        """Return a page of the levels below a branch, after the level `after`."""
+
+    def top(self, count: int) -> TopTopics:
+        """Return the busiest topics."""
+
+    def events(self, *, before: int | None, limit: int) -> EventsDocument:
+        """Return the newest events, those before the one with the number `before`."""
+
+    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncIterator[bytes]:
+        """Yield server-sent events of the retained and live values that a Topic Filter matches.
+
+        Args:
+            topic_filter: A valid Topic Filter, not of a Shared Subscription.
+            last_id: `Last-Event-ID` of a client that comes back; empty for none.
+            value_bytes: Bytes of each payload that are shown.
+        """
+
+    def event_stream(self, *, last_id: str) -> AsyncIterator[bytes]:
+        """Yield server-sent events of the node's events, those after `last_id` first."""
+
+    @property
+    def stale_s(self) -> float | None:
+        """Age in seconds of the values of a node that serves stale ones; None otherwise."""

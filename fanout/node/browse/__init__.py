@@ -1,0 +1,1 @@
+"""Pages, streams and activity of topics, and newest events, for the HTTP interface."""

@@ -1,0 +1,129 @@
+"""Browser: joins pages, streams, activity and events of a node for its HTTP interface (`NodeBrowser`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from fanout.api.browse.models import BusyTopic, EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.api.browse.view import TopicQuery
+from fanout.errors import ProtocolError, RequestRefused
+from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
+from fanout.node.browse.activity import Observe, TopicActivity
+from fanout.node.browse.events import NodeEvents
+from fanout.node.browse.pages import Store, TopicPages
+from fanout.node.browse.streams import Streams, frame
+from fanout.replica.update import Update
+from fanout.runtime.system_clock import Clock
+
+__all__ = ["Browser"]
+
+
+class Browser:
+    """Reads topics and events of a node."""
+
+    def __init__(
+        self,
+        *,
+        stores: Callable[[], Sequence[Store]],
+        match: Callable[[bytes], Iterator[list[Update]]],
+        observe: Observe | None,
+        stale_s: Callable[[], float | None],
+        clock: Clock,
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            stores: Returns the replicas of the node, which do not overlap.
+            match: Yields the retained values that a Topic Filter matches, in pieces.
+            observe: Observes the node's messages; None on a node without a server.
+            stale_s: Returns the age in seconds of stale values that are served; None otherwise.
+            clock: The clock.
+        """
+        self.node_events = NodeEvents(clock.now_ns)
+        """The node's events."""
+        self._stale_s = stale_s
+        self.activity = TopicActivity(observe, monotonic=clock.monotonic)
+        """Counts of messages."""
+        self._pages = TopicPages(stores, activity=self.activity, monotonic=clock.monotonic)
+        self._streams = None if observe is None else Streams(observe, match)
+
+    def close(self) -> None:
+        """End all streams."""
+        self.node_events.close()
+        self.activity.close()
+        if self._streams is not None:
+            self._streams.close()
+
+    def note(self, kind: str, *, link: str = "", state: str = "", selector: str = "", detail: str = "") -> None:
+        """Note an event; arguments as in the replication log."""
+        self.node_events.add(kind, link=link, state=state, selector=selector, detail=detail)
+        if kind in ("state", "tear_down") and self._streams is not None:
+            self._streams.tell(kind, {"link": link, "state": state} if state else {"link": link})
+
+    @property
+    def stale_s(self) -> float | None:
+        """Age in seconds of stale values that are served; None otherwise."""
+        return self._stale_s()
+
+    def is_topic_filter(self, topic_filter: bytes) -> bool:
+        """See `NodeBrowser`."""
+        return not topic_filter.startswith(SHARE_PREFIX) and _is_valid(check_topic_filter, topic_filter)
+
+    def is_topic_name(self, topic: bytes) -> bool:
+        """See `NodeBrowser`."""
+        return _is_valid(check_topic_name, topic)
+
+    async def page(self, query: TopicQuery) -> TopicsDocument:
+        """See `NodeBrowser`."""
+        return await self._pages.page(query)
+
+    def topic(self, topic: bytes) -> TopicDetail:
+        """See `NodeBrowser`."""
+        return self._pages.topic(topic)
+
+    async def tree(self, prefix: bytes, *, after: bytes | None, limit: int) -> TreeDocument:
+        """See `NodeBrowser`."""
+        return await self._pages.tree(prefix, after=after, limit=limit)
+
+    def top(self, count: int) -> TopTopics:
+        """See `NodeBrowser`."""
+        activity = self.activity
+        activity.look()
+        interval_s = activity.interval_s
+        busiest = activity.busiest(count) if interval_s else []
+        return TopTopics(
+            interval_s=interval_s,
+            topics=tuple(BusyTopic(topic=topic.decode(), per_second=round(rate, 3)) for topic, rate in busiest),
+            per_second=round(activity.per_second, 3),
+        )
+
+    def events(self, *, before: int | None, limit: int) -> EventsDocument:
+        """See `NodeBrowser`."""
+        return self.node_events.page(before=before, limit=limit)
+
+    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncIterator[bytes]:
+        """See `NodeBrowser`.
+
+        Raises:
+            RequestRefused: The node delivers no messages: it is a tap.
+        """
+        if self._streams is None:
+            raise RequestRefused("a tap delivers no messages", hint="Ask a secondary; /v1/topics works here too")
+        return self._streams.read(topic_filter, last_id=last_id, value_bytes=value_bytes)
+
+    async def event_stream(self, *, last_id: str) -> AsyncIterator[bytes]:
+        """See `NodeBrowser`."""
+        after = int(last_id) if last_id.isascii() and last_id.isdecimal() and len(last_id) < 18 else 0
+        async for event in self.node_events.read(last_id=after):
+            if event is None:
+                yield b": waiting\n\n"
+            else:
+                yield frame("event", event.model_dump(mode="json"), event_id=str(event.id))
+
+
+def _is_valid(check: Callable[[bytes], None], text: bytes) -> bool:
+    try:
+        check(text)
+    except ProtocolError:
+        return False
+    return True

@@ -1,0 +1,171 @@
+"""Newest events of a node, in memory, as sentences."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import Any, Final
+
+from fanout.api.browse.models import EventsDocument, EventView
+from fanout.api.models import utc_from_ns
+from fanout.escaping import printable
+
+__all__ = ["NodeEvents", "sentence"]
+
+_REMEMBERED: Final = 2_000
+"""Events that are remembered; older ones are in the replication log only."""
+_TEXT_MAX: Final = 400
+_PING_S: Final = 15.0
+_QUIET: Final = frozenset({"heartbeat"})
+"""Kinds of events that tell nothing new."""
+_STATES: Final = {
+    "connecting": "connects to the primary",
+    "snapshot": "takes the retained values",
+    "proving": "proves that it has all retained values",
+    "live": "is live",
+    "resuming": "resumes its session and takes the messages that waited for it",
+    "verifying": "compares its values with the primary",
+    "stalled": "is stalled: heartbeats do not come back",
+    "tearing_down": "removes its values",
+    "stale": "serves stale values",
+    "down": "is down",
+}
+
+
+class NodeEvents:
+    """Newest events of a node."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        """Remember nothing yet.
+
+        Args:
+            now_ns: Tells Unix time in nanoseconds.
+        """
+        self._now_ns = now_ns
+        self._events: deque[EventView] = deque(maxlen=_REMEMBERED)
+        self._number = 0
+        self._readers: set[asyncio.Event] = set()
+        self._closed = False
+
+    def add(self, kind: str, *, link: str = "", state: str = "", selector: str = "", detail: str = "") -> None:
+        """Remember an event; arguments as in the replication log."""
+        if kind in _QUIET:
+            return
+        self._number += 1
+        text = sentence(kind, link=link, state=state, selector=selector, detail=detail)
+        self._events.append(
+            EventView(
+                id=self._number,
+                at=utc_from_ns(self._now_ns()),
+                kind=kind,
+                link=link or None,
+                state=state,
+                text=printable(text, length_max=_TEXT_MAX),
+            )
+        )
+        for reader in self._readers:
+            reader.set()
+
+    def page(self, *, before: int | None, limit: int) -> EventsDocument:
+        """Return a page of events, the newest first."""
+        found = [one for one in reversed(self._events) if before is None or one.id < before]
+        return EventsDocument(
+            events=tuple(islice(found, limit)), next=found[limit - 1].id if len(found) > limit else None
+        )
+
+    async def read(self, *, last_id: int) -> AsyncIterator[EventView | None]:
+        """Yield the events after one, then each new one; None now and then while there is none."""
+        woken = asyncio.Event()
+        self._readers.add(woken)
+        try:
+            while not self._closed:
+                woken.clear()
+                for event in [one for one in self._events if one.id > last_id]:
+                    last_id = event.id
+                    yield event
+                if not woken.is_set() and not self._closed:
+                    try:
+                        async with asyncio.timeout(_PING_S):
+                            await woken.wait()
+                    except TimeoutError:
+                        yield None
+        finally:
+            self._readers.discard(woken)
+
+    def close(self) -> None:
+        """End all readers."""
+        self._closed = True
+        for reader in self._readers:
+            reader.set()
+
+
+def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) -> str:
+    """Return an event as a sentence, without a full stop.
+
+    Args:
+        kind: Kind of the event, as in the replication log, like the others.
+        link: The link; empty for the node.
+        state: State that it entered.
+        selector: Topic Filter of the selector.
+        detail: Text, or JSON by the kind.
+    """
+    facts = _facts(detail)
+    match kind:
+        case "start":
+            return "The node started"
+        case "stop":
+            return "The node stopped"
+        case "state":
+            reason = str(facts.get("reason") or "") if facts else detail
+            return f"Link {link} {_STATES.get(state, f'is {state}')}" + (f": {reason}" if reason else "")
+        case "complete":
+            return f"Link {link} has all retained values of {selector}"
+        case "audit":
+            return _audit(link, facts)
+        case "unconfirmed":
+            count = facts.get("unconfirmed", 0)
+            if not count:
+                return f"Link {link} has no unconfirmed topics any more"
+            return f"Link {link} has {count:,} topics that the primary did not send in the last comparison"
+        case "tear_down":
+            return f"Link {link} removed its values: {detail}"
+        case "skipped":
+            return f"Link {link} skipped {facts.get('messages', 0):,} messages: {_words(facts.get('reason'))}"
+        case "alarm":
+            message, hint = facts.get("message", ""), facts.get("hint", "")
+            reason = facts.get("reason") or facts.get("error") or ""
+            text = ": ".join(str(part) for part in (message, reason) if part)
+            return f"Link {link}: {text}" + (f" ({hint})" if hint else "")
+        case _:
+            return f"{kind.replace('_', ' ').capitalize()}: {detail}" if detail else kind.replace("_", " ").capitalize()
+
+
+def _audit(link: str, facts: dict[str, Any]) -> str:
+    if facts.get("failure"):
+        return f"Link {link} could not be compared with the primary: {facts['failure']}"
+    checked, changed = int(facts.get("checked", 0)), int(facts.get("changed", 0))
+    removed, kept = int(facts.get("removed", 0)), int(facts.get("kept", 0))
+    if not changed and not removed and not kept:
+        return f"Link {link} was compared with the primary: {checked:,} topics are equal"
+    return (
+        f"Link {link} was compared with the primary: of {checked:,} topics {changed:,} were repaired, "
+        f"{removed:,} removed and {kept:,} kept without confirmation"
+    )
+
+
+def _words(reason: object) -> str:
+    return str(reason or "unknown").replace("_", " ")
+
+
+def _facts(detail: str) -> dict[str, Any]:
+    """Return the JSON object in a detail; empty for other text."""
+    if not detail.startswith("{"):
+        return {}
+    try:
+        facts = json.loads(detail)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,293 @@
+"""Streams of retained and live values as server-sent events (WHATWG HTML, section 9.2).
+
+All listeners of a Topic Filter share a channel, which encodes each message once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from fanout.api.browse.payloads import show_payload
+from fanout.api.models import utc_from_ns
+from fanout.node.browse.activity import Observe
+from fanout.replica.update import PAYLOAD, QOS, RECEIVED_NS, RETAIN, TOPIC, Update
+
+__all__ = ["LINGER_S", "MESSAGES_MAX", "WAITING_BYTES_MAX", "Streams", "frame"]
+
+_FLUSH_S: Final = 0.1
+"""Time that messages are collected."""
+MESSAGES_MAX: Final = 500
+"""Messages sent after this time; if there are more, each topic's newest one, up to this number."""
+_COLLECTED_MAX: Final = 20_000
+"""Messages that are collected one by one; then only each topic's newest."""
+_RECENT_BYTES_MAX: Final = 1 << 20
+"""Bytes of a channel that are remembered for listeners that come back."""
+LINGER_S: Final = 30.0
+"""Time that a channel without listeners remembers."""
+WAITING_BYTES_MAX: Final = 4 << 20
+"""Bytes that wait for one listener; with more its stream ends."""
+_PING_S: Final = 15.0
+
+
+def frame(event: str, data: object, *, event_id: str = "") -> bytes:
+    """Return one server-sent event, with its data as JSON in one line."""
+    text = f"event: {event}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return _identified(event_id, text) if event_id else text
+
+
+def _identified(event_id: str, event: bytes) -> bytes:
+    return f"id: {event_id}\n".encode() + event
+
+
+class _Key(NamedTuple):
+    topic_filter: bytes
+    value_bytes: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Live events that were sent together."""
+
+    first: int
+    """Number of the first of them."""
+    frames: list[bytes]
+    size: int
+
+
+class Listener:
+    """Bytes that wait for one reader of a stream; `close` ends it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._woken = asyncio.Event()
+        self._last = b""
+        self._ends = False
+        self.has_set = False
+        """True once the whole retained set was put; before, a reader that comes back needs all of it again."""
+
+    def put(self, data: bytes) -> None:
+        """Add bytes; the stream ends when too many wait."""
+        if self._ends:
+            return
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > WAITING_BYTES_MAX:
+            self._waiting.clear()
+            self.close(frame("overflow", {"reason": "the reader is too slow; come again"}))
+        self._woken.set()
+
+    def close(self, last: bytes = b"") -> None:
+        """End the stream, with a last event."""
+        self._last, self._ends = last, True
+        self._woken.set()
+
+    def take(self) -> Iterator[bytes]:
+        """Yield the bytes that wait."""
+        while self._waiting:
+            data = self._waiting.popleft()
+            self._size -= len(data)
+            yield data
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """Yield bytes until the stream ends; a comment now and then keeps the connection open."""
+        while True:
+            for data in self.take():
+                yield data
+            if self._ends:
+                yield self._last
+                return
+            self._woken.clear()
+            if not self._waiting:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PING_S):
+                        await self._woken.wait()
+                if not self._woken.is_set():
+                    yield b": waiting\n\n"
+
+
+class _Channel:
+    """Live values of one Topic Filter, encoded once for all listeners."""
+
+    def __init__(self, key: _Key, observe: Observe, *, over: Callable[[], None]) -> None:
+        self.listeners: dict[Listener, None] = {}
+        self._value_bytes = key.value_bytes
+        self._name = secrets.token_hex(4)
+        self._number = 0
+        self._recent: deque[_Batch] = deque()
+        self._recent_bytes = 0
+        self._collected: list[Update] = []
+        self._messages = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._over = over
+        self._end = observe(key.topic_filter, self._take)
+
+    def join(self, listener: Listener) -> None:
+        self.listeners[listener] = None
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def leave(self, listener: Listener) -> None:
+        self.listeners.pop(listener, None)
+        if not self.listeners and self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.close)
+
+    def close(self) -> None:
+        """End the observation and all streams."""
+        self._end()
+        for timer in (self._timer, self._linger):
+            if timer is not None:
+                timer.cancel()
+        for listener in self.listeners:
+            listener.close(frame("end", {"reason": "the node stops"}))
+        self._over()
+
+    @property
+    def position(self) -> str:
+        """Identifier of the newest event."""
+        return f"{self._name}-{self._number}"
+
+    def since(self, last_id: str) -> list[bytes] | None:
+        """Return the live events after one; None if they are not remembered."""
+        name, _, text = last_id.rpartition("-")
+        if name != self._name or not text.isascii() or not text.isdecimal() or len(text) > 18:
+            return None
+        number = int(text)
+        oldest = self._recent[0].first if self._recent else self._number + 1
+        if not oldest - 1 <= number <= self._number:
+            return None
+        found: list[bytes] = []
+        for batch in self._recent:
+            found += batch.frames[max(0, number + 1 - batch.first) :]
+        return found
+
+    def value(self, update: Update, *, event: str) -> bytes:
+        """Return the event of one value."""
+        payload = update[PAYLOAD]
+        shown = show_payload(payload, bytes_max=self._value_bytes)
+        data = {
+            "topic": update[TOPIC].decode(),
+            "received": utc_from_ns(update[RECEIVED_NS]).isoformat(),
+            "qos": update[QOS],
+            "retained": update[RETAIN],
+            "payload_bytes": len(payload),
+            "format": shown.format,
+            "value": shown.value,
+            "cut": shown.cut,
+        }
+        return frame(event, data)
+
+    def _take(self, updates: list[Update]) -> None:
+        self._messages += len(updates)
+        self._collected += updates
+        if len(self._collected) > _COLLECTED_MAX:
+            self._collected = _newest(self._collected)[-_COLLECTED_MAX // 2 :]
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
+
+    def flush(self) -> None:
+        """Send what was collected."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        collected, messages = self._collected, self._messages
+        self._collected, self._messages, self._timer = [], 0, None
+        if messages > MESSAGES_MAX:
+            collected = _newest(collected)[-MESSAGES_MAX:]
+        events = [self.value(update, event="value") for update in collected]
+        if len(collected) < messages:
+            events.append(frame("conflated", {"messages": messages - len(collected)}))
+        first, self._number = self._number + 1, self._number + len(events)
+        frames = [_identified(f"{self._name}-{first + at}", event) for at, event in enumerate(events)]
+        data = b"".join(frames)
+        self._recent.append(_Batch(first, frames, len(data)))
+        self._recent_bytes += len(data)
+        while self._recent_bytes > _RECENT_BYTES_MAX:
+            self._recent_bytes -= self._recent.popleft().size
+        bare = b"" if all(listener.has_set for listener in self.listeners) else b"".join(events)
+        for listener in self.listeners:
+            listener.put(data if listener.has_set else bare)
+
+
+class Streams:
+    """Streams of values of one node."""
+
+    def __init__(self, observe: Observe, match: Callable[[bytes], Iterator[list[Update]]]) -> None:
+        """Open no stream yet.
+
+        Args:
+            observe: Observes the node's messages.
+            match: Yields the retained values that a Topic Filter matches, in pieces.
+        """
+        self._observe = observe
+        self._match = match
+        self._channels: dict[_Key, _Channel] = {}
+
+    def close(self) -> None:
+        """End all streams."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def tell(self, event: str, data: object) -> None:
+        """Send an event to all listeners."""
+        told = frame(event, data)
+        for channel in self._channels.values():
+            for listener in channel.listeners:
+                listener.put(told)
+
+    async def read(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncIterator[bytes]:
+        """Yield events: retained values, `live`, then each value; or those after `last_id`, if remembered."""
+        key = _Key(topic_filter, value_bytes)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = _Channel(key, self._observe, over=partial(self._channels.__delitem__, key))
+        listener = Listener()
+        missed = channel.since(last_id)
+        channel.join(listener)
+        try:
+            if missed is not None:
+                listener.has_set = True
+                yield b"".join([frame("resumed", {"events": len(missed)}), *missed])
+            else:
+                yield frame("begin", {"filter": topic_filter.decode()})
+                async for data in self._retained(channel, listener, topic_filter):
+                    yield data
+            async for data in listener.read():
+                yield data
+        finally:
+            channel.leave(listener)
+
+    async def _retained(self, channel: _Channel, listener: Listener, topic_filter: bytes) -> AsyncIterator[bytes]:
+        """Yield the retained set, with the live values that come meanwhile in their order.
+
+        Until its end the reader has no event identifier, so one that comes back then gets the set again.
+        """
+        topics = 0
+        for values in self._match(topic_filter):
+            topics += len(values)
+            channel.flush()
+            listener.put(b"".join(channel.value(value, event="retained") for value in values))
+            yield b"".join(listener.take())
+            await asyncio.sleep(0)
+        channel.flush()
+        listener.put(frame("live", {"topics": topics}, event_id=channel.position))
+        listener.has_set = True
+
+
+def _newest(updates: list[Update]) -> list[Update]:
+    """Return the newest update of each topic, in the order of these."""
+    newest: dict[bytes, Update] = {}
+    for update in updates:
+        newest.pop(update[TOPIC], None)
+        newest[update[TOPIC]] = update
+    return list(newest.values())

@@ -1,0 +1,110 @@
+"""Endpoints for topics, live values and events, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from tests.api.stand_in import StandInNode
+from tests.node.browse.pieces import Node, value
+
+
+@pytest.fixture
+def topics(node: StandInNode) -> Node:
+    """Let the node hold topics."""
+    topics = Node(["plant/s1", "plant/s2"], own=["/own//x", "a%2Fb"])
+    node.browser = topics.browser
+    return topics
+
+
+async def test_pages_and_one_topic(topics: Node, http: httpx.AsyncClient) -> None:
+    """A topic's name stands in the path as it is, or escaped."""
+    page = (await http.get("/v1/topics", params={"filter": "plant/+", "limit": 1})).json()
+    assert [one["topic"] for one in page["topics"]] == ["plant/s1"]
+    assert (page["next"], page["held"]) == ("plant/s1", 4)
+    for path, name in (("plant/s2", "plant/s2"), ("%2Fown%2F%2Fx", "/own//x"), ("/own//x", "/own//x")):
+        answer = (await http.get(f"/v1/topics/{path}")).json()
+        assert (answer["topic"], answer["held"]["value"]) == (name, "v")
+    assert (await http.get("/v1/topics/a%252Fb")).json()["held"]["topic"] == "a%2Fb"
+    tree = (await http.get("/v1/tree", params={"prefix": "plant"})).json()
+    assert [(one["name"], one["topics"]) for one in tree["children"]] == [("s1", 1), ("s2", 1)]
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/v1/topics?filter=a%23", "filter must be a Topic Filter, and not of a Shared Subscription"),
+        ("/v1/topics?filter=$share/g/a", "filter must be a Topic Filter, and not of a Shared Subscription"),
+        ("/v1/topics?filter=", "filter must be a Topic Filter, and not of a Shared Subscription"),
+        ("/v1/topics?limit=1001", "limit must be a whole number from 1 to 1000"),
+        ("/v1/topics?before=x&limit=x", "limit must be a whole number from 1 to 1000"),
+        ("/v1/topics?value_bytes=-1", "value_bytes must be a whole number from 0 to 65,536"),
+        ("/v1/topics/a/%2B", "topic must be a name without wildcards, and not empty"),
+        ("/v1/topics?search=" + "x" * 300, "search must have 256 characters at most"),
+        ("/v1/stream?filter=a/%23/b", "filter must be a Topic Filter, and not of a Shared Subscription"),
+    ],
+)
+async def test_wrong_parameters_are_told(topics: Node, http: httpx.AsyncClient, path: str, error: str) -> None:
+    """The answer names the parameter."""
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_a_stream_is_server_sent_events(topics: Node, http: httpx.AsyncClient) -> None:
+    """Retained values, then live ones; the observation ends after the reader has gone."""
+    found = []
+    async with asyncio.timeout(10), http.stream("GET", "/v1/stream?filter=plant/%23") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        async for line in answer.aiter_lines():
+            if line == "event: live":
+                topics.publish(value("plant/s3", b"\x1b"))
+            if line.startswith("data: "):
+                found.append(json.loads(line[6:]))
+                if found[-1].get("topic") == "plant/s3":
+                    break
+    assert [one["topic"] for one in found if "topic" in one] == ["plant/s1", "plant/s2", "plant/s3"]
+
+
+async def test_events_come_as_a_page_or_as_a_stream(topics: Node, http: httpx.AsyncClient) -> None:
+    """A page has the newest first; a stream begins after the event that its reader knows."""
+    for link in ("a", "b", "c"):
+        topics.browser.note("state", link=link, state="live")
+    page = (await http.get("/v1/events?limit=2")).json()
+    assert ([one["id"] for one in page["events"]], page["next"]) == ([3, 2], 2)
+    assert [one["id"] for one in (await http.get("/v1/events?before=2")).json()["events"]] == [1]
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "2"}
+    async with asyncio.timeout(10), http.stream("GET", "/v1/events", headers=headers) as answer:
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "id: 3"
+        assert await anext(lines) == "event: event"
+        assert json.loads((await anext(lines))[6:])["text"] == "Link c is live"
+
+
+async def test_stale_values_are_told(topics: Node, http: httpx.AsyncClient) -> None:
+    """The age of values stands in a header of each answer about them."""
+    assert "fanout-stale-seconds" not in (await http.get("/v1/topics")).headers
+    topics.stale_s = 12.3
+    for path in ("/v1/topics", "/v1/tree", "/v1/topics/plant/s1", "/v1/stream?filter=none"):
+        async with http.stream("GET", path) as answer:
+            assert answer.headers["fanout-stale-seconds"] == "12"
+
+
+async def test_a_reader_stays_while_it_reads(
+    topics: Node, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit of an answer is for one that is not read, not for a stream that goes on."""
+    monkeypatch.setattr("fanout.api.http_connection._ANSWER_SECONDS", 0.3)
+    payload = b"x" * 4000
+    async with asyncio.timeout(20), http.stream("GET", "/v1/stream?filter=plant/%23") as answer:
+        lines, seen = answer.aiter_lines(), 0
+        end_s = asyncio.get_running_loop().time() + 1.5
+        while asyncio.get_running_loop().time() < end_s:
+            topics.publish(*(value(f"plant/{number}", payload) for number in range(100)))
+            target = seen + 100
+            while seen < target:
+                seen += (await anext(lines)).startswith("data: ")
+    assert seen >= 300

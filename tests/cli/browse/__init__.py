@@ -1,0 +1,1 @@
+"""Commands that read topics and events of a node."""

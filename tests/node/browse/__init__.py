@@ -1,0 +1,1 @@
+"""Reading of topics and events of a node."""

@@ -1,0 +1,186 @@
+"""Streams of values as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from fanout.errors import RequestRefused
+from fanout.node.browse import streams
+from tests.node.browse.pieces import Node, value
+
+
+class Reader:
+    """Reads a stream as a browser's EventSource does."""
+
+    def __init__(self, stream: AsyncIterator[bytes]) -> None:
+        self.last_id = ""
+        self._stream = stream
+        self._lines: list[str] = []
+
+    async def event(self) -> tuple[str, Any]:
+        """Return the next event: its name and data."""
+        name, data = "", ""
+        while True:
+            while not self._lines:
+                async with asyncio.timeout(5):
+                    self._lines = (await anext(self._stream)).decode().split("\n")[:-1]
+            key, _, text = self._lines.pop(0).partition(":")
+            match key:
+                case "id":
+                    self.last_id = text.strip()
+                case "event":
+                    name = text.strip()
+                case "data":
+                    data = text.strip()
+                case "" if not text and data:
+                    return name, json.loads(data)
+
+    async def until(self, wanted: str) -> list[tuple[str, Any]]:
+        """Return all events up to one with this name, itself left out."""
+        found = []
+        while (event := await self.event())[0] != wanted:
+            found.append(event)
+        return found
+
+
+def reader(node: Node, topic_filter: str = "#", last_id: str = "") -> Reader:
+    """Open a stream."""
+    return Reader(node.browser.stream(topic_filter.encode(), last_id=last_id, value_bytes=100))
+
+
+async def test_retained_values_come_first_then_live_ones() -> None:
+    """Each event has the topic and the value; live ones have an identifier."""
+    node = Node(["a/1", "a/2", "b/1"])
+    stream = reader(node, "a/+")
+    retained = await stream.until("live")
+    assert [data["topic"] for name, data in retained if name == "retained"] == ["a/1", "a/2"]
+    node.publish(value("a/3", b"new"), value("b/2"))
+    name, data = await stream.event()
+    assert (name, data["topic"], data["value"], data["retained"]) == ("value", "a/3", "new", True)
+    assert stream.last_id.endswith("-1")
+
+
+async def test_the_newest_value_comes_last_while_the_set_arrives() -> None:
+    """A message between two pieces of the set is in order with them."""
+    node = Node([f"t/{number:04}" for number in range(2000)])
+    stream = reader(node)
+    events = [await stream.event() for _ in range(3)]
+    node.publish(value("t/1500", b"first"))
+    node.publish(value("t/1500", b"second"))
+    events += await stream.until("live")
+    values = [data["value"] for name, data in events if name != "begin" and data["topic"] == "t/1500"]
+    assert values[-1] == "second"
+    assert "v" not in values
+    assert values.index("second") > values.index("first")
+    assert "first" not in values[values.index("second") :]
+
+
+async def test_a_reader_that_comes_back_gets_what_it_missed() -> None:
+    """With the identifier of its last event it goes on there; a foreign one begins with the retained set."""
+    node = Node(["t"])
+    stream = reader(node)
+    await stream.until("live")
+    node.publish(value("t", b"1"))
+    await stream.event()
+    known = stream.last_id
+    node.publish(value("t", b"2"), value("t", b"3"))
+    await stream.event()
+    again = reader(node, last_id=known)
+    assert await again.event() == ("resumed", {"events": 2})
+    assert [(await again.event())[1]["value"] for _ in range(2)] == ["2", "3"]
+    for strange in ("x-1", known + "9", "-", "é-1", f"{known.rpartition('-')[0]}-{'9' * 30}"):
+        assert (await reader(node, last_id=strange).event())[0] == "begin"
+
+
+async def test_a_set_that_was_cut_off_begins_again() -> None:
+    """A reader has no identifier before the whole set came, though live values came."""
+    node = Node([f"t/{number:04}" for number in range(2000)])
+    stream = reader(node)
+    for _ in range(10):
+        await stream.event()
+    node.publish(value("t/0000", b"live"))
+    while (await stream.event())[0] != "value":
+        pass
+    assert stream.last_id == ""
+    await stream.until("live")
+    assert stream.last_id
+
+
+async def test_many_messages_are_conflated_and_counted() -> None:
+    """Each topic's newest value comes, and the number of those left out."""
+    node = Node([])
+    stream = reader(node)
+    await stream.until("live")
+    node.publish(*(value(f"t/{number % 3}", b"%d" % number) for number in range(streams.MESSAGES_MAX + 1)))
+    values = [data["value"] for _, data in await stream.until("conflated")]
+    assert values == [str(streams.MESSAGES_MAX - 2 + number) for number in range(3)]
+
+
+async def test_listeners_share_one_encoding() -> None:
+    """Both get the very same bytes, and the node observes once."""
+    node = Node([])
+    first = node.browser.stream(b"#", last_id="", value_bytes=100)
+    second = node.browser.stream(b"#", last_id="", value_bytes=100)
+    for stream in (first, second):
+        assert (await anext(stream)).startswith(b"event: begin")
+        assert b"event: live" in await anext(stream)
+    node.publish(value("t"))
+    assert await anext(first) is await anext(second)
+    assert len(node.observers) == 1
+
+
+async def test_a_slow_reader_is_told_and_ended() -> None:
+    """What waits for one reader is bounded."""
+    node = Node([])
+    stream = reader(node)
+    await stream.until("live")
+    for number in range(streams.WAITING_BYTES_MAX // 20):
+        node.browser.note("tear_down", link=f"link{number}")
+    assert (await stream.event())[0] == "overflow"
+    with pytest.raises(StopAsyncIteration):
+        await stream.event()
+
+
+async def test_states_of_links_are_told() -> None:
+    """A reader knows when values are stale or removed."""
+    node = Node([])
+    stream = reader(node)
+    await stream.until("live")
+    node.browser.note("state", link="plant", state="stalled", detail="no heartbeat")
+    assert await stream.event() == ("state", {"link": "plant", "state": "stalled"})
+
+
+async def test_streams_end_with_the_node() -> None:
+    """Each reader gets a last event."""
+    node = Node([])
+    stream = reader(node)
+    await stream.until("live")
+    node.browser.close()
+    assert (await stream.event())[0] == "end"
+    assert node.observers == {}
+
+
+async def test_a_channel_ends_some_time_after_its_last_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node with nobody looking pays nothing."""
+    monkeypatch.setattr(streams, "LINGER_S", 0.01)
+    node = Node([])
+    async with aclosing(
+        cast("AsyncGenerator[bytes]", node.browser.stream(b"#", last_id="", value_bytes=100))
+    ) as stream:
+        await anext(stream)
+        assert len(node.observers) == 1
+    async with asyncio.timeout(5):
+        while node.observers:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_tap_has_no_stream() -> None:
+    """It delivers nothing, and says so."""
+    with pytest.raises(RequestRefused, match="tap"):
+        Node([], serves=False).browser.stream(b"#", last_id="", value_bytes=100)
