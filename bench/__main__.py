@@ -27,6 +27,7 @@ BENCHES = {
     "snapshot": "bench.snapshot",
     "join": "bench.join",
     "slow": "bench.slow",
+    "thin-line": "bench.thin_line",
     "teardown": "bench.teardown",
     "scale": "bench.scale",
     "capacity": "bench.capacity",

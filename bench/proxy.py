@@ -24,6 +24,8 @@ class Proxy:
         self.target_port = target_port
         self.port = 0
         self.connections_total = 0
+        self.buffer_bytes = _BUFFER_BYTES
+        """Size of its receive buffers, as it asks the system for them; set before it starts."""
         self.bytes_down_total = 0
         """Bytes forwarded from the server to its clients."""
         self.accepting = True
@@ -50,6 +52,8 @@ class Proxy:
         """Listen on a free port."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self.buffer_bytes != _BUFFER_BYTES:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer_bytes)
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
         listener.setblocking(False)
@@ -114,7 +118,7 @@ class Proxy:
         gate.set()
         self._gates.add(gate)
         server = socket.socket()
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer_bytes)
         server.setblocking(False)
         for each in (client, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -179,6 +179,8 @@ def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
         del tables["pool"]
         tables["retained"]["storage"] = "disc"
         tables["sessions"] = of[section] = {}
+    if key == "max_age_s":  # which a link of a member of a pool has not
+        del tables["pool"]
     of[section][key] = value
     return {**tables, "link": [link]}
 

@@ -270,6 +270,12 @@ def _shared_port_faults(config: NodeConfig, key: str, address: Address) -> Itera
 def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
     for index, link in enumerate(config.links):
         key = f"link[{index}]"
+        if link.max_age_s and config.pool is not None:
+            yield ConfigFault(
+                f"{key}.max_age_s",
+                "the members of a pool compare what they hold at each other's heartbeats, which overtake values then",
+                "Remove the line, or [pool].",
+            )
         for other_index, other in enumerate(config.links[:index]):
             if link.name == other.name:
                 yield ConfigFault(

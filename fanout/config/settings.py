@@ -498,6 +498,10 @@ class LinkConfig:
     """True if live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
     publisher_stamps: Flag = False
     """True if stamps of publishers are read; else they are ordinary properties."""
+    max_age_s: SecondsOrZero = 0.0
+    """Age of waiting values above which a `fanout` primary sends only the newest of each topic; 0 for no bound."""
+    max_age_qos: Literal[0, 1] = 0
+    """Used with `max_age_s` only: highest QoS at which values may be left out for newer ones."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer of the socket (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000

@@ -276,6 +276,15 @@ def test_a_shared_port_is_one_of_members_on_linux(monkeypatch: pytest.MonkeyPatc
     assert faults_of(text + pool) == [(key, problem, "Remove the line.")]
 
 
+def test_a_link_of_a_member_of_a_pool_has_no_bound_on_the_age() -> None:
+    """Heartbeats that overtake values are no places that members have in common."""
+    text = f"{NODE}{SERVER}{LINK}max_age_s = 2.0\n{SELECTOR}"
+    assert faults_of(text) == []
+    [(key, problem, hint)] = faults_of(f'{text}[pool]\npeers = ["127.0.0.1:9202"]\n')
+    assert (key, hint) == ("link[0].max_age_s", "Remove the line, or [pool].")
+    assert "heartbeats" in problem
+
+
 def test_workers_are_members_of_a_pool_now() -> None:
     """The key of an older version is named with what to do, whatever its value."""
     for number in (1, 2):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fanout.chain.age_bound import AgeBound
 from fanout.config import ServerConfig
 from fanout.mqtt.decoder import Decoder, PublishRow, PublishRun
 from fanout.mqtt.packets import PacketType, Subscribe, Subscription, Unsubscribe, encode_acks
@@ -39,10 +40,9 @@ class Sent:
     qos: int
     retained: bool
 
-    @property
-    def may_be_conflated(self) -> bool:
-        """Whether a newer one may take its place."""
-        return self.retained and self.qos == 0
+    def may_be_conflated(self, bound: AgeBound | None) -> bool:
+        """Whether a newer one may take its place, for a client with a bound on the age or without."""
+        return self.retained and self.qos == 0 if bound is None else self.qos <= bound.qos_max
 
 
 class Model:
@@ -78,10 +78,11 @@ class Model:
 class Client:
     """A client that checks every packet when it comes, and what it has got in the end."""
 
-    def __init__(self, model: Model, index: int, *, wire: WireVariant, window: int) -> None:
+    def __init__(self, model: Model, index: int, *, wire: WireVariant, window: int, bound: AgeBound | None) -> None:
         self.model = model
         self.wire = wire
         self.window = window
+        self.bound = bound if wire.version == 5 else None
         self.session = model.registry.create(f"c{index}", wire=self.wire)
         self.connected = False
         self.stalled = False
@@ -122,7 +123,8 @@ class Client:
     def subscribe(self, topic_filter: bytes, qos: int, *, wants_retained: bool) -> None:
         """Subscribe, or change a subscription."""
         identifier = (FILTERS.index(topic_filter) + 1,) if self.wire.version == 5 else ()
-        properties = Properties(subscription_identifier=identifier)
+        asked = () if self.bound is None else self.bound.properties
+        properties = Properties(subscription_identifier=identifier, user_property=asked)
         subscription = Subscription(topic_filter, qos, retain_handling=0 if wants_retained else 2)
         self.model.registry.subscribe(self.session, Subscribe(1, (subscription,), properties))
         self.subscriptions[topic_filter] = qos
@@ -251,8 +253,8 @@ class Client:
         assert not self.to_come_again
         if not self.ever_stalled:
             assert self.received == self.sent
-        assert [one for one in self.received if not one.may_be_conflated] == [
-            one for one in self.sent if not one.may_be_conflated
+        assert [one for one in self.received if not one.may_be_conflated(self.bound)] == [
+            one for one in self.sent if not one.may_be_conflated(self.bound)
         ]
         for topic in TOPICS:
             if topic not in self.uncertain:
@@ -260,6 +262,7 @@ class Client:
 
 
 WIRES = st.sampled_from([WireVariant(5), WireVariant(5), WireVariant(4), WireVariant(5, packet_bytes_max=1000)])
+BOUNDS = st.sampled_from([None, None, AgeBound(1.0), AgeBound(1.0, qos_max=1)])
 CLIENT = st.integers(0, CLIENTS - 1)
 KINDS = st.sampled_from(["value", "value", "removal", "event"])
 TOPIC = st.integers(0, len(TOPICS) - 1)
@@ -310,22 +313,22 @@ VALUE_AND_REMOVAL_WAIT: list[tuple[object, ...]] = [
 ]
 
 
-@example([(WireVariant(5), 1)] * CLIENTS, VALUE_AND_REMOVAL_WAIT)
-@example([(WireVariant(5), 1)] * CLIENTS, STALLED_AND_SUBSCRIBING)
-@example([(WireVariant(5), 1)] * CLIENTS, REMOVED_WHILE_STALLED)
-@example([(WireVariant(5), 1)] * CLIENTS, MISSED_BETWEEN)
+@example([(WireVariant(5), 1, None)] * CLIENTS, VALUE_AND_REMOVAL_WAIT)
+@example([(WireVariant(5), 1, None)] * CLIENTS, STALLED_AND_SUBSCRIBING)
+@example([(WireVariant(5), 1, None)] * CLIENTS, REMOVED_WHILE_STALLED)
+@example([(WireVariant(5), 1, None)] * CLIENTS, MISSED_BETWEEN)
 @settings(max_examples=examples(1000), deadline=None)
 @given(
-    st.lists(st.tuples(WIRES, st.integers(1, 6)), min_size=CLIENTS, max_size=CLIENTS),
+    st.lists(st.tuples(WIRES, st.integers(1, 6), BOUNDS), min_size=CLIENTS, max_size=CLIENTS),
     st.lists(OPERATIONS, max_size=60),
 )
 def test_clients_receive_what_a_plain_model_says(
-    clients_of: list[tuple[WireVariant, int]], operations: list[tuple[object, ...]]
+    clients_of: list[tuple[WireVariant, int, AgeBound | None]], operations: list[tuple[object, ...]]
 ) -> None:
     """Every message in order, but for older values of slow readers; and each topic's newest value in the end."""
     model = Model()
-    for index, (wire, window) in enumerate(clients_of):
-        client = Client(model, index, wire=wire, window=window)
+    for index, (wire, window, bound) in enumerate(clients_of):
+        client = Client(model, index, wire=wire, window=window, bound=bound)
         model.clients.append(client)
         client.connect()
         client.subscribe(b"#", 2 * index, wants_retained=True)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fanout.chain.age_bound import AgeBound
 from fanout.chain.manifest import ASK_FOR_MANIFEST
 from fanout.chain.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 from fanout.config import LinkConfig
@@ -243,6 +244,7 @@ class PacketSender:
         then_qos: int | None = None,
         sentinel: bytes | None = None,
         manifest: bool = False,
+        bounded: bool = False,
         now: float,
     ) -> int:
         """Send SUBSCRIBE and return its Packet Identifier.
@@ -257,6 +259,7 @@ class PacketSender:
             sentinel: Topic of the sentinel, requested after the retained set: in the same packet, or in a second one if
                 both are too large for one; None for none.
             manifest: True to request a manifest from a fanout node (`fanout.chain.manifest`).
+            bounded: True for data, whose age at a fanout node may have a bound (`max_age_s`).
             now: Monotonic seconds.
 
         Raises:
@@ -269,7 +272,10 @@ class PacketSender:
             retain_as_published=True,  # otherwise live retained updates lose the flag [MQTT-3.3.1-12]
             retain_handling=retain_handling,
         )
-        asked = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest else NO_PROPERTIES
+        wishes: tuple[tuple[str, str], ...] = (ASK_FOR_MANIFEST,) if manifest else ()
+        if bounded and self._config.max_age_s:
+            wishes += AgeBound(self._config.max_age_s, self._config.max_age_qos).properties
+        asked = Properties(user_property=wishes) if wishes else NO_PROPERTIES
         further: list[Subscription] = []
         if then_qos is not None:
             further.append(replace(subscription, qos=then_qos, retain_handling=2))

@@ -227,6 +227,7 @@ class RetainedPass(Stage):
                 qos=selector.qos,
                 no_local=self._wants_no_local(selector),
                 retain_handling=_SEND_NO_RETAINED,
+                bounded=True,
                 now=now,
             )
             self._own_qos_pending[packet_id] = self.index
@@ -351,7 +352,7 @@ class RetainedPass(Stage):
             if not self._sender.takes_names([topic_filter], sentinel=None):
                 continue
             packet_id = self._sender.subscribe(
-                topic_filter, qos=0, no_local=no_local, retain_handling=_SEND_RETAINED, now=now
+                topic_filter, qos=0, no_local=no_local, retain_handling=_SEND_RETAINED, bounded=True, now=now
             )
             self._sender.unsubscribe(topic_filter, now=now)
         return packet_id
@@ -604,6 +605,7 @@ class RetainedPass(Stage):
             then_qos=selector.qos if self._keeps_qos else None,
             sentinel=sentinel,
             manifest=self._asks_manifest and not live_only,
+            bounded=True,
             now=now,
         )
         self._manifest_sum = None

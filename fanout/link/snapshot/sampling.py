@@ -53,6 +53,8 @@ def why_never(config: LinkConfig) -> str:
         return 'retain_policy = "keep" holds values that the primary does not retain'
     if all(selector.live_only for selector in config.selectors):
         return "every selector is live_only"
+    if config.max_age_s:
+        return "max_age_s lets heartbeats overtake values, so values of a sample cannot be compared"
     return ""
 
 

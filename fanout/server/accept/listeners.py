@@ -20,12 +20,12 @@ from fanout.server.accept.shared_port import SharedPort
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.accept.tls_acceptor import TlsAcceptor
 
-__all__ = ["UNSENT_BYTES", "Listeners"]
+__all__ = ["NOTSENT_LOWAT", "UNSENT_BYTES", "Listeners"]
 
 UNSENT_BYTES: Final = 256 * 1024
 """Limit of unsent bytes in the kernel for one connection (TCP_NOTSENT_LOWAT); the rest waits in queues that clients
 share. Without it Linux buffers up to 4 MiB of copies for each client that does not read."""
-_NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _BACKLOG: Final = 1024
 _SOCKET_MODE: Final = 0o660
 _PROBE_S: Final = 1.0
@@ -148,8 +148,8 @@ class Listeners:
         shared = self._shared_port if config.share_port else None
 
         def prepare(listening: socket.socket) -> None:
-            if _NOTSENT_LOWAT is not None:
-                listening.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
+            if NOTSENT_LOWAT is not None:
+                listening.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT_BYTES)
             if shared is not None:
                 shared.claim(listening)
 

@@ -27,6 +27,7 @@ from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.client.connack import Terms, encode_refusal
+from fanout.server.client.send_buffer import SendBuffer
 from fanout.server.client.topic_aliases import TopicAliases
 from fanout.server.keeping.session_keepers import SessionKeepers
 from fanout.server.routing.subscribers import Write
@@ -127,6 +128,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._on_end: Callable[[], object] | None = None
         self._gate: GatedOutput | None = None
         """Holds its output back until the session is kept; None for a session that is kept nowhere."""
+        self._send_buffer: SendBuffer | None = None
+        """The system's buffer, if its session has a bound on the age of what waits."""
 
     # The callbacks of asyncio.
 
@@ -190,12 +193,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Record that the client reads too slowly: its messages are queued."""
         self._writable = False
         self.paused_at_s = self._context.clock.monotonic()
+        if self._send_buffer is not None:
+            self._send_buffer.note_full(self.paused_at_s)
         if self.session is not None:
             self.session.pause()
 
     def resume_writing(self) -> None:
         """Record that the client has caught up."""
         self._writable = True
+        if self._send_buffer is not None:
+            self._send_buffer.note_room(self._context.clock.monotonic())
         if not self._reading:
             self._reading = True
             self._read_on()
@@ -262,9 +269,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._watch_keep_alive(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
         connack = Connack(session_present, ReasonCode.SUCCESS, terms.properties)
         self._answers.append(encode(connack, version=terms.wire.version))
-        self._answers.append(session.connect(self._send, window=terms.window))
+        self._answers.append(session.connect(self._send, window=terms.window, wake=self.pump_later))
+        self.limit_age()
         self.send_answers()
         self.pump_later()
+
+    def limit_age(self) -> None:
+        """Keep little before the client, in the system and in the transport, if its session has a bound on the age."""
+        bound = None if self.session is None else self.session.sender.bound
+        if bound is not None and self._send_buffer is None:
+            self._send_buffer = SendBuffer(self.get_extra_info("socket"), max_age_s=bound.max_age_s)
+            self._transport.set_write_buffer_limits(high=1, low=0)
 
     def refuse(
         self, reason_code: ReasonCode, fault: ProtocolError | None = None, *, properties: Properties = NO_PROPERTIES
@@ -371,7 +386,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         session = self.session
         if session is None or not self._can_write():
             return False
-        data = session.take(now_ns=self._context.clock.now_ns(), messages_max=PIECE_MESSAGES, bytes_max=PIECE_BYTES)
+        size = PIECE_BYTES if self._send_buffer is None else self._send_buffer.piece_bytes
+        data = session.take(now_ns=self._context.clock.now_ns(), messages_max=PIECE_MESSAGES, bytes_max=size)
         if data:
             self._context.counters.sent_bytes += len(data)
             self._send(data)

@@ -109,6 +109,7 @@ class PacketHandlers:
     def _receive_subscribe(self, connection: ClientConnection, session: Session, packet: Subscribe) -> None:
         def decided(refused: Mapping[int, ReasonCode]) -> None:
             suback = self._registry.subscribe(session, packet, bridge=connection.bridge, refused=refused)
+            connection.limit_age()
             self._lifecycles.note_subscriptions(session)
             connection.answer(encode(suback, version=session.wire.version))
             connection.pump_later()

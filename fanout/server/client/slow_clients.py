@@ -50,7 +50,8 @@ class SlowClients:
             session = connection.session
             if session is not None and session.state is SessionState.QUEUED and _is_slow(connection, session, now_s):
                 self._since_s[connection] = since_s = before.get(connection, now_s)
-                if now_s - since_s >= SLOW_S and connection not in self._named:
+                is_expected = session.age_bound  # it said so
+                if now_s - since_s >= SLOW_S and connection not in self._named and not is_expected:
                     self._named.add(connection)
                     self._name(connection, session, slow_s=now_s - since_s)
         for connection in self._named - self._since_s.keys():

@@ -7,6 +7,7 @@ of one audience cost little more than one.
 
 from __future__ import annotations
 
+import enum
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
@@ -24,14 +25,30 @@ from fanout.server.messages.encoding import (
     message_bytes,
 )
 
-__all__ = ["Conflated", "MessageBatch", "MessageQueue"]
+__all__ = ["Conflatable", "Conflated", "MessageBatch", "MessageQueue", "event_key"]
+
+
+def event_key(topic: bytes) -> bytes:
+    """Return the key of a topic's newest message without RETAIN, apart from its value's; no topic contains U+0000."""
+    return b"\0" + topic
+
+
+class Conflatable(enum.Enum):
+    """Messages that a newer one of their topic may replace while their session waits; never those of share groups."""
+
+    RETAINED = "retained"
+    """Retained values and removals at QoS 0."""
+    QOS_0 = "qos_0"
+    """All messages at QoS 0."""
+    QOS_1 = "qos_1"
+    """All messages at QoS 0 and 1."""
 
 
 class Conflated(NamedTuple):
-    """A batch for a slow session, which gets only the newest value of each retained topic."""
+    """A batch for a slow session, which gets only the newest of the messages that may be conflated."""
 
     newest: dict[bytes, Message]
-    """Newest message by Topic Name: retained values and removals, at QoS 0."""
+    """Newest message by Topic Name, of those that may be conflated; those without RETAIN by `event_key`."""
     conflatable: int
     """Number of messages that `newest` replaces."""
     rest: MessageBatch | None
@@ -80,7 +97,7 @@ class MessageBatch:
         # Bytes of the messages before each index, and of all; computed once, when a part is asked for.
         self._sums: list[int] | None = None
         self._durable: MessageBatch | None = None
-        self._conflated: Conflated | None = None
+        self._conflated: dict[Conflatable, Conflated] = {}
 
     def durable(self) -> MessageBatch:
         """Return the messages at QoS 1 and 2, which a session without a Network Connection keeps."""
@@ -88,28 +105,32 @@ class MessageBatch:
             self._durable = self.part([m for m in self.messages if m[1]])
         return self._durable
 
-    def conflated(self) -> Conflated:
+    def conflated(self, conflatable: Conflatable = Conflatable.RETAINED) -> Conflated:
         """Return the batch as slow sessions get it, one object for all of them.
 
-        Messages at QoS 1 or 2, messages that are not retained, and messages of shared subscriptions are delivered one
-        by one. So is a value before such a message for the same topic.
+        Messages that may not be conflated are delivered one by one. So is one before such a message for the same topic.
         """
-        if self._conflated is None:
+        found = self._conflated.get(conflatable)
+        if found is None:
+            qos_max, all_topics = int(conflatable is Conflatable.QOS_1), conflatable is not Conflatable.RETAINED
             newest: list[tuple[bytes, Message]] = []
             rest: list[Message] = []
             kept: set[bytes] = set()
             followed: set[bytes] = set()
             for message in reversed(self.messages):
                 topic, retained = message[0][0], message[0][3]
-                if message[1] or not retained or isinstance(message, SharedMessage):
+                if message[1] > qos_max or not (retained or all_topics) or isinstance(message, SharedMessage):
                     followed.add(topic)
                     rest.append(message)
                 elif topic not in kept:
-                    kept.add(topic)
+                    key = topic if retained else event_key(topic)
+                    if key in kept:
+                        continue
+                    kept.add(key)
                     if topic in followed:
                         rest.append(message)
                     else:
-                        newest.append((topic, message))
+                        newest.append((key, message))
             newest.reverse()
             rest.reverse()
             others: MessageBatch | None = None
@@ -117,8 +138,9 @@ class MessageBatch:
                 others = self  # with its frames
             elif rest:
                 others = self.part(rest)
-            self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
-        return self._conflated
+            found = Conflated(dict(newest), len(self.messages) - len(rest), others)
+            self._conflated[conflatable] = found
+        return found
 
     def shared_frames(self, wire: WireVariant, *, now_ns: int) -> list[Frame] | None:
         """Return the frames, encoded now if needed; None when they do not fit a receiver with `wire`.
@@ -198,6 +220,11 @@ class MessageQueue:
         self.overflowed = False
         """True once messages that must not be dropped exceed a limit; then nothing may be appended any more."""
 
+    def another(self) -> MessageQueue:
+        """Return an empty queue with the same limits."""
+        overflow: QueueOverflow = "drop_oldest" if self._drops_durable else "disconnect"
+        return MessageQueue(messages_max=self._messages_max, bytes_max=self.bytes_max, overflow=overflow)
+
     def __bool__(self) -> bool:
         """Return whether a message is in the queue."""
         return self.messages > 0
@@ -242,6 +269,16 @@ class MessageQueue:
         self.messages -= len(dropped)
         self.bytes -= sum(map(message_bytes, dropped))
         return dropped
+
+    def replace(self, batch: MessageBatch | None) -> None:
+        """Put a batch in the place of all messages; positions before the end of the queue are invalid afterwards."""
+        self._entries.clear()
+        self._start = 0
+        self.messages = self.bytes = 0
+        if batch is not None:
+            self._entries.append((batch, 0))
+            self.messages = len(batch.messages)
+            self.bytes = batch.bytes_between(0, self.messages)
 
     def head(self) -> tuple[MessageBatch, int]:
         """Return the oldest batch and the index of its oldest message; the queue must not be empty."""

@@ -64,7 +64,7 @@ class AudienceIndex:
             in_flight_bytes_max: Approximate limit of bytes that a member may have in flight.
         """
         self._trie: FilterTrie[TrieEntry | ShareGroup] = FilterTrie()
-        self._audiences: dict[tuple[WireVariant, int], list[Audience]] = {}
+        self._audiences: dict[tuple[WireVariant, int, bool], list[Audience]] = {}
         self._topics_max = topics_max
         self._in_flight_bytes_max = in_flight_bytes_max
         self._cache: dict[bytes, Routes] = {}
@@ -109,11 +109,18 @@ class AudienceIndex:
 
     def join(self, session: Subscriber, *, wire: WireVariant) -> None:
         """Set the wire variant of a session's new Network Connection, and move the session to the matching audience."""
-        if wire == session.wire:
-            return
+        if wire != session.wire:
+            self._move(session, wire=wire, age_bound=session.age_bound)
+
+    def set_age_bound(self, session: Subscriber, age_bound: bool) -> None:
+        """Note whether the age of what waits for a session has a bound, and move it to the matching audience."""
+        if age_bound != session.age_bound:
+            self._move(session, wire=session.wire, age_bound=age_bound)
+
+    def _move(self, session: Subscriber, *, wire: WireVariant, age_bound: bool) -> None:
         subscriptions = dict(session.subscriptions)
         self.leave(session)
-        session.wire = wire
+        session.wire, session.age_bound = wire, age_bound
         if subscriptions:
             self.change(session, added=subscriptions)
 
@@ -189,7 +196,7 @@ class AudienceIndex:
             own: The audience with it as the only member, if any.
             changed: The Topic Filters in which `subscriptions` differs from the trie entries of `own`.
         """
-        key = (session.wire, session.fingerprint)
+        key = (session.wire, session.fingerprint, session.age_bound)
         if not subscriptions:
             session.audience = None
             if own is not None:
@@ -205,7 +212,10 @@ class AudienceIndex:
                 return
         if own is None:
             own = Audience(
-                wire=session.wire, subscriptions=subscriptions, in_flight_bytes_max=self._in_flight_bytes_max
+                wire=session.wire,
+                subscriptions=subscriptions,
+                in_flight_bytes_max=self._in_flight_bytes_max,
+                age_bound=session.age_bound,
             )
             self.count += 1
             own.update(session)
@@ -230,7 +240,7 @@ class AudienceIndex:
         self._drop_routes()
 
     def _forget_key(self, audience: Audience, fingerprint: int) -> None:
-        key = (audience.wire, fingerprint)
+        key = (audience.wire, fingerprint, audience.age_bound)
         same = self._audiences[key]
         same.remove(audience)
         if not same:

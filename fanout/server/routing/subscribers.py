@@ -52,14 +52,15 @@ class SessionState(enum.Enum):
     DIRECT = "direct"
     """Its queue is empty and its socket writable: its audience writes to it."""
     QUEUED = "queued"
-    """Its queue is not empty, or its socket is full: messages are queued, retained values at QoS 0 as the newest of
-    each topic."""
+    """Its queue is not empty, its socket is full, or the age of what waits has a bound: messages are queued. Where the
+    socket is full, those that may be conflated are kept as the newest of each topic."""
 
 
 class Subscriber(ABC):
     """Interface of a session to its audience, its share groups and the dispatcher."""
 
     __slots__ = (
+        "age_bound",
         "audience",
         "client_id",
         "fingerprint",
@@ -82,6 +83,8 @@ class Subscriber(ABC):
         """Its subscriptions, without shared ones; the dictionary belongs to its audience."""
         self.shared: dict[tuple[bytes, bytes], ShareGroup] = {}
         """Its shared subscriptions: (ShareName, Topic Filter) to the group; set by `SharedSubscriptions`."""
+        self.age_bound = False
+        """True if the age of what waits for it has a bound; then it is never DIRECT, and in an audience apart."""
         self.fingerprint = 0
         """Hash of `subscriptions`; set by `AudienceIndex`."""
         self.audience: Audience | None = None
@@ -115,16 +118,34 @@ class TrieEntry:
 
 
 class Audience:
-    """Sessions with identical subscriptions and wire variant.
+    """Sessions with identical subscriptions and wire variant, all with a bound on the age or all without.
 
     Every member is in exactly one of `direct` and `queued`.
     """
 
-    __slots__ = ("collected", "direct", "entries", "log", "no_local", "qos_max", "queued", "subscriptions", "wire")
+    __slots__ = (
+        "age_bound",
+        "collected",
+        "direct",
+        "entries",
+        "log",
+        "no_local",
+        "qos_max",
+        "queued",
+        "subscriptions",
+        "wire",
+    )
 
     def __init__(
-        self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions], in_flight_bytes_max: int
+        self,
+        *,
+        wire: WireVariant,
+        subscriptions: dict[bytes, SubscriptionOptions],
+        in_flight_bytes_max: int,
+        age_bound: bool = False,
     ) -> None:
+        self.age_bound = age_bound
+        """True if its members have a bound on the age of what waits."""
         self.wire = wire
         """Wire variant of the members."""
         self.subscriptions = subscriptions

@@ -197,15 +197,17 @@ class Inflight:
         self._counters.deliveries += index - start
         return index - start
 
-    def encode_newest(self, messages: list[Message], piece: Piece) -> None:
-        """Encode newest values, all at QoS 0."""
+    def encode_newest(self, messages: list[Message], piece: Piece) -> int:
+        """Encode newest values; return their number: fewer when the window is full."""
         wire, now_ns = self.wire, piece.now_ns
-        if wire.packet_bytes_max or any(message[0][6] for message in messages):
-            for message in messages:
-                self.encode_one(message, piece)
-            return
+        if wire.packet_bytes_max or any(message[0][6] or message[1] for message in messages):
+            for index, message in enumerate(messages):
+                if not self.encode_one(message, piece):
+                    return index
+            return len(messages)
         piece.parts += [encode_message(message, wire=wire, now_ns=now_ns) for message in messages]
         self._counters.deliveries += len(messages)
+        return len(messages)
 
     def encode_one(self, message: Message, piece: Piece) -> bool:
         """Encode one message; return False when it must wait for an acknowledgement."""

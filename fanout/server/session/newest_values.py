@@ -1,6 +1,6 @@
 """The newest value of each topic, for a client that reads more slowly than topics change.
 
-Owns the newest message, which may be a removal, of each retained topic that changed while a session's socket was full.
+Owns the newest message, which may be a removal, of each topic that changed while a session's socket was full.
 So the memory is bounded by the number of topics, not of messages. `SessionSender` decides when messages are conflated,
 and when they are sent.
 
@@ -20,11 +20,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from fanout.server.base.counters import Counters
 from fanout.server.messages.encoding import Message
+from fanout.server.messages.queue import event_key
 
 __all__ = ["DEFERRED_FROM", "UNMERGED_MAX", "NewestValues"]
 
@@ -36,9 +37,19 @@ _UNMERGED_MIN: Final = 12_288
 
 
 class NewestValues:
-    """Newest values of topics that wait for one session, all at QoS 0."""
+    """Newest values of topics that wait for one session; all at QoS 0, but for a session that asked for QoS 1 too."""
 
-    __slots__ = ("_cleared", "_counters", "_limit", "_open", "_sealed", "_unmerged", "_unmerged_count", "sealed")
+    __slots__ = (
+        "_cleared",
+        "_counters",
+        "_limit",
+        "_open",
+        "_sealed",
+        "_unmerged",
+        "_unmerged_count",
+        "has_events",
+        "sealed",
+    )
 
     def __init__(self, *, counters: Counters) -> None:
         self._counters = counters
@@ -47,6 +58,8 @@ class NewestValues:
         self._unmerged: list[tuple[Mapping[bytes, Message], int]] = []
         self._unmerged_count = 0  # messages
         self._limit = _limit(0)
+        self.has_events = False
+        """True if messages without RETAIN may wait here too. A newer value replaces them; they replace no value."""
         self._sealed: deque[_Part] = deque()  # none of them empty
         self._cleared: list[dict[bytes, Message]] = []
         self.sealed = 0
@@ -79,19 +92,31 @@ class NewestValues:
         opened = self._open
         before = len(opened)
         for newest, count in self._unmerged:
-            opened.update(newest)
+            opened.update(self._without_events(newest) if self.has_events else newest)
             before += count
         self._counters.conflated += before - len(opened)
         self._unmerged.clear()
         self._unmerged_count = 0
         self._limit = _limit(len(opened))
 
+    def _without_events(self, newest: Mapping[bytes, Message]) -> dict[bytes, Message]:
+        """Return the messages without events of topics with a waiting value; drop events that these values replace."""
+        opened = self._open
+        values = {key: message for key, message in newest.items() if not key.startswith(b"\0")}
+        for topic in values:
+            opened.pop(event_key(topic), None)
+        events = (key for key in newest if key not in values and key[1:] not in values and key[1:] not in opened)
+        return values | {key: newest[key] for key in events}
+
     def remove(self, messages: Iterable[Message]) -> list[Message]:
         """Remove and return the open messages for the topics of `messages`, which are to be queued after them."""
         self._merge()
         if not self._open:
             return []
-        found = (self._open.pop(message[0][0], None) for message in messages)
+        topics = [message[0][0] for message in messages]
+        found = [self._open.pop(topic, None) for topic in topics]
+        if self.has_events:
+            found += [self._open.pop(event_key(topic), None) for topic in topics]
         return [message for message in found if message is not None]
 
     def follows(self, topic: bytes) -> bool:
@@ -102,12 +127,12 @@ class NewestValues:
     def supersede(self, message: Message) -> None:
         """Drop the open message for the topic of `message`, a retained value that was just read and is sent.
 
-        It stays when it has Subscription Identifiers that `message` does not have.
+        It stays when it has Subscription Identifiers that `message` does not have, or a higher QoS.
         """
         self._merge()
         topic = message[0][0]
         waiting = self._open.get(topic)
-        if waiting is not None and set(waiting[3]) <= set(message[3]):
+        if waiting is not None and waiting[1] <= message[1] and set(waiting[3]) <= set(message[3]):
             del self._open[topic]
             self._counters.conflated += 1
 
@@ -160,15 +185,25 @@ class NewestValues:
             self._sealed.popleft()
         return taken
 
-    def clear(self) -> int:
-        """Remove all messages and return their number."""
+    def put_back(self, messages: list[Message]) -> None:
+        """Put back the last of the taken messages, which were not sent; the next `take` begins with them."""
+        keyed = {message[0][0] if message[0][3] else event_key(message[0][0]): message for message in messages}
+        self._sealed.appendleft(_Part(0, keyed))
+        self.sealed += len(messages)
+
+    def clear(self, *, all_qos: bool = True) -> int:
+        """Remove all messages, or only those at QoS 0, and return their number."""
         self._merge()
         count = len(self)
+        durable: dict[bytes, Message] = {}
+        if not all_qos:
+            waiting = chain.from_iterable(part.messages for part in self._sealed)
+            durable = {topic: message for topic, message in chain(waiting, self._open.items()) if message[1]}
         self._cleared += (self._open, *(part.all for part in self._sealed))
-        self._open = {}
+        self._open = durable
         self._sealed.clear()
         self.sealed = 0
-        return count
+        return count - len(durable)
 
     def take_cleared(self) -> list[dict[bytes, Message]]:
         """Return the cleared messages, to be freed in pieces: freeing half a million at once takes 0.1 s."""

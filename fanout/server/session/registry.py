@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from fanout.chain.age_bound import AgeBound
 from fanout.chain.manifest import ASK_FOR_MANIFEST
 from fanout.config import ServerConfig
 from fanout.errors import ProtocolError
@@ -325,10 +326,45 @@ class SessionRegistry:
                 )
         if added:
             self.index.change(session, added=added)
+        told = self._take_age(session, packet, added)
         for delivery in retained.values():
             session.add_retained(delivery)
-        promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest and retained else NO_PROPERTIES
-        return Suback(packet.packet_id, tuple(codes), promise)
+        if manifest and retained:
+            told = (ASK_FOR_MANIFEST, *told)
+        return Suback(packet.packet_id, tuple(codes), Properties(user_property=told) if told else NO_PROPERTIES)
+
+    def limit_age(self, session: Session) -> None:
+        """Bound the age of what waits for a session, as its client asked and the access rules say."""
+        bound = session.age_asked
+        if bound is not None and bound != session.sender.bound:
+            self.index.set_age_bound(session, True)
+            session.limit_age(bound)
+
+    def _take_age(self, session: Session, packet: Subscribe, added: Iterable[bytes]) -> tuple[tuple[str, str], ...]:
+        """Bound the age of what waits for a session, if its client asks for that in a SUBSCRIBE.
+
+        Topics that such a client subscribes to by name, in packets that do not ask, wait for no others.
+
+        Args:
+            session: The session.
+            packet: The SUBSCRIBE, which is carried out.
+            added: Its Topic Filters.
+
+        Returns:
+            The properties that confirm the bound; empty if the packet does not ask for one.
+        """
+        asked = AgeBound.asked_by(packet.properties.user_property)
+        if asked is not None:
+            session.age_asked = asked
+            session.bounded = session.bounded.union(added)
+        elif session.bounded:
+            session.bounded = session.bounded.difference(added)
+        self.limit_age(session)
+        if session.bounded:
+            session.sender.put_first(
+                one for one in session.subscriptions if one not in session.bounded and not _has_wildcard(one)
+            )
+        return () if session.sender.bound is None or asked is None else session.sender.bound.properties
 
     def unsubscribe(self, session: Session, packet: Unsubscribe) -> Unsuback:
         """Carry out an UNSUBSCRIBE and return the UNSUBACK."""
@@ -352,6 +388,10 @@ class SessionRegistry:
             for topic_filter in removed:
                 session.cancel_retained(topic_filter)  # [MQTT-3.10.4-2]
         return Unsuback(packet.packet_id, tuple(codes))
+
+
+def _has_wildcard(topic_filter: bytes) -> bool:
+    return b"+" in topic_filter or b"#" in topic_filter
 
 
 def _is_shared(topic_filter: bytes) -> bool:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from fanout.chain.age_bound import AgeBound
 from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import MessageBatch, MessageQueue
+from fanout.server.messages.queue import Conflatable, MessageBatch, MessageQueue
 from fanout.server.session.inflight import Inflight, Piece
 from fanout.server.session.newest_values import NewestValues
 from fanout.server.session.retained_delivery import EMPTY_PIECE_COST, RetainedDelivery
@@ -32,12 +33,16 @@ class SessionSender:
     """The sender's side of one session."""
 
     __slots__ = (
+        "_conflatable",
         "_counters",
         "_deliveries",
+        "_first",
+        "_first_topics",
         "_live_from",
         "_pings",
         "_queued_values",
         "_retained_from",
+        "bound",
         "inflight",
         "newest_values",
         "queue",
@@ -50,6 +55,12 @@ class SessionSender:
         """Messages that are delivered one by one."""
         self.newest_values = NewestValues(counters=counters)
         """Newest values of topics, while the client is slow."""
+        self.bound: AgeBound | None = None
+        """Bound on the age of what waits; None for none."""
+        self._conflatable = Conflatable.RETAINED
+        # With a bound, messages of these topics are in a queue of their own, which is sent before everything else.
+        self._first_topics: frozenset[bytes] = frozenset()
+        self._first: MessageQueue | None = None
         self._counters = counters
         self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
         # Retained values by topic that changed during a retained delivery: their messages are in the queue.
@@ -64,7 +75,37 @@ class SessionSender:
     @property
     def pending(self) -> bool:
         """True when anything is left to write, even if the client must acknowledge something first."""
-        return bool(self.inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
+        return bool(
+            self.inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values or self._first
+        )
+
+    def limit_age(self, bound: AgeBound | None, *, conflatable: Conflatable) -> None:
+        """Bound the age of what waits from now on, by leaving out messages for newer ones.
+
+        Args:
+            bound: The bound; None for none.
+            conflatable: Messages that may be left out while the client is slow.
+        """
+        self.bound, self._conflatable = bound, conflatable
+        self.newest_values.has_events = conflatable is not Conflatable.RETAINED
+
+    def put_first(self, topics: Iterable[bytes]) -> None:
+        """Let the messages of exactly these topics wait for no others, from now on."""
+        self._first_topics = frozenset(topics)
+        if self._first is None and self._first_topics:
+            self._first = self.queue.another()
+
+    def conflate_queued(self) -> None:
+        """Conflate the queue of a client with a bound, whose socket is full now.
+
+        The queue stays while retained messages or PINGRESPs wait for a position in it.
+        """
+        if self.bound is None or not self.queue or self._deliveries or self.newest_values or self._pings:
+            return  # once there are newest values, the queue has only messages that may not be conflated
+        waiting = list(self.queue.waiting())
+        batch = MessageBatch(waiting, wire=self.inflight.wire, expiring=any(message[0][6] for message in waiting))
+        self.queue.replace(None)
+        self._conflate(batch)
 
     @property
     def delivers_retained(self) -> bool:
@@ -91,8 +132,11 @@ class SessionSender:
         away, so it would get outdated ones.
         """
         self.inflight.disconnect()
-        self._counters.dropped[DropReason.DISCONNECTED] += self.newest_values.clear()
+        durable = self._conflatable is Conflatable.QOS_1
+        self._counters.dropped[DropReason.DISCONNECTED] += self.newest_values.clear(all_qos=not durable)
         self._count_dropped(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
+        if self._first is not None:
+            self._count_dropped(self._first.drop_qos_0(), DropReason.DISCONNECTED)
         self._live_from = self.queue.appended_total
         self._pings.clear()
         for delivery in self._deliveries.values():
@@ -122,7 +166,8 @@ class SessionSender:
     @property
     def unsent(self) -> int:
         """Number of messages queued or in flight."""
-        return self.queue.messages + self.inflight.messages
+        first = 0 if self._first is None else self._first.messages
+        return first + self.queue.messages + self.inflight.messages
 
     def undelivered(self) -> Iterator[Message]:
         """Return the messages not known to be delivered: unacknowledged ones at QoS 1, then queued ones.
@@ -178,7 +223,7 @@ class SessionSender:
         return True
 
     def enqueue(self, batch: MessageBatch, *, start: int = 0, conflate: bool = False) -> int:
-        """Queue a batch from index `start`; for a slow client keep only the newest of retained values at QoS 0.
+        """Queue a batch from index `start`; for a slow client keep only the newest of messages that may be conflated.
 
         Args:
             batch: The messages.
@@ -190,10 +235,26 @@ class SessionSender:
         """
         self.inflight.follower.leave()
         count = len(batch.messages) - start
+        if self._first_topics and (left := self._queue_first(batch)) is not batch:
+            batch = left
         if not conflate and not self.newest_values:
             self._append(batch, start)
             return count
-        newest, conflatable, rest = batch.conflated()
+        self._conflate(batch)
+        return count
+
+    def _queue_first(self, batch: MessageBatch) -> MessageBatch:
+        """Queue the messages of a batch that wait for no other; return the rest of them."""
+        topics = self._first_topics
+        first = [message for message in batch.messages if message[0][0] in topics]
+        if not first or self._first is None:
+            return batch
+        self._count_dropped(self._first.append(batch.part(first)), DropReason.QUEUE_FULL)
+        self.queue.overflowed = self.queue.overflowed or self._first.overflowed
+        return batch.part([message for message in batch.messages if message[0][0] not in topics])
+
+    def _conflate(self, batch: MessageBatch) -> None:
+        newest, conflatable, rest = batch.conflated(self._conflatable)
         if rest is not None:
             if older := self.newest_values.remove(rest.messages):
                 self._append(
@@ -204,7 +265,6 @@ class SessionSender:
             self.newest_values.put(newest, count=conflatable)
         if self.newest_values.topics * CONFLATED_BYTES > self.queue.bytes_max:
             self.queue.overflowed = True  # a value that is dropped now would never be sent
-        return count
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""
@@ -222,7 +282,8 @@ class SessionSender:
 
         Args:
             now_ns: Unix time in nanoseconds.
-            messages_max: Approximate limit of messages; a batch that is encoded already is not divided.
+            messages_max: Approximate limit of messages; a batch that is encoded already is not divided, unless there
+                is a bound on the age.
             bytes_max: Bytes at which to stop.
 
         Returns:
@@ -233,7 +294,9 @@ class SessionSender:
         piece = Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
         self.inflight.blocked = False
         self.inflight.take_resend(piece)
-        if not self.inflight.resend:
+        if self._first:
+            self._take_from(self._first, piece)
+        if not self.inflight.resend and not self.inflight.blocked:
             self._take_sealed(piece)
             if self._deliveries and not self.newest_values.sealed:
                 self._take_queued(piece, until=self._retained_from)
@@ -306,7 +369,7 @@ class SessionSender:
             if not values:
                 piece.spend(EMPTY_PIECE_COST, 0)
                 continue
-            batch = delivery.batch(values, wire=self.inflight.wire)
+            batch = None if self.bound is not None else delivery.batch(values, wire=self.inflight.wire)
             if batch is None:
                 left = self._send_retained(delivery, values, piece)
             else:
@@ -377,24 +440,33 @@ class SessionSender:
             messages = newest_values.take(
                 newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
             )
-            self.inflight.encode_newest(messages, piece)
+            done = self.inflight.encode_newest(messages, piece)
             piece.spend(len(messages), sum([len(message[0][1]) + len(message[0][4]) for message in messages]))
+            if done < len(messages):
+                newest_values.put_back(messages[done:])
+                self.inflight.blocked = True
+                return
 
     def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
-        queue = self.queue
+        self._take_from(self.queue, piece, until=until)
+
+    def _take_from(self, queue: MessageQueue, piece: Piece, *, until: int | None = None) -> None:
+        divides = self.bound is not None
         while queue and piece.has_room():
             if until is not None and self._position >= until:
                 return
             batch, start = queue.head()
             count = len(batch.messages) - start
             frames = batch.shared_frames(self.inflight.wire, now_ns=piece.now_ns)
-            if start == 0 and frames is not None and batch.data is not None:
+            if start == 0 and frames is not None and batch.data is not None and not divides:
                 piece.parts.append(batch.data)
                 piece.spend(count, len(batch.data))
                 self._counters.deliveries += count
                 queue.advance(count)
                 continue
             stop = start + min(count, piece.messages_left)
+            if divides:
+                stop = min(stop, max(start + 1, batch.index_beyond(start, piece.bytes_left)))
             done = self.inflight.encode(batch, start, stop, piece, frames=frames)
             piece.spend(done, batch.bytes_between(start, start + done))
             queue.advance(done)

@@ -6,13 +6,16 @@ that writes, and the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fanout.access.authorization import Access
+from fanout.chain.age_bound import AgeBound
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.server.base.counters import Counters
 from fanout.server.base.deadlines import Deadline
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import MessageBatch, MessageQueue
+from fanout.server.messages.queue import Conflatable, MessageBatch, MessageQueue
 from fanout.server.routing.subscribers import SessionState, Subscriber, Write
 from fanout.server.session.receiver import SessionReceiver
 from fanout.server.session.retained_delivery import RetainedDelivery
@@ -29,7 +32,10 @@ class Session(Subscriber):
         "_connection_write",
         "_overflowed",
         "_paused",
+        "_wake",
         "access",
+        "age_asked",
+        "bounded",
         "expiry",
         "expiry_s",
         "owner_since",
@@ -63,6 +69,10 @@ class Session(Subscriber):
         """Identity and permissions of its client; None without access control."""
         self.sender = sender
         """Messages to the client."""
+        self.age_asked: AgeBound | None = None
+        """Bound on the age that its client asked for in SUBSCRIBE; None for none."""
+        self.bounded: frozenset[bytes] = frozenset()
+        """Topic Filters of the SUBSCRIBEs that asked for it."""
         self.receiver = SessionReceiver(version=wire.version, counters=counters)
         """Messages from the client."""
         self.expiry_s = 0
@@ -78,6 +88,7 @@ class Session(Subscriber):
         self._connection_write: Write | None = None
         self._overflowed = overflowed
         self._paused = False
+        self._wake: Callable[[], None] | None = None
 
     @property
     def topic_filters(self) -> list[bytes]:
@@ -115,17 +126,19 @@ class Session(Subscriber):
         """True when no message is queued, in flight or unacknowledged in either direction."""
         return not (self.sender.pending or self.sender.inflight.messages or self.receiver.unanswered)
 
-    def connect(self, write: Write, *, window: int) -> bytes:
+    def connect(self, write: Write, *, window: int, wake: Callable[[], None] | None = None) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
 
         Args:
             write: Writes bytes to it.
             window: Limit of messages in flight: the client's Receive Maximum, or less.
+            wake: Called when messages wait for a session with a bound on their age, which is never DIRECT.
 
         Returns:
             The bytes to send first; `take` returns the next ones.
         """
         self._connection_write = write
+        self._wake = wake
         self._paused = False
         self.receiver.new_connection(self.wire.version)
         first = self.sender.connect(wire=self.wire, window=window)
@@ -134,7 +147,7 @@ class Session(Subscriber):
 
     def disconnect(self) -> None:
         """Detach the Network Connection."""
-        self._connection_write = None
+        self._connection_write = self._wake = None
         self._paused = False
         self.sender.disconnect()
         self._update_state()
@@ -142,11 +155,21 @@ class Session(Subscriber):
     def pause(self) -> None:
         """Record that its socket is full."""
         self._paused = True
+        self.sender.conflate_queued()
         self._update_state()
 
     def resume(self) -> None:
         """Record that its socket is writable again."""
         self._paused = False
+        self._update_state()
+
+    def limit_age(self, bound: AgeBound | None) -> None:
+        """Bound the age of what waits for its client, or end that; `AudienceIndex.set_age_bound` comes first."""
+        conflatable = Conflatable.RETAINED
+        if bound is not None:  # copies of a durable session at other places know each message of its queue
+            durable_too = bound.qos_max == 1 and not self.outlives_node
+            conflatable = Conflatable.QOS_1 if durable_too else Conflatable.QOS_0
+        self.sender.limit_age(bound, conflatable=conflatable)
         self._update_state()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
@@ -166,12 +189,14 @@ class Session(Subscriber):
             The number of messages queued.
         """
         if self._connection_write is None:
-            queued = self.sender.enqueue(batch.durable())
+            queued = self.sender.enqueue(batch.durable(), conflate=self.age_bound)
         else:
             queued = self.sender.enqueue(batch, conflate=self._paused)
         self._update_state()
         if self.sender.queue.overflowed:
             self._overflowed[self] = None
+        elif self.age_bound and self._wake is not None:
+            self._wake()
         return queued
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
@@ -198,7 +223,7 @@ class Session(Subscriber):
         """Update `state`, in its audience and share groups too."""
         if self._connection_write is None:
             state = SessionState.ABSENT
-        elif self._paused or self.sender.pending:
+        elif self._paused or self.age_bound or self.sender.pending:
             state = SessionState.QUEUED
         else:
             state = SessionState.DIRECT

@@ -68,6 +68,7 @@ def compared(sampling: Sampling, told: NamedAnswer) -> tuple[Drawn, Verdict]:
         ),
         ({"version": 4}, ""),
         ({"selectors": (Selector("plant/#", live_only=True),)}, "every selector is live_only"),
+        ({"max_age_s": 2.0}, "max_age_s lets heartbeats overtake values, so values of a sample cannot be compared"),
     ],
 )
 def test_the_configuration_may_exclude_samples(changes: dict[str, Any], why: str) -> None:
