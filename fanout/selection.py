@@ -36,6 +36,7 @@ __all__ = [
     "check_filter",
     "check_prefix",
     "common_filter",
+    "find_moves",
     "find_overlaps",
     "intersect",
     "overlap",
@@ -312,6 +313,12 @@ def overlap(a: Selector, b: Selector, *, local: bool) -> str | None:
         local: Compare local names (after the prefixes) rather than topics at the primary.
     """
     return _shared_topic(_topic_set(a, local=local), _topic_set(b, local=local))
+
+
+def find_moves(before: Sequence[Selector], after: Sequence[Selector]) -> tuple[int | None, ...]:
+    """Return the former position of each selector; None for one that is new, or differs in any key."""
+    places = {selector: index for index, selector in enumerate(before)}
+    return tuple(places.get(selector) for selector in after)
 
 
 def find_overlaps(links: Sequence[LinkSelectors]) -> list[Overlap]:

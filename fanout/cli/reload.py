@@ -23,7 +23,7 @@ __all__ = ["register"]
 
 _COSTS = {
     "nothing": "nothing",
-    "selector": "its link connects anew, this selector is proved or removed alone",
+    "selector": "this selector is proved or removed alone, its link goes on",
     "link": "the link connects anew with its session",
     "session": "the link begins a new session, its values are removed and proved anew",
     "restart": "needs a restart",

@@ -29,7 +29,7 @@ from fanout.config.settings import (
 from fanout.config.translation import keys_of_fields
 from fanout.selection import Selector
 
-__all__ = ["RULES", "Change", "ChangeKind", "Cost", "Rule", "find_changes", "merge"]
+__all__ = ["RULES", "Change", "ChangeKind", "Cost", "Rule", "find_changes", "merge", "takes_selectors_alone"]
 
 ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 """What happened to a key or a section."""
@@ -42,7 +42,7 @@ class Cost(enum.StrEnum):
     NOTHING = "nothing"
     """It holds from now on; nobody is disconnected, and no link does anything."""
     SELECTOR = "selector"
-    """Its link connects anew with its session; this selector alone is proved, or its values removed."""
+    """Its link goes on; this selector alone is proved, or its values removed."""
     LINK = "link"
     """The link connects anew with its session and verifies its values; one that is added begins, a removed one ends."""
     SESSION = "session"
@@ -215,28 +215,44 @@ def _link_changes(old: NodeConfig, new: NodeConfig) -> Iterator[Change]:
 
 
 def _changes_of_link(key: str, old: LinkConfig, new: LinkConfig) -> Iterator[Change]:
-    session = Rule(Cost.SESSION) if _ends_session(old, new) else None
+    anew = None
+    if not takes_selectors_alone(old, new):
+        anew = Rule(Cost.SESSION if _ends_session(old, new) else Cost.LINK)
     keys = keys_of_fields(LinkConfig)
     for name, rule in RULES[LinkConfig].items():
         if name == "selectors":
-            yield from _selector_changes(f"{key}.selector", old.selectors, new.selectors, session)
+            yield from _selector_changes(f"{key}.selector", old.selectors, new.selectors, anew)
         elif getattr(old, name) != getattr(new, name):
-            yield Change(f"{key}.{keys[name]}", "changed", session or rule)
+            yield Change(f"{key}.{keys[name]}", "changed", anew or rule)
 
 
 def _selector_changes(
-    key: str, old: Iterable[Selector], new: Iterable[Selector], session: Rule | None
+    key: str, old: Iterable[Selector], new: Iterable[Selector], anew: Rule | None
 ) -> Iterator[Change]:
     before, after = ({(one.prefix, one.filter): one for one in selectors} for selectors in (old, new))
     for place in dict.fromkeys([*before, *after]):
         here = f"{key}[{''.join(place)}]"
         if place not in before or place not in after:
-            rule = session or RULES[LinkConfig]["selectors"]
+            rule = anew or RULES[LinkConfig]["selectors"]
             yield Change(here, "removed" if place in before else "added", rule)
             continue
         for name, rule in RULES[SelectorSection].items():
             if getattr(before[place], name) != getattr(after[place], name):
-                yield Change(f"{here}.{name}", "changed", session or rule)
+                yield Change(f"{here}.{name}", "changed", anew or rule)
+
+
+def takes_selectors_alone(old: LinkConfig, new: LinkConfig) -> bool:
+    """Say whether a live link takes another configuration without a new connection: only selectors differ.
+
+    With the first selector that has retained values, or has them and a wildcard, the link must ask the primary anew
+    what it is capable of, as it does when it connects.
+    """
+    asked, asks = ((any(kept), any(one.has_wildcard for one in kept)) for kept in map(_kept, (old, new)))
+    return dataclasses.replace(new, selectors=old.selectors) == old and asks <= asked
+
+
+def _kept(link: LinkConfig) -> list[Selector]:
+    return [selector for selector in link.selectors if not selector.live_only]
 
 
 def _ends_session(old: LinkConfig, new: LinkConfig) -> bool:

@@ -72,7 +72,7 @@ class AbsenceEvidence:
         if self._config.audit_username is not None:
             sources.append(self._absent_by_name)
         for source in sources:
-            for index in range(len(self._config.selectors)):
+            for index in range(len(self._replica.selectors)):
                 topics = self._candidates(index)
                 try:
                     async for found in source(index, topics):
@@ -83,7 +83,7 @@ class AbsenceEvidence:
 
     async def _absent_by_name(self, index: int, topics: list[bytes]) -> AsyncIterator[list[bytes]]:
         """Yield topics of a selector that do not come to the other user, who may read them."""
-        prefix = self._config.selectors[index].prefix.encode()
+        prefix = self._replica.selectors[index].prefix.encode()
         names = {
             topic.removeprefix(prefix).decode(): topic for topic in topics if b"+" not in topic and b"#" not in topic
         }
@@ -101,7 +101,7 @@ class AbsenceEvidence:
             if not answer.values.keys() >= set(witnesses):
                 raise FanoutError(
                     f"user {self._config.audit_username} cannot read topics of"
-                    f" {self._config.selectors[index].filter} that the link holds",
+                    f" {self._replica.selectors[index].filter} that the link holds",
                     hint="Let audit_username read everything that the link's selectors match at the primary",
                 )
             yield [names[name] for name in asked if name in answer.absent]

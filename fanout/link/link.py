@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.chain.cut import Cut
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
+from fanout.config.changes import takes_selectors_alone
 from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe
 from fanout.link.absence_evidence import AbsenceEvidence
@@ -37,6 +38,7 @@ from fanout.link.model.events import (
     HeartbeatReturned,
     MarkerPassed,
     PromisesAsked,
+    SelectorComplete,
     StateEntered,
     TearDown,
 )
@@ -108,6 +110,8 @@ class Link:
         self._free = asyncio.Event()
         """Set unless the link is held by backpressure."""
         self._free.set()
+        self._is_reselecting = False
+        """True while values move to other selectors, so that nothing is read."""
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
         self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
@@ -140,7 +144,7 @@ class Link:
         self.missing = MissingTopics(config.control_topic, node_id=node_id, counters=self._session.counters)
         """Missing topics to announce at the primary; `fanout.node.missing_topics` fills it."""
         self._became_live = asyncio.Event()
-        """Set when the link enters `LIVE`."""
+        """Set when the link enters `LIVE`, or a selector is proved."""
         self._list_check = (
             None
             if config.count_url is None
@@ -289,10 +293,11 @@ class Link:
     async def change(self, config: LinkConfig) -> None:
         """Take another configuration of the same name while `run` runs; return once it is in force.
 
-        The link connects anew. It goes on with its session where the session may have the new selectors (MQTT 5, the
-        same identity, an address in common); then values of selectors that stay are kept and verified, and only the
-        others are removed, or proved once the link is live. Else all values are removed first. Subscribers are told of
-        each removal. Cancelling does not stop it.
+        If only the selectors differ, a live link keeps its connection. Else it connects anew. It goes on with its
+        session where the session may have the new selectors (MQTT 5, the same identity, an address in common); then
+        values of selectors that stay are kept and verified. In both cases only the values of others are removed, or
+        proved once the link is live. Without the session all values are removed first. Subscribers are told of each
+        removal. Cancelling does not stop it.
         """
         await self._ask_for_change(config)
 
@@ -318,12 +323,12 @@ class Link:
             resumption = find_resumption(stored, config, node_id=node_id)
         if config is None or resumption is None:
             topics = len(self._replica)
-            await self._remove(self._replica.tear_down, selectors=former.selectors)
+            clients = await self._sink.prepare_tear_down(former.name, former.selectors)
+            await self._remove(self._replica.tear_down, clients=clients)
             self._reporter.note_torn_down("the configuration has changed", topics=topics)
         else:
-            staying = [one for one in config.selectors if not one.live_only]
-            gone = [one for one in former.selectors if one not in config.selectors]
-            await self._remove(functools.partial(self._replica.drop_outside, staying), selectors=gone)
+            clients = await self._sink.prepare_tear_down(former.name, self._gone(config))
+            await self._remove(self._outside(config), clients=clients)
         self._driver.stop()
         if config is not None:
             for _ in self._replica.select(config.selectors):
@@ -344,14 +349,51 @@ class Link:
         if config is None:
             await asyncio.Event().wait()
 
-    async def _remove(self, pieces: Callable[..., Iterator[Changes]], *, selectors: Sequence[Selector]) -> None:
+    async def _reselect(self, config: LinkConfig, done: asyncio.Future[None]) -> None:
+        """Take other selectors on the connection of the live link, which reads nothing while values are removed.
+
+        Nothing has changed if the link is not live any more once the clients are disconnected that are to be.
+        """
+        clock, session, former = self._clock, self._session, self.config.selectors
+        clients = await self._sink.prepare_tear_down(config.name, self._gone(config))
+        if not session.may_reselect:
+            return
+        self._is_reselecting = True
+        self._adjust_reading()
+        try:
+            self._driver.act(session.give_up_comparison(now_ns=clock.now_ns(), now=clock.monotonic()))
+            await self._remove(self._outside(config), clients=clients)
+            for _ in self._replica.select(config.selectors):
+                await asyncio.sleep(0)
+        finally:
+            self._is_reselecting = False
+        self.config = config
+        if self._commit_gate is not None:
+            self._commit_gate.reselect(config)
+        self._samples.sampling.reselect()
+        self._reporter.note_changed()
+        if self._free.is_set():
+            session.hold(False, now=clock.monotonic())
+        self._driver.act(session.reselect(former, now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._adjust_reading()
+        self._change = None
+        done.set_result(None)
+
+    def _gone(self, config: LinkConfig) -> list[Selector]:
+        """Return the selectors that another configuration does not have."""
+        return [one for one in self.config.selectors if one not in config.selectors]
+
+    def _outside(self, config: LinkConfig) -> Callable[..., Iterator[Changes]]:
+        """Return what removes the values that another configuration does not cover."""
+        return functools.partial(self._replica.drop_outside, [one for one in config.selectors if not one.live_only])
+
+    async def _remove(self, pieces: Callable[..., Iterator[Changes]], *, clients: int) -> None:
         """Remove values in pieces, and dispatch the removals; other tasks get turns, and it pauses while held.
 
         Args:
             pieces: Removes the values; its first argument is the number of topics in a piece.
-            selectors: Their selectors.
+            clients: Number of clients that are told of each removal.
         """
-        clients = await self._sink.prepare_tear_down(self.config.name, selectors)
         await self._free.wait()
         for changes in pieces(piece_topics(clients), now_ns=self._clock.now_ns()):
             if self._commit_gate is not None:
@@ -416,12 +458,17 @@ class Link:
 
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
-        self._session.hold(held, now=self._clock.monotonic())
         if held:
             self._free.clear()
         else:
             self._free.set()
             self._attention.set()  # work put off meanwhile may be due, also without a connection
+        self._adjust_reading()
+
+    def _adjust_reading(self) -> None:
+        """Stop to read, or read again, as backpressure and a change of selectors allow."""
+        held = self._is_reselecting or not self._free.is_set()
+        self._session.hold(held, now=self._clock.monotonic())
         if self._connection is not None:
             self._connection.hold(held)
             if not held:
@@ -662,8 +709,12 @@ class Link:
             await self._connect(connection)
             while not (self._failed() or connection.closed.is_set()):
                 if self._change is not None:
-                    session.close(end_session=self._change[0] is None, now=clock.monotonic())
-                    return
+                    config, done = self._change
+                    if config is None or not (session.may_reselect and takes_selectors_alone(self.config, config)):
+                        session.close(end_session=config is None, now=clock.monotonic())
+                        return
+                    await self._reselect(config, done)
+                    continue
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
@@ -846,7 +897,8 @@ class Link:
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
-        await self._remove(self._replica.tear_down, selectors=self.config.selectors)
+        clients = await self._sink.prepare_tear_down(self.config.name, self.config.selectors)
+        await self._remove(self._replica.tear_down, clients=clients)
         self._reporter.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
             self._driver.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
@@ -881,6 +933,8 @@ class Link:
                     self._samples.note_heartbeat()
                 elif isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
+                elif isinstance(event, SelectorComplete):
+                    self._became_live.set()
                 elif isinstance(event, StateEntered):
                     self._count_live_time(event.state)
 

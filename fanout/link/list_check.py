@@ -44,7 +44,6 @@ class ListCheck:
         assert config.count_url is not None
         self.why = ""
         self._listed = EmqxList(config.count_url, key_file=config.count_key_file, timeout_s=config.connect_timeout_s)
-        self._config = config
         self._session = session
         self._replica = replica
         self._logger = logger
@@ -55,8 +54,8 @@ class ListCheck:
         It agrees at the moment of the yield. A set that changes during the comparison does not agree this time. The
         first list that is not available ends the comparison.
         """
-        session = self._session
-        for index, selector in enumerate(self._config.selectors):
+        session, selectors = self._session, self._replica.selectors
+        for index, selector in enumerate(selectors):
             evidence, epoch = session.lifecycle.evidence[index], session.lifecycle.epoch
             if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
                 continue
@@ -69,6 +68,9 @@ class ListCheck:
                 yield index, False
                 return
             agrees = await self._agrees(selector, topics, index=index) and session.lifecycle.epoch == epoch
+            if self._replica.selectors is not selectors:  # another one has this position
+                yield index, False
+                return
             yield index, agrees
 
     async def absent(self, index: int, topics: list[bytes]) -> AsyncIterator[list[bytes]]:
@@ -82,7 +84,7 @@ class ListCheck:
             FanoutError: The list is not available, or too long.
         """
         if topics:
-            selector = self._config.selectors[index]
+            selector = self._replica.selectors[index]
             listed, prefix = await self._listed.topics(selector.filter), selector.prefix.encode()
             for start in range(0, len(topics), _SLICE_TOPICS):
                 yield [one for one in topics[start : start + _SLICE_TOPICS] if one.removeprefix(prefix) not in listed]

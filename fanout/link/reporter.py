@@ -156,7 +156,7 @@ class Reporter:
                 rejected=dict(content.rejected[index]) if content is not None else {},
                 maybe_unreadable=self._maybe_unreadable(index),
             )
-            for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
+            for index, (selector, evidence) in enumerate(zip(self._replica.selectors, lifecycle.evidence, strict=True))
         )
         stale_since = self._stale_since(now, lost=lost)
         stale_s = 0.0 if self.state is LinkState.LIVE else None
@@ -217,7 +217,8 @@ class Reporter:
 
     def note_changed(self) -> None:
         """Log that the link goes on with another configuration."""
-        self._logger.info("link changed", selectors=len(self._config.selectors), topics=len(self._replica))
+        self._missing_told.clear()
+        self._logger.info("link changed", selectors=len(self._replica.selectors), topics=len(self._replica))
 
     def begin_attempt(self, primary: Address) -> None:
         """Note an attempt to connect.
@@ -314,7 +315,7 @@ class Reporter:
                     hint=f"Let {self._user} read that topic at the primary; fanout check --acl prints the rights",
                 )
             case QosLowered(index, qos):
-                selector = self._config.selectors[index]
+                selector = self._replica.selectors[index]
                 self._logger.warning(
                     "primary grants a lower QoS, updates may be lost on the way",
                     selector=selector.filter,
@@ -334,7 +335,7 @@ class Reporter:
             case ResumedAtQos0(indexes):
                 self._logger.warning(
                     "session was left in an audit, messages without RETAIN may be lost",
-                    selectors=[self._config.selectors[index].filter for index in indexes],
+                    selectors=[self._replica.selectors[index].filter for index in indexes],
                     hint="They had QoS 0 while the link was away; retained values are compared now",
                 )
             case MessageSkipped(reason, topic, why):
@@ -433,7 +434,7 @@ class Reporter:
         return json.dumps({**told, "reason": reason} if reason else told)
 
     def _complete(self, index: int, evidence: Evidence) -> None:
-        selector, peer = self._config.selectors[index], self._session.peer
+        selector, peer = self._replica.selectors[index], self._session.peer
         topics = self._replica.count(index)
         self._sink.event(
             self._config.name,
@@ -471,7 +472,7 @@ class Reporter:
         return (
             index in self._session.lifecycle.first_empty
             and not self._replica.count(index)
-            and not self._config.selectors[index].live_only
+            and not self._replica.selectors[index].live_only
             and evidence not in (None, Evidence.MANIFEST, Evidence.COUNT)
             and self._session.count.total != 0
         )
@@ -505,7 +506,7 @@ class Reporter:
             fields["refusal"] = refusal
         self._logger.warning(
             "topics did not come from the primary and are kept",
-            selector=self._config.selectors[index].filter,
+            selector=self._replica.selectors[index].filter,
             missing=topics,
             causes=causes_of_absence(self._config.username or ""),
             hint=f"See them with: fanout audit {name} --list. Let the link's user read them; or, only if they are"
@@ -572,17 +573,18 @@ class Reporter:
         return self._possible_loss or self._too_weak() or self._too_few() or self._joining()
 
     def _joining(self) -> str | None:
-        """Return that selectors join, where that counts; None when none does."""
-        joining = self._session.lifecycle.joining
-        if not joining or self._config.on_joining == "serve":
+        """Return that selectors join, where that counts, or where no other is proved; None when none does."""
+        lifecycle = self._session.lifecycle
+        joining = lifecycle.joining
+        if not joining or (self._config.on_joining == "serve" and any(lifecycle.evidence)):
             return None
-        return f"not proved yet: {', '.join(self._config.selectors[index].filter for index in sorted(joining))}"
+        return f"not proved yet: {', '.join(self._replica.selectors[index].filter for index in sorted(joining))}"
 
     def _too_weak(self) -> str | None:
         """Return why the evidence of a selector is weaker than configured; None when none is."""
         session, wanted = self._session, Evidence(self._config.min_evidence)
         for index in session.lifecycle.weak_selectors():
-            selector, evidence = self._config.selectors[index], session.lifecycle.evidence[index]
+            selector, evidence = self._replica.selectors[index], session.lifecycle.evidence[index]
             why = session.peer.why_unordered
             if wanted is Evidence.COUNT:
                 why = session.count.why if self._list_check is None else self._list_check.why
@@ -598,7 +600,7 @@ class Reporter:
 
     def _too_few(self) -> str | None:
         """Return which selector has fewer topics than configured; None when none has."""
-        for index, selector in enumerate(self._config.selectors):
+        for index, selector in enumerate(self._replica.selectors):
             if self._replica.count(index) < selector.min_topics:
                 return (
                     f"{selector.filter} has {'fewer' if self._replica.count(index) else 'no'} topics, and min_topics ="

@@ -186,7 +186,7 @@ class SampleWatch:
             missing=len(verdict.missing),
             changed=len(verdict.changed),
             asked=len(drawn.held),
-            selectors=[self._config.selectors[index].filter for index in sorted(indexes)],
+            selectors=[drawn.selectors[index].filter for index in sorted(indexes)],
             hint=(
                 "Missing topics are deleted at the primary, no longer readable by the link's user, or expired;"
                 " different values mean that updates were lost, or that the primary came back with an older store"

@@ -131,6 +131,7 @@ class ShortConnection:
                 " set sample_topics = 0 for the link",
             )
         sender.accept(self._handshake.limits)
+        sender.check(self._config.selectors)
 
     async def close(self) -> None:
         """Send DISCONNECT if the primary accepted the connection, and close it."""

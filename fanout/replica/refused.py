@@ -10,6 +10,7 @@ bound.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -189,6 +190,13 @@ class RefusedTopics:
         self._topics.clear()
         self._name_bytes = 0
         self._beyond.clear()
+
+    def move(self, places: Mapping[int, int]) -> None:
+        """Take other positions of the selectors, by the former ones; topics of selectors without one are forgotten."""
+        for topic in [name for name, one in self._topics.items() if one.selector not in places]:
+            self.discard(topic)
+        self._topics = {name: one._replace(selector=places[one.selector]) for name, one in self._topics.items()}
+        self._beyond = {(places[at], limit): last for (at, limit), last in self._beyond.items() if at in places}
 
     def _add(self, topic: bytes, one: _Refused) -> None:
         if topic not in self._topics:

@@ -29,7 +29,7 @@ from fanout.replica.update import (
     Update,
     content_digest,
 )
-from fanout.selection import Selector
+from fanout.selection import Selector, find_moves
 
 __all__ = ["Replica"]
 
@@ -593,26 +593,27 @@ class Replica:
     def select(self, selectors: Sequence[Selector], piece: int = 5000) -> Iterator[None]:
         """Take other selectors, one piece of the topics with each step; all values are inside them.
 
-        The replica must not change meanwhile.
+        They are in force with the last step. The values must not change before.
 
         Args:
             selectors: The new selectors, which must not overlap.
             piece: Topics of one step.
         """
-        self.drop_pass()
-        self.unconfirmed.clear()
-        self.refused.clear()
-        self.selectors = tuple(selectors)
-        self.selector_of = {}
-        self._counts = [0] * (len(self.selectors) + 1)
-        self._digests = [0] * (len(self.selectors) + 1)
-        self._last_index = 0
-        for updates in self.pieces(piece) if len(self.selectors) > 1 else ():
+        taken = Replica(selectors=selectors)
+        counts, digests, selector_of = taken._counts, taken._digests, taken.selector_of
+        for updates in self.pieces(piece) if len(taken.selectors) > 1 else ():
             for update in updates:
-                index = self.selector_of[update[TOPIC]] = self._find_index(update[TOPIC])
-                self._counts[index] += 1
-                self._digests[index] = (self._digests[index] + update[DIGEST]) & _DIGEST_MASK
+                index = selector_of[update[TOPIC]] = taken._find_index(update[TOPIC])
+                counts[index] += 1
+                digests[index] = (digests[index] + update[DIGEST]) & _DIGEST_MASK
             yield
+        moves = find_moves(self.selectors, taken.selectors)
+        places = {at: index for index, at in enumerate(moves) if at is not None}
+        self.drop_pass()
+        self.unconfirmed.move(places)
+        self.refused.move(places)
+        self.selectors, self.selector_of = taken.selectors, selector_of
+        self._counts, self._digests, self._last_index = counts, digests, 0
 
     def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
         """Yield the retained values whose topics a Topic Filter matches, in pieces; some may be empty.

@@ -5,7 +5,7 @@ A topic leaves when its next retained message comes, a copy or an update, and wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fanout.replica.topic_tree import TopicTree
 
@@ -68,6 +68,10 @@ class UnconfirmedTopics:
         self._names = TopicTree()
         self._named = 0
         self._unnamed.clear()
+
+    def move(self, places: Mapping[int, int]) -> None:
+        """Take other positions of the selectors, by the former ones; topics of selectors without one are ignored."""
+        self._unnamed = {places[at]: count for at, count in self._unnamed.items() if at in places}
 
     def pieces(self, *, after: bytes = b"") -> Iterator[list[bytes]]:
         """Yield the topics that are remembered by name and sort after `after`, in order, in pieces.

@@ -10,7 +10,7 @@ import pytest
 
 from fanout.config import AccessConfig, Address, NodeConfig, ServerConfig, parse_config
 from fanout.config.access import HookConfig, RuleSection
-from fanout.config.changes import RULES, Change, Cost, find_changes, merge
+from fanout.config.changes import RULES, Change, Cost, find_changes, merge, takes_selectors_alone
 from fanout.config.settings import LinkConfig, ListenerConfig, SelectorSection
 from fanout.config.translation import SECTIONS
 from fanout.selection import Selector
@@ -123,6 +123,30 @@ def test_change_of_a_link_costs_its_session_where_that_cannot_go_on(changes: dic
     """Another identity, another primary, or no session that outlives its connection."""
     found = of_link(LINK, dataclasses.replace(LINK, **changes))
     assert [each[1:] for each in found] == [("changed", cost)]
+
+
+@pytest.mark.parametrize(
+    ("old", "changes", "cost"),
+    [
+        ({"version": 4}, {}, "selector"),
+        ({"session_expiry_s": 0}, {}, "selector"),
+        ({}, {"keep_alive_s": 7}, "link"),
+        ({"version": 4}, {"keep_alive_s": 7}, "session"),
+        ({"selectors": (Selector("a/b"),)}, {}, "link"),
+        ({"selectors": (Selector("b/#", live_only=True),)}, {}, "link"),
+        ({"selectors": (Selector("b/#", live_only=True),), "version": 4}, {}, "session"),
+    ],
+)
+def test_selector_costs_a_connection_where_the_link_connects_anyway(
+    old: dict[str, Any], changes: dict[str, Any], cost: str
+) -> None:
+    """With another key of the link, and when the link must ask the primary what it is capable of."""
+    before = dataclasses.replace(LINK, **old)
+    after = dataclasses.replace(before, selectors=(*before.selectors, Selector("c/#")), **changes)
+    found = of_link(before, after)
+    assert found[0] == ("link[plant].selector[c/#]", "added", cost)
+    assert {each[2] for each in found} == {cost}
+    assert takes_selectors_alone(before, after) is (cost == "selector")
 
 
 def test_listeners_are_told_apart_by_their_address() -> None:

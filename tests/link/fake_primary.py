@@ -180,9 +180,10 @@ class FakePrimary:
         self._out.clear()
         return data
 
-    def take_packets(self) -> list[bytes]:
-        """Return the packets for the client, each for itself."""
-        packets, self._out = self._out, []
+    def take_packets(self, count: int | None = None) -> list[bytes]:
+        """Return packets for the client, each for itself: the oldest ones, or all."""
+        packets = self._out[:count]
+        del self._out[: len(packets)]
         return packets
 
     def asked(self, topic_filter: bytes, *, retain_handling: int = 0) -> int:
@@ -506,6 +507,19 @@ class Pair:
     def lose(self, *, by_peer: bool = False) -> None:
         """End the Network Connection; `by_peer` as `LinkSession.lost` takes it."""
         self._note(self.session.lost(now_ns=self.now_ns, now=self.now, by_peer=by_peer))
+
+    def reselect(self, *selectors: Selector, pump: bool = True) -> None:
+        """Go on with other selectors on the connection, as a link does."""
+        former = self.replica.selectors
+        self._note(self.session.give_up_comparison(now_ns=self.now_ns, now=self.now))
+        staying = [one for one in selectors if not one.live_only]
+        for changes in self.replica.drop_outside(staying, now_ns=self.now_ns):
+            self._note([Applied(changes, b"", self.session.lifecycle.epoch)])
+        for _ in self.replica.select(selectors):
+            pass
+        self._note(self.session.reselect(former, now_ns=self.now_ns, now=self.now))
+        if pump:
+            self.pump()
 
     def tear_down(self) -> None:
         """Remove the replica, as `TearDown` asks."""

@@ -109,7 +109,7 @@ async def test_selectors_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosqu
             ("a/#", TOPICS - 1),
             ("c/#", TOPICS - 1),
         ]
-        assert status["reconnects_total"] == before["reconnects_total"] + 1
+        assert status["reconnects_total"] == before["reconnects_total"]
 
         load(mosquitto, "a", "b", "c", value=b"2")
         await wait_until(lambda: watched.values.get("a/299") == watched.values.get("c/299") == b"2")
@@ -161,8 +161,8 @@ async def test_links_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosquitto
         }
         await node.until_ready()
         assert node.link_status("three")["epoch"] > epoch
-        await wait_until(lambda: watched.count("site/c") == TOPICS)
-        assert watched.removed == {f"{branch}/{n}" for branch in ("b", "site/c") for n in range(TOPICS)}
+        gone = {f"{branch}/{n}" for branch in ("b", "site/c") for n in range(TOPICS)}
+        await wait_until(lambda: watched.removed == gone and watched.count("site/c") == TOPICS)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -66,6 +66,11 @@ class CommitGate:
         """Output that waits, in order, each with the number of puts that must be committed before."""
         self._write: Callable[[bytes], None] | None = None
 
+    def reselect(self, config: LinkConfig) -> None:
+        """Take other selectors; the session is stored anew with them, also if nothing else changes."""
+        self._config = config
+        self._session = None
+
     def connected(self, write: Callable[[bytes], None]) -> None:
         """Note a new Network Connection, and how bytes are written to it."""
         self._write = write

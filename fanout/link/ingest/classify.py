@@ -42,11 +42,11 @@ def split_phases(
         state: State of the link.
         stage: Stage under way; asked anew for each part, because the part before may complete its copies.
         auditing: True if an audit of the live link is under way.
-        copies_late: True if copies for an audit that was given up may still come.
+        copies_late: True if copies for an audit that was given up may still come; then the next one has not begun.
         continues: Says by a row whether the resumed session is the one that was left, not an older copy; called with
             each row in order while the link is resuming.
     """
-    if auditing:
+    if auditing and not copies_late:
         # Copies come at QoS 0; the replica tells which of these rows they are.
         for qos, part in groupby(rows, lambda row: row[FLAGS] & QOS):
             yield Phase.LIVE if qos else None, list(part)

@@ -36,15 +36,23 @@ class ContentFilter:
         rejected: Number of rejected messages of each selector, by reason; a reason without any is absent.
     """
 
-    def __init__(self, selectors: Sequence[Selector], *, replica: Replica, copies_come: bool) -> None:
-        """Begin without rejected messages.
+    def __init__(
+        self,
+        selectors: Sequence[Selector],
+        *,
+        replica: Replica,
+        copies_come: bool,
+        rejected: Sequence[dict[str, int]] | None = None,
+    ) -> None:
+        """Begin.
 
         Args:
             selectors: The link's selectors.
             replica: The link's replica, read only: a rejected value replaces the one held by a removal.
             copies_come: True if the primary sends retained sets even for `live_only` (MQTT 3.1.1).
+            rejected: See the class; None for no rejected messages.
         """
-        self.rejected: list[dict[str, int]] = [{} for _ in selectors]
+        self.rejected = [dict[str, int]() for _ in selectors] if rejected is None else list(rejected)
         self._selectors = tuple(selectors)
         self._replica = replica
         self._copies_come = copies_come

@@ -117,9 +117,30 @@ class Converter:
         """Say whether a message with these flags counts as retained."""
         return self._retain_all or _RETAIN[flags]
 
+    def reselect(self, selectors: Sequence[Selector], moves: Sequence[int | None]) -> None:
+        """Go on with other selectors, which the replica has already.
+
+        Args:
+            selectors: The selectors.
+            moves: The former position of each (`fanout.selection.find_moves`).
+        """
+        places = {at: index for index, at in enumerate(moves) if at is not None}
+        pending = self._own_qos_pending.items()
+        self._own_qos_pending = {packet_id: places[at] for packet_id, at in pending if at in places}
+        self.fixed_qos = [
+            selector.qos if at is None else self.fixed_qos[at] for selector, at in zip(selectors, moves, strict=True)
+        ]
+        self._selectors = tuple(selectors)
+        self._prefixes = tuple(selector.prefix.encode() for selector in selectors)
+        self._distinct_prefixes = tuple(dict.fromkeys(self._prefixes))
+        self._last_index = 0
+        self._index_cache.clear()
+
     def fix_qos(self, index: int, qos: int | None) -> None:
-        """Give updates of a selector this QoS, or with None that of their PUBLISH."""
+        """Give updates of a selector this QoS, or with None that of their PUBLISH, whatever SUBACK was awaited."""
         self.fixed_qos[index] = qos
+        pending = self._own_qos_pending.items()
+        self._own_qos_pending = {packet_id: at for packet_id, at in pending if at != index}
 
     def await_own_qos(self, pending: Mapping[int, int]) -> None:
         """End the fixed QoS of selectors when SUBACK comes: Packet Identifier of each SUBSCRIBE, to a selector's index.

@@ -92,19 +92,15 @@ class IngestPipeline:
         self.cuts: CutTaker | None = None
         self._inbound = Inbound()
         self.converter = Converter(
-            config.selectors,
+            replica.selectors,
             replica=replica,
             control_prefix=control_prefix,
             inbound=self._inbound,
             retain_all=config.version == 4 and config.retain_policy == "keep",
         )
-        self.content = (
-            ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
-            if any(selector.is_choosy for selector in config.selectors)
-            else None
-        )
+        self._copies_come = config.version == 4
         self._replica = replica
-        self._selectors = config.selectors
+        self.content = self._make_content(None)
         self._stamps = stamps if config.stamp_updates else None
         self._publishers_stamp = config.publisher_stamps
         self._stamps_itself = False
@@ -117,6 +113,20 @@ class IngestPipeline:
         # MQTT 3.1.1 has no Receive Maximum.
         self._receive_maximum = config.receive_maximum if config.version == 5 else None
         self._open_max = self._receive_maximum
+
+    def _make_content(self, rejected: Sequence[dict[str, int]] | None) -> ContentFilter | None:
+        selectors = self._replica.selectors
+        if not any(selector.is_choosy for selector in selectors):
+            return None
+        return ContentFilter(selectors, replica=self._replica, copies_come=self._copies_come, rejected=rejected)
+
+    def reselect(self, moves: Sequence[int | None]) -> None:
+        """Go on with the selectors that the replica has now; `moves` has the former position of each."""
+        rejected = None
+        if (before := self.content) is not None:
+            rejected = [{} if at is None else before.rejected[at] for at in moves]
+        self.content = self._make_content(rejected)
+        self.converter.reselect(self._replica.selectors, moves)
 
     @property
     def unreleased(self) -> frozenset[int]:
@@ -313,7 +323,7 @@ class IngestPipeline:
                 removals = [(local, b"", 0, True, b"", now_ns, 0, content_digest(topic, b""), None)]
         changes = self._apply(removals, phase=phase)
         if fate is SkippedFate.SKIPPED and index >= 0 and item.reason is not SkipReason.INVALID_TOPIC:
-            most = self._selectors[index].max_payload
+            most = self._replica.selectors[index].max_payload
             if self.content is not None and most and item.payload_bytes > most:
                 self.content.reject(index, "payload_too_large")
                 fate = SkippedFate.UNFIT
@@ -334,7 +344,7 @@ class IngestPipeline:
         """
         if not payload:
             self._replica.refused.discard(topic)
-        elif self.converter.retains(flags) and not self._selectors[index].live_only:
+        elif self.converter.retains(flags) and not self._replica.selectors[index].live_only:
             self._replica.refused.skip(topic, reason=reason, index=index)
 
     def stamp_of(self, row: PublishRow) -> Stamp | None:

@@ -91,9 +91,12 @@ class MemberCuts:
         self._subscribed: set[bytes] = set()
         self._pending: dict[int, bytes] = {}
         """Packet Identifier of a SUBSCRIBE without SUBACK, to its topic."""
-        # A member that has been live for longer holds messages that were never retained, or were retained before.
-        self._comparable = tuple((index, not one.live_only) for index, one in enumerate(config.selectors))
         self._compares = config.version == 5 or config.retain_policy == "bridge"
+
+    def reselect(self) -> None:
+        """Forget the cuts: the replica has other selectors now."""
+        self._own.clear()
+        self._newest.clear()
 
     @property
     def own(self) -> Mapping[str, Cut]:
@@ -189,7 +192,12 @@ class MemberCuts:
         marker, node = row[PAYLOAD].decode(), self._node_of.get(row[TOPIC])
         self.captured_total += 1
         compares = self._compares and not self._is_expiring(now_ns)
-        cut = Cut(marker, tuple(self._set(index) if compares and one else None for index, one in self._comparable))
+        # A member that has been live for longer holds messages that were never retained, or were retained before.
+        sets = (
+            self._set(index) if compares and not one.live_only else None
+            for index, one in enumerate(self._replica.selectors)
+        )
+        cut = Cut(marker, tuple(sets))
         if node is not None:
             self._newest[node] = cut
             return MarkerPassed(node, marker)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fanout.config import LinkConfig
 from fanout.link.model.resumption import Resumption
 from fanout.link.protocol.sender import PacketSender
@@ -33,7 +35,8 @@ class RemoteSession:
         self._sender = sender
         self._offline_since = 0.0
         self._stale_filters: dict[str, int] = {}
-        """Subscribed Topic Filters of an earlier configuration, to the Packet Identifier of their UNSUBSCRIBE."""
+        """Subscribed Topic Filters of an earlier configuration, to the Packet Identifier of the UNSUBSCRIBE under
+        way; 0 for none."""
 
     def restore(self, resumption: Resumption, *, now_ns: int, now: float) -> None:
         """Take over the session of an earlier process.
@@ -65,6 +68,7 @@ class RemoteSession:
     def go_offline(self, now: float) -> None:
         """Note that the connection of the session has ended."""
         self._offline_since = now
+        self._stale_filters = dict.fromkeys(self._stale_filters, 0)
 
     @property
     def expires_at(self) -> float:
@@ -76,10 +80,21 @@ class RemoteSession:
         """Topic Filters that are subscribed and no longer configured."""
         return frozenset(self._stale_filters)
 
+    def reselect(self, before: Iterable[str], after: Iterable[str]) -> None:
+        """Note that other Topic Filters are configured.
+
+        Args:
+            before: Those that were.
+            after: Those that are.
+        """
+        stale = (self._stale_filters.keys() | set(before)) - set(after)
+        self._stale_filters = {topic_filter: self._stale_filters.get(topic_filter, 0) for topic_filter in sorted(stale)}
+
     def unsubscribe_stale(self, now: float) -> None:
-        """Send UNSUBSCRIBE for each stale filter of the resumed session."""
-        for topic_filter in self._stale_filters:
-            self._stale_filters[topic_filter] = self._sender.unsubscribe(topic_filter.encode(), now=now)
+        """Send UNSUBSCRIBE for each stale filter for which none is under way."""
+        for topic_filter, asked in self._stale_filters.items():
+            if not asked:
+                self._stale_filters[topic_filter] = self._sender.unsubscribe(topic_filter.encode(), now=now)
 
     def receive_unsuback(self, packet_id: int) -> None:
         """Take an UNSUBACK."""

@@ -33,6 +33,7 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.peer_text import clean_text
+from fanout.selection import Selector
 
 __all__ = ["OutgoingMessage", "PacketSender", "PrimaryLimits"]
 
@@ -202,15 +203,18 @@ class PacketSender:
         self._send(encode(packet, version=self.version), now)
 
     def accept(self, limits: PrimaryLimits) -> None:
-        """Note the limits of the primary that accepted the Network Connection.
-
-        Raises:
-            PrimaryRefused: They exclude a SUBSCRIBE for one of the selectors.
-        """
+        """Note the limits of the primary that accepted the Network Connection."""
         self._limits = limits
         self._outbound.window = limits.receive_maximum
-        for selector in self._config.selectors:
-            if selector.has_wildcard and not limits.wildcards_available:  # section 3.2.2.3.11
+
+    def check(self, selectors: Iterable[Selector]) -> None:
+        """Check that the primary takes a SUBSCRIBE for each selector.
+
+        Raises:
+            PrimaryRefused: It does not.
+        """
+        for selector in selectors:
+            if selector.has_wildcard and not self._limits.wildcards_available:  # section 3.2.2.3.11
                 raise PrimaryRefused(
                     f"the primary accepts no Topic Filters with wildcards, as {selector.filter} is one (CONNACK:"
                     " Wildcard Subscription Available 0)",

@@ -60,6 +60,7 @@ from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.link.snapshot.sys_count import CountState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes
+from fanout.selection import Selector
 
 __all__ = ["SessionLifecycle"]
 
@@ -112,7 +113,7 @@ class SessionLifecycle:
         self.state = LinkState.DOWN
         self.epoch = 0
         self._counters = context.counters
-        self.evidence: list[Evidence | None] = [None] * len(config.selectors)
+        self.evidence: list[Evidence | None] = [None] * len(context.replica.selectors)
         self.joining: frozenset[int] = frozenset()
         self.first_empty: frozenset[int] = frozenset()
         self.snapshot_seconds: float | None = None
@@ -158,7 +159,7 @@ class SessionLifecycle:
         self._outside: int | None = None
         """Retained messages that the primary had beyond the replica when nothing was missing; None for unknown."""
         self._snapshot_topics = 0
-        self._topics_had = [0] * len(config.selectors)
+        self._topics_had = [0] * len(context.replica.selectors)
         """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
@@ -196,7 +197,7 @@ class SessionLifecycle:
         self.joining = joining
         filters = frozenset(at_qos_0)
         self._left_below_qos = tuple(
-            index for index, selector in enumerate(self._config.selectors) if selector.filter in filters
+            index for index, selector in enumerate(self._replica.selectors) if selector.filter in filters
         )
 
     # --- figures ---
@@ -235,7 +236,7 @@ class SessionLifecycle:
         wanted = Evidence(self._config.min_evidence)
         for index, evidence in enumerate(self.evidence):
             # live_only has no retained set to prove
-            if evidence is not None and not (evidence.is_at_least(wanted) or self._config.selectors[index].live_only):
+            if evidence is not None and not (evidence.is_at_least(wanted) or self._replica.selectors[index].live_only):
                 yield index
 
     @property
@@ -346,19 +347,57 @@ class SessionLifecycle:
 
     def end_unproved(self, error: SnapshotUnproved) -> None:
         """Give up a retained set without evidence, and with it the session, or the audit that requested it."""
-        if isinstance(self.stage, CapabilityCheck) and self.state is LinkState.LIVE:
-            self.stage = None
-            self._end_audit(str(error))
-            return
-        if self.audits.current is None:
+        is_check = isinstance(self.stage, CapabilityCheck) and self.state is LinkState.LIVE
+        if not is_check and self.audits.current is None:
             self._counters.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
             return
-        assert isinstance(self.stage, RetainedPass)
-        self.stage.give_up(self.now)
-        if self._sender.ping_sent_s is not None:
-            self.audits.expect_late_copies()
-        self._end_audit(str(error), loss=not self.stage.only_trickled)
+        is_loss = isinstance(self.stage, RetainedPass) and not self.stage.only_trickled
+        self._give_up_comparison(str(error), loss=is_loss)
+
+    def _give_up_comparison(self, why: str, *, loss: bool = False) -> None:
+        """End what is under way on the live link: an audit, with the pass it may have, or a capability check."""
+        if isinstance(self.stage, RetainedPass):
+            self.stage.give_up(self.now)
+            if self._sender.ping_sent_s is not None:
+                self.audits.expect_late_copies()
+        self.stage = None
+        self._end_audit(why, loss=loss)
+
+    def give_up_comparison(self) -> None:
+        """End what is under way on the live link, because its selectors change."""
+        self._give_up_comparison("the selectors change")
+
+    def reselect(self, before: Sequence[Selector], moves: Sequence[int | None]) -> None:
+        """Go on with the selectors that the replica has now; new ones are proved, and former ones unsubscribed.
+
+        Nothing may be under way (`give_up_comparison`).
+
+        Args:
+            before: The former selectors.
+            moves: The former position of each selector (`fanout.selection.find_moves`).
+
+        Raises:
+            PrimaryRefused: A selector exceeds a limit of the primary.
+        """
+        places = {at: index for index, at in enumerate(moves) if at is not None}
+        fresh = {index for index, at in enumerate(moves) if at is None or at in self.joining}
+        self.joining = frozenset(fresh if any(self.evidence) else ())
+        self.evidence = [None if at is None else self.evidence[at] for at in moves]
+        self.first_empty = frozenset(places[at] for at in self.first_empty if at in places)
+        self._topics_had = [0 if at is None else self._topics_had[at] for at in moves]
+        self._left_below_qos = tuple(places[at] for at in self._left_below_qos if at in places)
+        self._lowered = {places[at]: qos for at, qos in self._lowered.items() if at in places}
+        self._removable.clear()
+        self._outside = None
+        self.evidence_retry.end()
+        selectors = self._replica.selectors
+        self.remote_session.reselect((one.filter for one in before), (one.filter for one in selectors))
+        if self.connected:
+            self._sender.check(selectors)
+            self.remote_session.unsubscribe_stale(self.now)
+            if self.is_idle:
+                self.seek_evidence()
 
     def end_refused(self, error: PrimaryRefused) -> None:
         """Give up a session in which the primary refuses a selector during a verification.
@@ -776,7 +815,7 @@ class SessionLifecycle:
             )
         topics, exact = self._replica.count(index), evidence is Evidence.MANIFEST
         if verifying:
-            prefix, promised = self._config.selectors[index].prefix, self._is_promised(index)
+            prefix, promised = self._replica.selectors[index].prefix, self._is_promised(index)
             self.missed.note(losses.changed, losses.topics, prefix=prefix, promised=promised)
             if self.missed.lost:
                 self._end_lost()
@@ -809,7 +848,7 @@ class SessionLifecycle:
         if self._is_proved:
             self.stale_policy.end()
         retained_pass.begin_next(self.now)
-        if self.state is LinkState.PROVING and retained_pass.index < len(self._config.selectors):
+        if self.state is LinkState.PROVING and retained_pass.index < len(self._replica.selectors):
             self._trigger(Trigger.PROVED)
 
     def _complete_first(self, index: int, evidence: Evidence) -> None:
@@ -869,7 +908,7 @@ class SessionLifecycle:
     def _is_promised(self, index: int) -> bool:
         """Say whether the session is promised what is published at QoS 1 or 2 for a selector."""
         at_qos_0 = self._sender.version == 4 or index in self._left_below_qos  # MQTT 3.1.1 leaves all at QoS 0
-        return self._lowered.get(index, self._config.selectors[index].qos) > 0 and not at_qos_0
+        return self._lowered.get(index, self._replica.selectors[index].qos) > 0 and not at_qos_0
 
     def _go_live(self, trigger: Trigger) -> None:
         self._control.begin_heartbeats(self.now)
@@ -929,7 +968,7 @@ class SessionLifecycle:
                 yield
             gone = find_vanished(values, now_ns=self.now_ns)
             if (shown := self._shown_retained) is not None:
-                prefix = self._config.selectors[index].prefix.encode()
+                prefix = self._replica.selectors[index].prefix.encode()
                 self._sweep([topic for topic in gone if topic.removeprefix(prefix) not in shown], self.audits.current)
                 gone = [topic for topic in gone if topic.removeprefix(prefix) in shown]
             replica.unconfirmed.note(gone, selector_index=index)

@@ -6,7 +6,7 @@ Joins the parts and asks each what is due by time: `packet_router` takes packets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
@@ -32,6 +32,7 @@ from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.selection import Selector, find_moves
 
 __all__ = ["LinkSession"]
 
@@ -91,7 +92,6 @@ class LinkSession:
         self.counters = context.counters
         self._forwarding = Forwarding(self._sender)
         self.lifecycle = SessionLifecycle(context, forwarding=self._forwarding, seed=nonce, piece_topics=piece_topics)
-        self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._keep_alive = KeepAlive(config, sender=self._sender, probe_filter=self.control.probe_filter)
         self._heartbeat = Heartbeat(self.control, sender=self._sender)
         self.item_lag = ItemLag(self.control)
@@ -144,6 +144,8 @@ class LinkSession:
         lifecycle = self.lifecycle
         if not lifecycle.remote_session.exists:
             return None
+        selectors = self._replica.selectors
+        forwards = any(selector.writes == "forward" for selector in selectors)
         return StoredSession(
             epoch=lifecycle.epoch,
             evidence=tuple(lifecycle.evidence),
@@ -153,10 +155,10 @@ class LinkSession:
             control_permitted=self.control.permitted,
             session_expiry_s=lifecycle.remote_session.expiry_s,
             unreleased=self.pipeline.unreleased,
-            unfinished=self._sender.unfinished if self._forwards else frozenset(),
+            unfinished=self._sender.unfinished if forwards else frozenset(),
             stale_filters=lifecycle.remote_session.stale_filters,
             is_mosquitto=self.peer.is_mosquitto,
-            at_qos_0=frozenset(self._config.selectors[index].filter for index in lifecycle.below_own_qos),
+            at_qos_0=frozenset(selectors[index].filter for index in lifecycle.below_own_qos),
         )
 
     # --- what the shell calls ---
@@ -340,6 +342,38 @@ class LinkSession:
         self.lifecycle.at(now_ns, now)
         refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first, recheck=recheck)
         return refused or self.lifecycle.take_events()
+
+    @property
+    def may_reselect(self) -> bool:
+        """True if `reselect` can be called: the link is live, so that its selectors are subscribed and proved."""
+        return self.lifecycle.connected and self.lifecycle.state is LinkState.LIVE
+
+    def give_up_comparison(self, *, now_ns: int, now: float) -> list[Event]:
+        """End an audit, or a check, of the live link, because its selectors change."""
+        self.lifecycle.at(now_ns, now)
+        self.lifecycle.give_up_comparison()
+        return self.lifecycle.take_events()
+
+    def reselect(self, before: Sequence[Selector], *, now_ns: int, now: float) -> list[Event]:
+        """Go on with the selectors that the replica has now, on the Network Connection that there is.
+
+        Args:
+            before: The former selectors.
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+        """
+        lifecycle, selectors = self.lifecycle, self._replica.selectors
+        lifecycle.at(now_ns, now)
+        lifecycle.give_up_comparison()  # what began meanwhile
+        moves = find_moves(before, selectors)
+        self.pipeline.reselect(moves)
+        self.count.reselect(selectors, now)
+        self.cuts.reselect()
+        try:
+            lifecycle.reselect(before, moves)
+        except FanoutError as error:
+            lifecycle.fail(error)
+        return lifecycle.take_events()
 
     def recheck(self, *, now_ns: int, now: float) -> list[Event]:
         """Request at once what the primary has refused, or not shown, if the link is live and idle."""

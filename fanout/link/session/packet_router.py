@@ -98,8 +98,6 @@ class PacketRouter:
         config = context.config
         self.was_disconnected = False
         self._config = config
-        # MQTT 3.1.1 leaves every selector at QoS 0.
-        self._takes_qos_0 = config.version == 4 or any(selector.qos == 0 for selector in config.selectors)
         self._replica = context.replica
         self._pipeline = context.pipeline
         self._sender = context.sender
@@ -168,6 +166,7 @@ class PacketRouter:
         if not self._peer.system_topics.may_publish:
             limits = replace(limits, maximum_qos=0)
         self._sender.accept(limits)
+        self._sender.check(self._replica.selectors)
         self.was_disconnected = False
         self._counters.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
@@ -338,7 +337,7 @@ class PacketRouter:
             lifecycle.stage.receive_control(payload, lifecycle.now)
             return
         # A primary may drop messages at QoS 0 only: that says nothing of updates that all have a higher QoS.
-        if lost and (qos or self._takes_qos_0):
+        if lost and (qos or self._takes_qos_0()):
             self._counters.heartbeats_lost_total += lost
             lifecycle.emit(HeartbeatsLost(lost))
             lifecycle.audits.call("the primary dropped heartbeats", lifecycle.now)
@@ -360,6 +359,10 @@ class PacketRouter:
             if lifecycle.stage is not None:
                 lifecycle.stage.receive_puback(message.topic, reason_code, lifecycle.now)
         self._forwarding.send(lifecycle.now, live=lifecycle.state is LinkState.LIVE)
+
+    def _takes_qos_0(self) -> bool:
+        # MQTT 3.1.1 leaves every selector at QoS 0.
+        return self._config.version == 4 or any(selector.qos == 0 for selector in self._replica.selectors)
 
     def _refuse_control(self, payload: bytes, reason_code: int) -> None:
         """Note that the primary refused a message to the control topic: for good, or this one only.

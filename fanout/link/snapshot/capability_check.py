@@ -143,7 +143,9 @@ class CapabilityCheck(Stage):
         """Number of sentinels that came before the PINGRESP that was requested after them."""
         self._late_sentinel_by = _NEVER
         """Deadline of a sentinel that did not come before PINGRESP."""
-        self._wild = next((one.filter for one in config.selectors if one.has_wildcard and not one.live_only), None)
+        self._wild = next(
+            (one.filter for one in context.replica.selectors if one.has_wildcard and not one.live_only), None
+        )
         """A selector whose retained messages must come for a filter with wildcards; None without any."""
         self._wildcard: bytes | None = None
         """Topic Filter with a wildcard by which the sentinel was requested; None before."""

@@ -79,7 +79,7 @@ class LinkContext:
             sender=sender,
             control=control,
             peer=RemotePeer(config, node_id=node_id, sender=sender),
-            count=SysCount(config.selectors, control_prefix=control.prefix, sender=sender),
+            count=SysCount(replica.selectors, control_prefix=control.prefix, sender=sender),
             skipped=SkippedMessages(),
             counters=counters,
         )

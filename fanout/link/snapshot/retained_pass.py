@@ -126,7 +126,7 @@ class RetainedPass(Stage):
         """True if the primary is known to send the copies for the first of two entries of a SUBSCRIBE at its QoS."""
         self._keeps_qos = False
         """True if the subscription of the set under way has the selector's own QoS."""
-        self._selectors = config.selectors
+        self._selectors = context.replica.selectors
         self._replica = context.replica
         self._converter = context.pipeline.converter
         self._sender = context.sender
@@ -151,7 +151,7 @@ class RetainedPass(Stage):
         """When the next set is requested, after a rest."""
         self._proof: SetProof | None = None
         self._comparison = PassComparison()
-        self._had = tuple(had) or (0,) * len(config.selectors)
+        self._had = tuple(had) or (0,) * len(self._selectors)
         self._max_removed_percent = config.max_removed_percent
         self._awaits_silence: Evidence | None = None
         """Evidence by answers for a set so small that silence must confirm it; None without need."""
@@ -594,7 +594,6 @@ class RetainedPass(Stage):
         self._keeps_qos = self._may_keep_qos and selector.qos > 0 and not live_only and topics <= KEEPS_QOS_TOPICS
         self.held_back = {} if self._keeps_qos else None
         self._converter.fix_qos(self.index, None if live_only else selector.qos)
-        self._converter.await_own_qos({})
         if self._compare or self._paced or self._repeats or topics:
             self._replica.begin_pass(self.index, copies_newer=self._keeps_qos)
         packet_id = self._sender.subscribe(

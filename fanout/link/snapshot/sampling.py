@@ -11,7 +11,7 @@ requested by name, as where it is deeper than the primary allows. Such a topic i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fanout.config import LinkConfig
@@ -26,6 +26,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.topic_draw import TopicDraw
 from fanout.replica.update import EXPIRES_NS, PAYLOAD, PROPERTIES, RECEIVED_NS, TOPIC, Update
+from fanout.selection import Selector
 
 __all__ = ["COST_FACTOR", "REST_MAX_S", "REST_MIN_S", "Drawn", "Sampling", "Verdict", "why_never"]
 
@@ -66,6 +67,8 @@ class Drawn:
     """Name of each topic at the primary, with the value that the replica has."""
     indexes: Mapping[str, int]
     """Position of the selector of each topic."""
+    selectors: Sequence[Selector]
+    """Selectors of the link when they were drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +110,11 @@ class Sampling:
         self._config = config
         self._replica = replica
         self._pipeline = pipeline
-        self._prefixes = tuple(selector.prefix.encode() for selector in config.selectors)
-        self._draws = [
-            TopicDraw(replica.root_of(index), seed=seed + index)
-            for index, selector in enumerate(config.selectors)
-            if not selector.live_only
-        ]
+        self._seed = seed
+        self._draws: list[TopicDraw] = []
         self._turn = 0
         """Position of the draw with which the next sample begins, where not all fit into one."""
+        self.reselect()
         self._in_vain = 0
         """Number of audits in a row that samples called for and that found nothing."""
         self._unconfirmed = 0
@@ -129,6 +129,15 @@ class Sampling:
         """Number of connections of the link in a row that were lost during a sample."""
         self._rest_s = 0.0
         self._took_s = 0.0
+
+    def reselect(self) -> None:
+        """Go on with the selectors that the replica has now."""
+        self._draws = [
+            TopicDraw(self._replica.root_of(index), seed=self._seed + index)
+            for index, selector in enumerate(self._replica.selectors)
+            if not selector.live_only
+        ]
+        self._turn = 0
 
     @property
     def off_for_good(self) -> bool:
@@ -146,7 +155,7 @@ class Sampling:
         Args:
             now_ns: Unix time in nanoseconds.
         """
-        draws = self._draws
+        draws, selectors = self._draws, self._replica.selectors
         count = max(1, min(self._config.sample_topics, NAMES_MAX // len(draws)))
         some = [draws[(self._turn + number) % len(draws)] for number in range(min(len(draws), NAMES_MAX // count))]
         self._turn = (self._turn + len(some)) % len(draws)
@@ -157,12 +166,12 @@ class Sampling:
         for value in self._replica.get_many(sorted(topics)):
             index = self._replica.index_of(value[TOPIC])
             soon = 0 < value[EXPIRES_NS] <= now_ns + _EXPIRY_SLACK_NS
-            if index < 0 or soon or value[TOPIC] in unconfirmed or self._config.selectors[index].live_only:
+            if index < 0 or soon or value[TOPIC] in unconfirmed or selectors[index].live_only:
                 continue
-            name = value[TOPIC].removeprefix(self._prefixes[index]).decode()
+            name = value[TOPIC].removeprefix(selectors[index].prefix.encode()).decode()
             held[name] = value
             indexes[name] = index
-        return Drawn(held, indexes)
+        return Drawn(held, indexes, selectors)
 
     def compare(self, drawn: Drawn, answer: NamedAnswer, *, now_ns: int, took_s: float) -> Verdict:
         """Return the topics that are in doubt.

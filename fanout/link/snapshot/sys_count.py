@@ -84,9 +84,8 @@ class SysCount:
         self.why = ""
         self._control_prefix = control_prefix
         self._sender = sender
-        self._possible = is_comparable(selectors)
-        if not self._possible:
-            self.why = "the primary's count covers other topics than the selectors"
+        self._possible = False
+        self._select(selectors)
         self._control_names: set[bytes] = set()
         self._system_names: set[bytes] = set()
         self._compared = 0
@@ -103,6 +102,22 @@ class SysCount:
         self._control_names.clear()
         if self._possible:
             self.why = ""
+
+    def reselect(self, selectors: Sequence[Selector], now: float) -> None:
+        """Go on with other selectors; a comparison that is under way ends."""
+        if self.state is not CountState.OFF:
+            self._end(now)
+        self.outside = None
+        self._select(selectors)
+
+    def _select(self, selectors: Sequence[Selector]) -> None:
+        self._possible = is_comparable(selectors)
+        self.why = "" if self._possible else "the primary's count covers other topics than the selectors"
+
+    def _end(self, now: float) -> None:
+        self.state = CountState.OFF
+        for topic_filter in filter(None, self._filters):
+            self._sender.unsubscribe(topic_filter, now=now)
 
     @property
     def difference(self) -> str:
@@ -188,9 +203,7 @@ class SysCount:
             counted = "does not tell how many retained messages it has" if total is None else f"counts {total}"
             self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
         if equal or not (self._possible or self.is_short) or self._compared >= _COMPARISONS_MAX:
-            self.state = CountState.OFF
-            for topic_filter in filter(None, self._filters):
-                self._sender.unsubscribe(topic_filter, now=now)
+            self._end(now)
         else:
             self.state = CountState.WAITING
         return equal
