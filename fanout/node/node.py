@@ -464,8 +464,11 @@ class Node:
             self._add_link(link)
         self._share_topics([*former.links, *self.config.links])
         for link in changed:
-            source = self.log.source(link=link.name, selectors=link.selectors) if self.log else None
             record = self._records[link.name]
+            gone = [one for one in record.config.selectors if one not in link.selectors]  # removals are logged, too
+            source = None
+            if self.log is not None:
+                source = self.log.source(link=link.name, selectors=[*link.selectors, *gone], former=record.source)
             record.changes_to(link, source=source)
             record.replica.topics_max, record.replica.bytes_max = link.topics_max, link.bytes_max
         ended = [self._links[name].remove() for name in removed]

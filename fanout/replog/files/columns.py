@@ -21,7 +21,7 @@ from fanout.replica.update import RECEIVED_NS, Phase, Stamp, Update
 from fanout.replog.files.schema import EVENTS, FLAG_DUPLICATE, FLAG_OVERTAKEN, UPDATES
 from fanout.replog.files.sequence_flags import SequenceFlags
 
-__all__ = ["Column", "EventRow", "LogSource", "LoggedSelector", "RowEncoder", "UpdateRows", "signed"]
+__all__ = ["Column", "EventRow", "LogSource", "LoggedSelector", "RowEncoder", "StampTotals", "UpdateRows", "signed"]
 
 _TOPICS_CACHED_MAX = 262_144
 """Topics whose selector is cached per source; a full cache is cleared."""
@@ -51,6 +51,16 @@ class LoggedSelector(Protocol):
         """Tell whether this selector replicates a local topic."""
 
 
+@dataclass(slots=True)
+class StampTotals:
+    """Counts over all sources of a log, also those that are not used any more."""
+
+    duplicates: int = 0
+    """Updates that got FLAG_DUPLICATE."""
+    overtaken: int = 0
+    """Updates that got FLAG_OVERTAKEN."""
+
+
 class LogSource:
     """Source of updates: a link with its selectors, or the node itself.
 
@@ -58,20 +68,32 @@ class LogSource:
     thread.
     """
 
-    def __init__(self, link: str, selectors: Sequence[LoggedSelector]) -> None:
+    def __init__(
+        self,
+        link: str,
+        selectors: Sequence[LoggedSelector],
+        *,
+        totals: StampTotals | None = None,
+        former: LogSource | None = None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            link: The link's name; empty for the node itself.
+            selectors: The link's selectors.
+            totals: Counts of the log; None for own ones.
+            former: Source of the same link with other selectors, in place of which it is used; None for none.
+        """
         self.link = link
+        self.totals = StampTotals() if totals is None else totals
         self.selectors = tuple(selectors)
         self.names = (*(selector.filter for selector in self.selectors), "")
         """Names of the column `selector`; the last is for topics of no selector."""
-        self.duplicates_total = 0
-        """Updates that got FLAG_DUPLICATE."""
-        self.stale_total = 0
-        """Updates that got FLAG_OVERTAKEN."""
         self._prefix_bytes = [len(selector.prefix.encode()) for selector in self.selectors] + [0]
         self._has_prefix = any(self._prefix_bytes)
         self._selector_of: dict[bytes, int] = {}  # by local topic
-        self._flags = SequenceFlags()
-        self._flags_epoch = -1
+        self._flags: SequenceFlags = SequenceFlags() if former is None else former._flags
+        self._flags_epoch: int = -1 if former is None else former._flags_epoch
 
     def selector_indices(self, topics: list[bytes]) -> list[int] | None:
         """Return the index in `names` for each local topic, or None when all have index 0."""
@@ -119,8 +141,8 @@ class LogSource:
             self._flags, self._flags_epoch = SequenceFlags(), link_epoch
         flags = self._flags.observe(topics, primaries, epochs, sequences, live=live)
         if flags is not None:
-            self.duplicates_total += sum(1 for flag in flags if flag & FLAG_DUPLICATE)
-            self.stale_total += sum(1 for flag in flags if flag & FLAG_OVERTAKEN)
+            self.totals.duplicates += sum(1 for flag in flags if flag & FLAG_DUPLICATE)
+            self.totals.overtaken += sum(1 for flag in flags if flag & FLAG_OVERTAKEN)
         return flags
 
 

@@ -27,7 +27,7 @@ import structlog
 from fanout.errors import LogError
 from fanout.replica.update import Changes
 from fanout.replog.alarms import Alarms
-from fanout.replog.files.columns import EventRow, LoggedSelector, LogSource, RowEncoder
+from fanout.replog.files.columns import EventRow, LoggedSelector, LogSource, RowEncoder, StampTotals
 from fanout.replog.files.node_lock import LastRun, NodeLock
 from fanout.replog.files.schema import event_names
 from fanout.replog.files.sealing import Sealed, last_row, last_sealed, open_directory
@@ -150,7 +150,7 @@ class LogWriter:
             runs=self._runs,
             on_closed=self._sealer.put,
         )
-        self._sources: list[LogSource] = []
+        self._totals = StampTotals()
         self._accepting = False
         # Set by the event loop when a frame is full, and by callers that want the thread at once.
         self._wake = threading.Event()
@@ -225,16 +225,17 @@ class LogWriter:
         """Take other intervals and sizes of segments; the bounds of the queue and the archive stay as they are."""
         self._settings = self._segments.settings = settings
 
-    def source(self, *, link: str = "", selectors: Sequence[LoggedSelector] = ()) -> LogSource:
+    def source(
+        self, *, link: str = "", selectors: Sequence[LoggedSelector] = (), former: LogSource | None = None
+    ) -> LogSource:
         """Return the source of updates that every `append` takes.
 
         Args:
             link: The link's name; empty for what is published at this node.
             selectors: The link's selectors, which give the column `selector` and the prefix to take off.
+            former: Source of the link until now, whose stamps this one remembers; None for none.
         """
-        source = LogSource(link, selectors)
-        self._sources.append(source)
-        return source
+        return LogSource(link, selectors, totals=self._totals, former=former)
 
     def append(
         self,
@@ -384,8 +385,8 @@ class LogWriter:
             sealed_segments_total=self._sealed_total,
             unsealed_segments=self._sealer.waiting,
             last_sync_ns=segments.last_sync_ns,
-            duplicates_total=sum(source.duplicates_total for source in self._sources),
-            stale_total=sum(source.stale_total for source in self._sources),
+            duplicates_total=self._totals.duplicates,
+            stale_total=self._totals.overtaken,
             recovered_segments=self._recovered[0],
             recovered_rows=self._recovered[1],
             recovered_torn_bytes=self._recovered[2],

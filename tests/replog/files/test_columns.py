@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fanout.replica.update import ChangeKind, Phase, Stamp, Update, content_digest
 from fanout.replog.files import columns
-from fanout.replog.files.columns import EventRow, LogSource, RowEncoder, UpdateRows, signed
+from fanout.replog.files.columns import EventRow, LogSource, RowEncoder, StampTotals, UpdateRows, signed
 from fanout.replog.files.schema import EVENTS, FLAG_DUP, FLAG_DUPLICATE, FLAG_OVERTAKEN, UPDATES
 from tests.replog.rows import EPOCH, NOW_NS, PlainSelector, make_rows, make_update, make_updates
 
@@ -190,7 +190,21 @@ def test_flags_of_the_caller_and_of_the_stamps_are_joined() -> None:
         FLAG_DUPLICATE,
         0,
     ]
-    assert (source.duplicates_total, source.stale_total) == (2, 1)
+    assert (source.totals.duplicates, source.totals.overtaken) == (2, 1)
+
+
+def test_source_of_a_changed_link_remembers_stamps_and_names_removals_as_before() -> None:
+    """What was applied before is a duplicate behind the change, and a removed topic has the name that its value had."""
+    totals = StampTotals()
+    kept, gone = PlainSelector("a/#"), PlainSelector("b/#", prefix="site/")
+    before = LogSource("plant", (gone, kept), totals=totals)
+    stamped = make_update(b"a/1", stamp=Stamp("p", EPOCH, 2, EPOCH))
+    first = encoded(make_rows([stamped, make_update(b"site/b/1")], source=before))
+    after = LogSource("plant", (kept, gone), totals=totals, former=before)
+    then = encoded(make_rows([stamped, make_update(b"site/b/1", b"")], source=after, first_log_pos=3))
+    assert [row["flags"] for row in first + then] == [0, 0, FLAG_DUPLICATE, 0]
+    assert [(row["topic"], row["selector"]) for row in then] == [("a/1", "a/#"), ("b/1", "b/#")]
+    assert totals.duplicates == 1
 
 
 def test_stamps_are_looked_at_in_the_order_of_the_log_whatever_the_phase() -> None:
@@ -210,7 +224,7 @@ def test_stamps_are_looked_at_in_the_order_of_the_log_whatever_the_phase() -> No
         rows(6, Phase.LIVE, 8),
     )
     assert [row["flags"] for row in encoded(*frame)] == [0, 0, 0, FLAG_OVERTAKEN, 0, 0]
-    assert source.stale_total == 1
+    assert source.totals.overtaken == 1
 
 
 def test_what_the_node_stamped_itself_has_no_flags() -> None:
@@ -226,7 +240,7 @@ def test_what_a_publisher_stamped_is_looked_at_like_what_a_link_brought() -> Non
     theirs = Stamp("machine-7", 3, 5, EPOCH)
     updates = [make_update(b"a", stamp=stamp) for stamp in (own[0], theirs, own[1], theirs)]
     assert [row["flags"] for row in encoded(make_rows(updates, source=source))] == [0, 0, 0, FLAG_DUPLICATE]
-    assert source.duplicates_total == 1
+    assert source.totals.duplicates == 1
 
 
 @pytest.mark.parametrize("unstamped_too", [False, True])
