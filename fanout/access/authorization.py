@@ -104,6 +104,11 @@ class Access:
         """
         return [topic_filter for topic_filter in topic_filters if self.explain(topic_filter) is not None]
 
+    @property
+    def max_age_s(self) -> float:
+        """Bound on the age of what waits for the client, by the rules in force, in seconds; 0 for none."""
+        return self._current().max_age_s
+
     def _current(self) -> Rights:
         """Return the rights by the rules in force."""
         if self._rules is not self._policy.rules:

@@ -60,6 +60,8 @@ class Rule:
     """User that it applies to; `ANY` for every client, empty for clients without a user."""
     client_id: str = ANY
     """Client Identifiers that it applies to; `*` stands for any characters."""
+    max_age_s: float = 0.0
+    """Bound on the age of what waits for the clients that it applies to, in seconds; 0 for none."""
     _filter: RuleFilter = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -140,7 +142,10 @@ class RuleSet:
                 read.append(line)
             if rule.direction != "read":
                 write.append(line)
-        return Rights(read=tuple(read), write=tuple(write), unlimited=not self.rules, memory=self._memory)
+        rights = Rights(read=tuple(read), write=tuple(write), unlimited=not self.rules, memory=self._memory)
+        bounds = (rule.max_age_s for rule in self.rules if rule.max_age_s and rule.is_for(identity))
+        rights.max_age_s = min(bounds, default=0.0)
+        return rights
 
 
 def _line(index: int, rule: Rule, topic_filter: str | Nothing | None) -> _Line | None:
@@ -163,9 +168,11 @@ def _every_topic(_topic: bytes) -> bool:
 class Rights:
     """Rights of one client by one set of rules."""
 
-    __slots__ = ("_denied", "_depth", "_fresh", "_memory", "_read", "_remembered", "_unlimited", "_write")
+    __slots__ = ("_denied", "_depth", "_fresh", "_memory", "_read", "_remembered", "_unlimited", "_write", "max_age_s")
 
     def __init__(self, *, read: tuple[_Line, ...], write: tuple[_Line, ...], unlimited: bool, memory: _Memory) -> None:
+        self.max_age_s = 0.0
+        """Bound on the age of what waits for the client, in seconds; 0 for none."""
         self._read = read
         self._write = write
         self._unlimited = unlimited

@@ -93,6 +93,8 @@ class RuleSection:
     """User that it is for: a name, "*" for every client, or "" for clients without a user."""
     client_id: ClientIds = ANY
     """Client Identifiers that it is for; "*" stands for any characters."""
+    max_age_s: SecondsOrZero = 0.0
+    """Bound on the age of what waits for clients that it lets read, in all their subscriptions; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ def rules_of(config: AccessConfig) -> tuple[Rule, ...]:
             filter=section.filter,
             user=section.user,
             client_id=section.client_id,
+            max_age_s=section.max_age_s,
         )
         for section in config.rules
     )
@@ -171,6 +174,8 @@ def _rule_faults(rules: tuple[RuleSection, ...], index: int) -> Iterator[ConfigF
         yield ConfigFault(f"{key}.allow", "is missing", 'Add allow = "read", "write" or "all", or deny.')
     elif rule.allow is not None and rule.deny is not None:
         yield ConfigFault(f"{key}.deny", "allow is given too", "Keep one of them; write two rules for both.")
+    elif rule.max_age_s and rule.allow not in ("read", "all"):
+        yield ConfigFault(f"{key}.max_age_s", "the rule lets nobody read", "Put it into a rule that allows to read.")
     for other_index, other in enumerate(rules[:index]):
         if _decides_all(other, rule):
             yield ConfigFault(

@@ -184,6 +184,14 @@ def test_a_rule_allows_or_denies() -> None:
     assert (both.key, both.problem) == ("access.rule[1].deny", "allow is given too")
 
 
+def test_a_bound_on_the_age_is_of_readers() -> None:
+    """In a rule that lets nobody read it would do nothing."""
+    assert faults_of('[[rule]]\nfilter = "a"\nallow = "read"\nmax_age_s = 2.0') == []
+    for kind in ('allow = "write"', 'deny = "all"'):
+        (fault,) = faults_of(f'[[rule]]\nfilter = "a"\n{kind}\nmax_age_s = 2.0')
+        assert (fault.key, fault.problem) == ("access.rule[0].max_age_s", "the rule lets nobody read")
+
+
 @pytest.mark.parametrize(
     ("first", "later"),
     [

@@ -206,6 +206,7 @@ class SessionLifecycles:
         session.access = access
         session.will = terms.will
         session.expiry_s = terms.session_expiry_s
+        self._registry.limit_age(session)
         self.connection_of[session] = connection
         if self.finder is not None:
             self.finder.began(session.client_id, is_copied=session.outlives_node)

@@ -335,9 +335,12 @@ class SessionRegistry:
 
     def limit_age(self, session: Session) -> None:
         """Bound the age of what waits for a session, as its client asked and the access rules say."""
-        bound = session.age_asked
-        if bound is not None and bound != session.sender.bound:
-            self.index.set_age_bound(session, True)
+        bound, access = session.age_asked, session.access
+        if access is not None and (max_age_s := access.max_age_s):
+            bound = AgeBound(max_age_s).tightened(bound)
+        ends_later = bound is None and session.is_connected  # messages wait by its rules
+        if bound != session.sender.bound and not ends_later:
+            self.index.set_age_bound(session, bound is not None)
             session.limit_age(bound)
 
     def _take_age(self, session: Session, packet: Subscribe, added: Iterable[bytes]) -> tuple[tuple[str, str], ...]:

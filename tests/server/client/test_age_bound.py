@@ -6,12 +6,17 @@ import asyncio
 import socket
 
 import pytest
+import structlog
 
+from fanout.access.gate import Gate
 from fanout.chain.age_bound import AgeBound
 from fanout.mqtt.packets import PacketType, Pingreq, Pingresp, Publish, Suback, Subscribe, Subscription, encode_acks
 from fanout.mqtt.properties import Properties
 from fanout.server.client.send_buffer import BUFFER_BYTES_MIN, SendBuffer
+from tests.access.pieces import ManualClock
+from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
+from tests.server.test_access import access_config
 from tests.support.raw_client import RawClient
 
 TOPICS = [b"t/%d" % number for number in range(50)]
@@ -108,6 +113,35 @@ async def test_others_with_the_same_subscription_are_in_an_audience_apart(node: 
         bound.pause()
         await flood(node, 100)
         assert [message.payload[:6] for message in await other.messages(5_000)][-1] == b"000099"
+
+
+async def test_access_rule_bounds_clients_that_cannot_ask(start_node: StartNode) -> None:
+    """The lowest age of the rules for a client counts, in a session that it resumes too; others have none."""
+    rules = [
+        {"allow": "read", "filter": "t/#", "client_id": "thin", "max_age_s": 2.0},
+        {"allow": "read", "filter": "#", "client_id": "thin*", "max_age_s": 1.5},
+        {"allow": "read", "filter": "#"},
+    ]
+    gate = Gate(access_config(rule=rules), passwords=None, monotonic=ManualClock(), logger=structlog.get_logger())
+    node = await start_node(gate=gate)
+    for clean_start in (True, False):
+        async with await RawClient.connect(node.port, "thin", version=4, clean_start=clean_start) as client:
+            if clean_start:
+                continue
+            await client.subscribe(b"t/#")
+    async with (
+        await RawClient.connect(node.port, "thin", version=4, clean_start=False) as thin,
+        await RawClient.connect(node.port, "quick") as other,
+    ):
+        await other.subscribe(b"t/#")
+        thin.pause()
+        await flood(node, 400, retain=False)
+        assert node.server.stats().conflated_topics >= len(TOPICS)
+        await other.messages(400 * len(TOPICS))
+        sessions = [one.session for one in node.server.connections]
+        bounds = {one.client_id: one.sender.bound for one in sessions if one is not None}
+        assert bounds == {"thin": AgeBound(1.5), "quick": None}
+    await gate.close()
 
 
 async def test_durable_client_loses_no_message_at_qos_1(node: NodeInMemory) -> None:
