@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
+from fanout.errors import SnapshotUnproved
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.protocol.sender import OutgoingMessage, PrimaryLimits
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.mqtt.decoder import Decoder, Item, PublishRun
-from fanout.mqtt.packets import Pingreq, Suback, Subscribe, Unsubscribe
+from fanout.mqtt.packets import Suback, Subscribe, Unsubscribe
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
 from tests.link.fake_primary import make_config, make_context
-from tests.replica.passes import end_pass
 
 SENTINEL = b"$SYS/broker/version"
 OWN_SENTINEL = b"fanout/control/edge-1/plant/fence"
@@ -68,30 +67,6 @@ class Case:
         self.replica.apply([update], phase=Phase.SNAPSHOT)
 
 
-def test_selectors_follow_one_another() -> None:
-    """Behind a proved set come its own QoS, without retained messages, and the next selector, in one write."""
-    case = Case(TWO)
-    case.retained_pass.begin(0.5)
-    assert case.retained_pass.started_s == 0.5
-    assert case.retained_pass.advance(1.0) is None
-    case.prove()
-    case.hold(b"plant/1")
-    case.retained_pass.begin_next(1.0)
-    own, following, ping = case.read()
-    assert isinstance(own, Subscribe)
-    assert isinstance(following, Subscribe)
-    assert ping == Pingreq()
-    assert (own.subscriptions[0].topic_filter, own.subscriptions[0].qos) == (b"plant/#", 1)
-    assert own.subscriptions[0].retain_handling == 2
-    assert (following.subscriptions[0].topic_filter, following.subscriptions[0].qos) == (b"office/#", 0)
-    assert following.subscriptions[1].topic_filter == SENTINEL
-    assert case.retained_pass.topics_total == 1
-    assert case.converter.fixed_qos == [1, 2]
-    case.retained_pass.receive_suback(Suback(own.packet_id, (1,)), 1.1)
-    assert case.converter.fixed_qos == [None, 2]
-    assert case.retained_pass.index == 1
-
-
 def test_an_audit_rests_between_two_sets() -> None:
     """As long as the set took, so that half of the time is for others; the next one begins at a tick."""
     case = Case(TWO, paced=True)
@@ -132,45 +107,6 @@ def test_the_pass_is_done_when_all_subscriptions_have_their_own_qos() -> None:
     assert case.retained_pass.deadline == float("inf")
 
 
-@pytest.mark.parametrize(("version", "qos"), [(5, 0), (4, 1)])
-def test_no_own_qos_is_requested_at_qos_0_and_in_mqtt_3_1_1(version: int, qos: int) -> None:
-    """Where a second SUBSCRIBE makes no sense, or would bring everything again, there is none."""
-    case = Case((Selector("plant/#", qos=qos),), version=version)
-    case.retained_pass.begin(0.0)
-    case.prove()
-    case.retained_pass.begin_next(1.0)
-    assert case.read() == []
-    assert case.retained_pass.advance(1.0) is Step.DONE
-    assert case.converter.fixed_qos == [qos]
-
-
-def test_a_marker_is_sent_where_it_may_and_there_is_room() -> None:
-    """The marker follows PINGREQ; without room in flight there is none."""
-    case = Case(permitted=True)
-    case.retained_pass.begin(0.0)
-    assert len(case.read()) == 3
-    full = Case(permitted=True)
-    full.sender.accept(PrimaryLimits(receive_maximum=1))
-    full.sender.publish(OutgoingMessage(b"t", b"1"), now=0.0)
-    full.retained_pass.begin(0.0)
-    full.prove()
-
-
-def test_the_marker_is_part_of_the_evidence() -> None:
-    """With the marker back, the evidence is the stronger one."""
-    case = Case(permitted=True)
-    case.retained_pass.begin(0.0)
-    packet_id = next(item.packet_id for item in case.read() if isinstance(item, Subscribe))
-    case.retained_pass.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-    case.retained_pass.receive_retained(SENTINEL, b"mosquitto", 1.0)
-    case.retained_pass.receive_pingresp(1.0)
-    assert case.retained_pass.advance(1.0) is Step.BARRIER
-    assert case.retained_pass.advance(1.0) is None
-    case.retained_pass.receive_control(b"7 1", 1.0)
-    assert case.retained_pass.advance(1.0) is Step.PROVED
-    assert case.retained_pass.evidence is Evidence.MARKER
-
-
 def test_a_ping_under_way_delays_the_beginning() -> None:
     """Only the next PINGRESP starts the pass, so that it cannot be taken for the barrier."""
     case = Case()
@@ -184,49 +120,6 @@ def test_a_ping_under_way_delays_the_beginning() -> None:
     case.retained_pass.receive_pingresp(3.0)
     assert case.retained_pass.started_s == 3.0
     assert len(case.read()) == 2
-
-
-def test_a_pass_that_has_not_begun_ignores_everything() -> None:
-    """Before the first SUBSCRIBE nothing can be meant for it."""
-    case = Case()
-    case.sender.ping(0.0)
-    case.retained_pass.begin(0.0)
-    case.retained_pass.receive_bytes(1.0)
-    case.retained_pass.receive_suback(Suback(9, (0x80,)), 1.0)
-    case.retained_pass.receive_unsuback(9)
-    case.retained_pass.receive_control(b"x", 1.0)
-    case.retained_pass.receive_retained(SENTINEL, b"mosquitto", 1.0)
-    case.retained_pass.tick(4.9)
-    assert case.retained_pass.advance(1.0) is None
-    assert case.retained_pass.deadline == 5.0
-    with pytest.raises(LinkLost, match="PINGREQ"):
-        case.retained_pass.tick(5.0)
-
-
-def test_a_pass_at_its_own_qos_ignores_a_pingresp() -> None:
-    """Behind the last set a PINGRESP starts nothing again."""
-    case = Case()
-    case.retained_pass.begin(0.0)
-    case.prove()
-    case.retained_pass.begin_next(1.0)
-    case.read()
-    case.retained_pass.receive_pingresp(2.0)
-    assert case.read() == []
-
-
-def test_refusals_name_the_selector() -> None:
-    """Either SUBSCRIBE may be refused."""
-    case = Case(TWO)
-    case.retained_pass.begin(0.0)
-    case.prove()
-    case.retained_pass.begin_next(1.0)
-    own, following, _ = case.read()
-    assert isinstance(own, Subscribe)
-    assert isinstance(following, Subscribe)
-    with pytest.raises(PrimaryRefused, match="office/#"):
-        case.retained_pass.receive_suback(Suback(following.packet_id, (0x87, 0)), 1.0)
-    with pytest.raises(PrimaryRefused, match="plant/#"):
-        case.retained_pass.receive_suback(Suback(own.packet_id, (0x87,)), 1.0)
 
 
 def test_silence_is_a_snapshot_that_was_cut_short() -> None:
@@ -248,60 +141,6 @@ def test_silence_is_a_snapshot_that_was_cut_short() -> None:
     expected = "the retained set of plant/# ended after 1 topics without SUBACK and the sentinel and PINGRESP"
     assert raised.value.message == expected
     assert "max_queued_messages" in raised.value.hint
-
-
-def test_an_answered_probe_shows_the_cut_at_once() -> None:
-    """A probe that is answered before SUBACK means that SUBACK was dropped."""
-    case = Case()
-    case.retained_pass.begin(0.0)
-    case.read()
-    case.retained_pass.receive_bytes(4.0)
-    case.retained_pass.tick(5.0)
-    probe = case.read()[0]
-    assert isinstance(probe, Unsubscribe)
-    case.retained_pass.receive_unsuback(probe.packet_id)
-    with pytest.raises(SnapshotUnproved):
-        case.retained_pass.tick(5.1)
-
-
-def test_a_subscription_that_is_not_answered_is_unproved() -> None:
-    """The subscription at its own QoS must be answered within the quiet time."""
-    case = Case()
-    case.retained_pass.begin(0.0)
-    case.prove()
-    case.retained_pass.begin_next(1.0)
-    with pytest.raises(SnapshotUnproved, match="does not answer SUBSCRIBE"):
-        case.retained_pass.tick(6.0)
-
-
-def test_a_comparing_pass_notes_what_comes() -> None:
-    """A verification notes the topics even of an empty replica; a first snapshot does not need to."""
-    comparing = Case(compare=True)
-    comparing.retained_pass.begin(0.0)
-    comparing.hold(b"plant/1")
-    assert end_pass(comparing.replica).changed == (b"plant/1",)
-    first = Case()
-    first.retained_pass.begin(0.0)
-    first.hold(b"plant/1")
-    assert end_pass(first.replica).changed == ()
-    again = Case()
-    again.hold(b"plant/1")
-    again.retained_pass.begin(0.0)
-    assert end_pass(again.replica).unseen == (b"plant/1",)
-
-
-def test_copies_are_over_when_every_topic_came_and_the_barrier_too() -> None:
-    """Then what follows is live."""
-    case = Case(compare=True)
-    case.hold(b"plant/1")
-    case.retained_pass.begin(0.0)
-    assert not case.retained_pass.copies_complete
-    assert case.retained_pass.topics_now == 0
-    case.hold(b"plant/1")
-    assert case.retained_pass.topics_now == 1
-    assert not case.retained_pass.copies_complete
-    case.prove()
-    assert case.retained_pass.copies_complete
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 from fanout.errors import LinkLost
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.sender import PacketSender
-from fanout.link.snapshot.stage import PendingStage, Stage
-from fanout.mqtt.packets import Suback
+from fanout.link.snapshot.stage import PendingStage
 from tests.link.fake_primary import make_context
 
 
@@ -20,23 +19,6 @@ def pending(*, permitted: bool = True) -> tuple[PendingStage, PacketSender, Cont
     assert not stage.done
     stage.begin(0.0)
     return stage, context.sender, context.control
-
-
-def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
-    """Everything may be told to every stage."""
-    stage = Stage()
-    stage.begin(0)
-    stage.receive_bytes(0)
-    stage.receive_messages(1)
-    stage.receive_suback(Suback(1, (0,)), 0)
-    stage.receive_unsuback(1)
-    stage.receive_puback(b"", 0, 0)
-    stage.receive_pingresp(0)
-    stage.receive_control(b"", 0)
-    stage.receive_retained(b"", b"", 0)
-    stage.tick(0)
-    assert stage.deadline == float("inf")
-    assert not stage.copies_complete
 
 
 def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:
@@ -51,26 +33,6 @@ def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:
     assert stage.deadline == float("inf")
 
 
-def test_pingresp_and_marker_end_the_wait() -> None:
-    """Both must come, when a marker could be sent."""
-    stage, sender, control = pending()
-    assert b"\xc0\x00" in sender.take()
-    stage.receive_pingresp(1.0)
-    waiting = not stage.done
-    stage.receive_control(b"7 1", 1.0)
-    assert waiting
-    assert stage.done
-    assert control.permitted
-
-
-def test_without_permission_pingresp_ends_the_wait() -> None:
-    """Nothing is published where it is not allowed."""
-    stage, sender, _ = pending(permitted=False)
-    assert sender.take() == b"\xc0\x00"
-    stage.receive_pingresp(1.0)
-    assert stage.done
-
-
 def test_a_marker_that_stays_away_does_not_hold_the_link() -> None:
     """Behind PINGRESP the marker is awaited for the quiet time."""
     stage, _, _ = pending()
@@ -80,14 +42,6 @@ def test_a_marker_that_stays_away_does_not_hold_the_link() -> None:
     assert stage.deadline == 6.0
     stage.tick(6.0)
     assert stage.done
-
-
-def test_silence_is_a_lost_link() -> None:
-    """Without PINGRESP and without a byte the primary is gone."""
-    stage, _, _ = pending()
-    stage.tick(4.9)
-    with pytest.raises(LinkLost, match="does not answer"):
-        stage.tick(5.0)
 
 
 @pytest.mark.parametrize(("messages", "lost"), [(0, True), (1, False)])
