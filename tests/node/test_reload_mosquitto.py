@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
+import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from fanout.mqtt.packets import Publish
-from tests.node.test_reload import changes, edit, reload
+from tests.node.test_reload import changes, edit, file_of, reload
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
 
@@ -42,6 +45,8 @@ class Watcher:
         self.client = client
         self.values: dict[str, bytes] = {}
         self.removed: set[str] = set()
+        self.steady: list[bytes] = []
+        """Values of `stays/last`, in the order in which they came."""
         self._task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -49,6 +54,8 @@ class Watcher:
             packet = await self.client.receive()
             if isinstance(packet, Publish):
                 topic = packet.topic.decode()
+                if topic == "stays/last":
+                    self.steady.append(packet.payload)
                 if packet.payload:
                     self.values[topic] = packet.payload
                 else:
@@ -165,9 +172,12 @@ async def test_links_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosquitto
         await wait_until(lambda: watched.removed == gone and watched.count("site/c") == TOPICS)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, seed: int) -> None:
-    """No client is dropped, no epoch changes, no topic of a selector that stays is removed, and the end is exact."""
+@pytest.mark.parametrize(("seed", "turns"), [(1, 6), (2, 6), pytest.param(3, 50, marks=pytest.mark.long)])
+async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, seed: int, turns: int) -> None:
+    """No client is dropped, no epoch changes, the link never connects anew, and the end is exact.
+
+    Values of a selector that stays are never removed, and never go back.
+    """
     draw, names = random.Random(seed), ("a", "b", "c", "d", "e")
     load(mosquitto, *names)
 
@@ -186,10 +196,10 @@ async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, see
     written = links(chosen)
     node = nodes.secondary(written)
     await node.begin()
-    epoch = node.link_status()["epoch"]
+    before_all = node.link_status()
     with publisher(mosquitto.port) as client:
         async with watching(node) as watched:
-            for turn in range(6):
+            for turn in range(turns):
                 publish_all(client, [(f"stays/{n}", b"%d" % turn) for n in range(50)])
                 kept = {name for name in chosen if draw.random() < 0.5}
                 chosen = {name: chosen[name] for name in kept} | {
@@ -206,6 +216,51 @@ async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, see
             for name in names:
                 wanted = TOPICS - bool(chosen[name][0]) if name in chosen else 0
                 await wait_until(lambda name=name, wanted=wanted: watched.count(name) == wanted, what=name)  # type: ignore[misc]
-            await wait_until(lambda: watched.values["stays/last"] == b"5 after" and watched.values["stays/49"] == b"5")
+            await wait_until(lambda: watched.values["stays/last"] == b"%d after" % (turns - 1))
+            await wait_until(lambda: watched.values["stays/49"] == b"%d" % (turns - 1))
             assert not [topic for topic in watched.removed if topic.startswith("stays/")]
-    assert node.link_status()["epoch"] == epoch
+            turns_seen = [int(value.split()[0]) for value in watched.steady]
+            assert turns_seen == sorted(turns_seen)
+    now = node.link_status()
+    assert (now["epoch"], now["reconnects_total"]) == (before_all["epoch"], before_all["reconnects_total"])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_reload_leaves_one_configuration(nodes: Nodes, mosquitto: Mosquitto, seed: int) -> None:
+    """With values on disk: the next process has exactly what its file says, wherever the kill came."""
+    load(mosquitto, "a", "b", "c")
+    pair = {
+        "b/#": link(mosquitto.port, selector("a/#"), selector("b/#"), settings=QUICK),
+        "c/#": link(mosquitto.port, selector("a/#", exclude=["+/7"]), selector("c/#", prefix="x/"), settings=QUICK),
+    }
+    node = nodes.secondary('[retained]\nstorage = "disc"\n' + pair["b/#"])
+    node.started()
+    draw, wanted = random.Random(seed), "b/#"
+    for _ in range(4):
+        before, wanted = wanted, "b/#" if wanted == "c/#" else "c/#"
+        node.links = node.links.replace(pair[before], pair[wanted])
+        edit(node, (pair[before], pair[wanted]))
+        node.send_signal(signal.SIGHUP)
+        time.sleep(draw.uniform(0, 0.4))  # somewhere in the reload
+        node.kill()
+        node.started()
+        topics = {one["filter"]: one["topics"] for one in node.link_status()["selectors"]}
+        assert topics == {"a/#": TOPICS - (wanted == "c/#"), wanted: TOPICS}
+        assert node.topics() == sum(topics.values())
+        assert node.document("/v1/status")["config"]["digest"] == hashlib.sha256(file_of(node).read_bytes()).hexdigest()
+
+
+@pytest.mark.long
+def test_ten_thousand_new_topics_are_proved_in_two_seconds(nodes: Nodes, mosquitto: Mosquitto) -> None:
+    """From the request of the reload on, on a live link."""
+    load(mosquitto, "a")
+    load_retained(mosquitto.port, [(f"new/{n}", b"1" * 100) for n in range(10_000)])
+    alone, both = (link(mosquitto.port, *(selector(f"{name}/#") for name in names)) for names in ("a", ("a", "new")))
+    node = nodes.secondary(alone).started()
+    edit(node, (alone, both))
+    began_s = time.monotonic()
+    reload(node)
+    wait_until_blocking(lambda: all(one["complete"] for one in node.link_status()["selectors"]))
+    took_s = time.monotonic() - began_s
+    assert node.topics() == TOPICS + 10_000
+    assert took_s < 2, took_s
