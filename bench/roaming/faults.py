@@ -26,9 +26,6 @@ KILLS = frozenset({"kill", "die", "stop"})
 """Faults after which others may go on with the sessions of a member, or its process is gone."""
 ON_PATHS = frozenset({"peers", "primary"})
 """Faults for which proxies stand on the ways between the members."""
-_NAMED_S = 0.5 * DEAD_AFTER_S
-"""Time after its start for which a member may have no name for the places of its sessions: it hears a heartbeat of each
-other member, and they hear one of its own. `docs/explanation/promises.md` says what an earlier kill costs."""
 _PAUSE_S = (0.1, 0.3 * DEAD_AFTER_S)
 _AROUND_S = (0.3 * DEAD_AFTER_S, 2 * DEAD_AFTER_S)
 _AWAY_S = (DEAD_AFTER_S + 0.5, 2 * DEAD_AFTER_S)
@@ -155,7 +152,6 @@ class Faults:
         members = self._servers.members
         for each in members:
             await asyncio.to_thread(each.wait_ready, deadline_s=_READY_S)
-        await asyncio.sleep(_NAMED_S)
         await wait_copied(members, deadline_s=_READY_S)
         await self.look()
 

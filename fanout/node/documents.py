@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from fanout.durable.keeping.session_copies import SessionCopies
     from fanout.durable.moving.session_pool import SessionPool
     from fanout.link.link import Link
+    from fanout.node.pool.session_host import PlaceNames
     from fanout.replica.recent import RecentUpdates
     from fanout.replog.write.writer import LogWriter
 
@@ -127,6 +128,8 @@ class NodeParts(Protocol):
     """Step of the start that is under way; empty once the node serves."""
     drain: Drain
     """Phase of the node: serving, draining or stopping."""
+    place_names: PlaceNames | None
+    """Wait of a new member until its copies are of use to others; None where none are made."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -444,7 +447,10 @@ class NodeDocuments:
 
     def _judge(self) -> NodeReadiness:
         unserved = (self._node.opening,) if self._node.opening else ()
-        drain, links = self._node.drain, (link.status() for link in self._node.links)
+        drain, links = self._node.drain, tuple(link.status() for link in self._node.links)
+        names = self._node.place_names
+        if names is not None and all(link.ready for link in links) and not names.is_over():
+            unserved = (*unserved, "members of the pool have not heard this one at the primary yet")
         return judge(drain.phase, links, held_since_ns=drain.held_since_ns, unserved=unserved)
 
     @staticmethod

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
     from fanout.node.disk.journaled_sessions import JournaledSessions
+    from fanout.node.pool.session_host import PlaceNames
     from fanout.replog.files.columns import LogSource
 
 __all__ = ["Node"]
@@ -219,6 +220,8 @@ class Node:
         """Recent updates, from which sessions of dead members go on; None where none do."""
         self.session_copies: SessionCopies | None = None
         """Makes copies of the sessions of clients for other members; None where none are made."""
+        self.place_names: PlaceNames | None = None
+        """Wait of a new member until its copies are of use to others; None where none are made."""
         if self.members is not None and self.server is not None:
             self.sessions = make_session_pool(
                 self.server,
@@ -229,7 +232,7 @@ class Node:
                 logger=self._logger,
             )
             if self.members.config.session_copies:
-                self.recent, self.session_copies = keep_copies(
+                self.recent, self.session_copies, self.place_names = keep_copies(
                     self.sessions, self.server, self.members, links=self.links, clock=self.clock, logger=self._logger
                 )
         self.opening = "the node is starting"

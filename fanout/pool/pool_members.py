@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -152,6 +152,8 @@ class PoolMembers:
         self._client: PeerClient | None = None
         self._begun_s: float | None = None
         self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
+        self._named_at: dict[tuple[str, str], str] = {}
+        """Link and member that has heard a heartbeat of this process on it, to the member's process."""
         self._vouched: dict[str, float] = {}
         """Process to when it was asked last, and said then that its copies here are right; the oldest first."""
         self._told: dict[str, tuple[bool, AskFailure | None]] = {}
@@ -212,6 +214,25 @@ class PoolMembers:
         In monotonic seconds; long ago for never.
         """
         return self._vouched.get(instance, float("-inf"))
+
+    def are_places_named(self, links: Collection[str]) -> bool:
+        """Return whether all other members that answer have heard a heartbeat of this process on each of these links.
+
+        A place in a stream is named by such a heartbeat. So a copy of a session that names none of this process is of
+        no use to them.
+        """
+        peers = self.membership.others()
+        if any(peer.heard_s is None and peer.failure is None for peer in peers):
+            return False  # the first answer is not due
+        now_s = self._monotonic()
+        alike = (
+            peer.facts
+            for peer in peers
+            if peer.facts is not None
+            and peer.facts.config_digest == self.config_digest
+            and self.membership.is_reachable(peer, now_s=now_s)
+        )
+        return all(self._named_at.get((link, facts.node)) == facts.instance for facts in alike for link in links)
 
     @property
     def are_known(self) -> bool:
@@ -367,6 +388,7 @@ class PoolMembers:
             theirs = answer.cuts.get(link)
             ours = None if theirs is None else own.get(theirs.marker)
             if ours is not None and theirs is not None:
+                self._named_at[link, facts.node] = facts.instance
                 self.convergence.compare(
                     link,
                     facts.node,

@@ -185,6 +185,7 @@ class PartsOfNode(SimpleNamespace):
             server=SimpleNamespace(stats=lambda: SERVER_STATS, addresses=["mqtt://127.0.0.1:1884"]),
             store=[b"a", b"b"],
             opening="",
+            place_names=None,
             own=SimpleNamespace(
                 refused_by={"retained_topics_max": 3},
                 refused=SimpleNamespace(limits=lambda now_ns: ("retained_topics_max",) if now_ns == NOW_NS else ()),
@@ -208,6 +209,17 @@ class PartsOfNode(SimpleNamespace):
 def reasons(*links: LinkStatus) -> tuple[str, ...]:
     """Return why a node with links in these states is not ready."""
     return PartsOfNode(*links).documents.readiness().reasons
+
+
+def test_a_member_is_not_ready_before_its_places_have_names() -> None:
+    """Nobody could go on with a session that began there; reasons of links come first."""
+    parts, looks = PartsOfNode(LIVE), iter((False, True))
+    parts.place_names = SimpleNamespace(is_over=lambda: next(looks))
+    assert parts.documents.readiness().reasons == ("members of the pool have not heard this one at the primary yet",)
+    assert parts.documents.readiness().ready
+    parts = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT))
+    parts.place_names = SimpleNamespace(is_over=lambda: next(looks))
+    assert len(parts.documents.readiness().reasons) == 1
 
 
 def test_ready_when_every_link_is_live_and_complete() -> None:

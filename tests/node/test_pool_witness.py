@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fanout.durable.ownership.ports import OtherMemberState
-from fanout.node.pool.session_host import PoolWitness
+from fanout.node.pool.session_host import PlaceNames, PoolWitness
 from fanout.pool.convergence import Verdict
 from fanout.pool.membership import Peer
 from fanout.pool.pool_members import OtherMember, PoolMembers
@@ -130,3 +130,28 @@ def test_a_node_is_current_once_a_later_heartbeat_of_its_own_is_back(
     witness = Pool(own_s=own_s, may_publish=may_publish).witness()
     assert witness.is_current(98.0) is is_current
     assert witness.has_witness is may_publish
+
+
+def test_a_new_member_waits_for_names_of_its_places() -> None:
+    """Until the others have heard it on every link that may publish; at most for `dead_after_s`, and once only."""
+    heard, now_s = {"others": False}, 10.0
+    members: Any = SimpleNamespace(
+        are_places_named=lambda links: heard["others"] and list(links) == ["a"],
+        config=SimpleNamespace(dead_after_s=3.0),
+    )
+    links: Any = [
+        SimpleNamespace(config=SimpleNamespace(name=name), may_have_markers=name == "a") for name in ("a", "refused")
+    ]
+    clock: Any = SimpleNamespace(monotonic=lambda: now_s)
+    first, second = (PlaceNames(members, links=links, clock=clock) for _ in range(2))
+    assert not first.is_over()
+    assert not second.is_over()
+    now_s = 12.9
+    assert not first.is_over()
+    heard["others"] = True
+    assert first.is_over()
+    heard["others"] = False
+    assert first.is_over()
+    assert not second.is_over()
+    now_s = 13.0
+    assert second.is_over()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fanout.durable.keeping.session_copies import SessionCopies
     from fanout.durable.moving.session_pool import SessionPool
     from fanout.link.link import Link
+    from fanout.node.pool.session_host import PlaceNames
 
 __all__ = ["make_pool_members", "make_session_pool"]
 
@@ -136,7 +137,7 @@ def keep_copies(
     links: Sequence[Link],
     clock: SystemClock,
     logger: FilteringBoundLogger,
-) -> tuple[RecentUpdates, SessionCopies]:
+) -> tuple[RecentUpdates, SessionCopies, PlaceNames]:
     """Let other members keep copies of this node's sessions, and keep theirs.
 
     Args:
@@ -148,12 +149,13 @@ def keep_copies(
         logger: Takes log lines.
 
     Returns:
-        The recent updates, to be told of what the links bring; and what makes the copies.
+        The recent updates, to be told of what the links bring; what makes copies; and the wait until they are of use.
     """
     from fanout.durable.copying.pool_copies import PoolCopies
     from fanout.durable.hosting.session_heirs import SessionHeirs
     from fanout.durable.keeping.session_copies import SessionCopies
     from fanout.durable.ownership import copy_messages
+    from fanout.node.pool.session_host import PlaceNames
 
     config = members.config
     recent = RecentUpdates([link.config.name for link in links], bytes_max=config.history_bytes)
@@ -177,4 +179,4 @@ def keep_copies(
     listener = members.listener
     listener.handle(copy_messages.COPY_PATH, kept.answer_copy, body_bytes_max=copy_messages.COPY_BYTES_MAX)
     listener.handle(copy_messages.INHERIT_PATH, kept.answer_inherit, body_bytes_max=copy_messages.DOCUMENT_BYTES_MAX)
-    return recent, made
+    return recent, made, PlaceNames(members, links=links, clock=clock)

@@ -17,7 +17,7 @@ from fanout.pool.pool_members import PoolMembers
 from fanout.runtime.system_clock import Clock
 from fanout.server.base.ports import SessionFound
 
-__all__ = ["LinkMarkers", "PoolSessionFinder", "PoolWitness", "link_of"]
+__all__ = ["LinkMarkers", "PlaceNames", "PoolSessionFinder", "PoolWitness", "link_of"]
 
 _NEVER: Final = float("-inf")
 _FOUND: Final = {
@@ -63,6 +63,41 @@ class LinkMarkers:
         if not all(link.may_send_marker for link in self._links):
             return {}
         return {link.config.name: link.send_marker() for link in self._links}
+
+
+class PlaceNames:
+    """Wait of a new member until the places of its sessions have names at the others.
+
+    Before, a copy says nothing to them: sessions that began here would be lost with this member.
+    """
+
+    def __init__(self, members: PoolMembers, *, links: Iterable[Link], clock: Clock) -> None:
+        """Prepare.
+
+        Args:
+            members: The members.
+            links: Every link.
+            clock: Gives the time.
+        """
+        self._members = members
+        self._links = tuple(links)
+        self._clock = clock
+        self._until_s: float | None = None
+        self._is_over = False
+
+    def is_over(self) -> bool:
+        """Return whether this member may be ready; to be called once its links are.
+
+        It is over for good when all members that answer have heard this one on each link, at most `dead_after_s`
+        after the first call: a member whose link is down hears nobody.
+        """
+        if not self._is_over:
+            now_s = self._clock.monotonic()
+            if self._until_s is None:
+                self._until_s = now_s + self._members.config.dead_after_s
+            links = [link.config.name for link in self._links if link.may_have_markers]
+            self._is_over = now_s >= self._until_s or self._members.are_places_named(links)
+        return self._is_over
 
 
 class PoolWitness:
