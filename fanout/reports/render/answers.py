@@ -207,13 +207,18 @@ def answer_tables(report: Report, summary: Summary) -> list[Table]:
 
 def missing_by_topic(report: Report) -> Table:
     """Return the table of the topics that lack most updates, the worst first."""
+    ended = {one.node for one in report.summary.nodes if one.going_on is False} if report.summary else set()
     columns: tuple[Column[MissingTopic], ...] = (
         text("node", lambda one: one.node),
         text("topic", lambda one: one.topic),
         number("missing", lambda one: one.missing, "bad"),
         number("unknown", lambda one: one.unknown, "fair", optional=True),
         Column("since", lambda one: Cell(_time(report, one.first_missing)), numeric=False),
-        Column("until", lambda one: _until(report, one.last_missing, goes_on=one.going_on), numeric=False),
+        Column(
+            "until",
+            lambda one: _until(report, one.last_missing, goes_on=one.going_on and one.node not in ended),
+            numeric=False,
+        ),
         Column("why, mostly", lambda one: Cell(CAUSES[one.cause], "bad" if one.cause == "live" else ""), numeric=False),
     )
     found = report.missing_topics

@@ -132,9 +132,17 @@ def _node(node: str, targets: Sequence[TargetReport], report: Report, *, cut_off
 
 
 def _any_goes_on(figures: Sequence[UpdateFigures]) -> bool | None:
-    """Return whether any loss goes on; None where none is known to, and one may."""
-    known = [one.going_on for one in figures if one.missing]
+    """Return whether any loss goes on; None where none is known to, and one may.
+
+    If a link was away for all that it lacks, the loss ended when it was live again, though nothing judged came since.
+    """
+    known = [not _was_away(one) and one.going_on for one in figures if one.missing]
     return True if any(known) else None if None in known or not known else False
+
+
+def _was_away(figures: UpdateFigures) -> bool:
+    causes = figures.causes
+    return figures.missing == causes.restart + causes.new_epoch + causes.resumed
 
 
 def _is_union(report: Report) -> bool:

@@ -30,6 +30,8 @@ _SIGMAS = 3
 """Two shares differ when they are so many standard errors apart."""
 _FIFTH = 5
 """One part in so many is the least difference that counts."""
+_LAG_LEAST_US = 50_000
+"""A p99 that differs by no more is as before."""
 _CHANCE_SIGMAS = 2.576
 """Points of time lie apart when chance alone would part them so far once in a hundred times."""
 _WINDOWS_MIN = 4
@@ -220,7 +222,7 @@ def _of_lag(before: _Latency | None, now: _Latency | None) -> Direction:
     if before is None or now is None:
         return "same"
     difference = now.p99_us - before.p99_us
-    uncertain_us = max(before.uncertain_us, now.uncertain_us)
+    uncertain_us = max(before.uncertain_us, now.uncertain_us, _LAG_LEAST_US)
     if abs(difference) <= uncertain_us or abs(difference) * _FIFTH <= abs(before.p99_us):
         return "same"
     if before.points_us and now.points_us and not _lie_apart(before.points_us, now.points_us):

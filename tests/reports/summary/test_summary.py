@@ -194,10 +194,24 @@ def test_where_most_is_missing() -> None:
     assert [(one.prefix, one.missing) for one in node.prefixes] == [("plant/hot", 430), ("plant/b", 12)]
 
 
+@pytest.mark.parametrize(
+    ("causes", "going_on"),
+    [
+        (MissingCauses(restart=5, new_epoch=3, resumed=2), False),
+        (MissingCauses(restart=9, live=1), True),
+        (MissingCauses(restart=9, away=1), True),
+    ],
+)
+def test_a_loss_ends_when_the_link_is_live_again(causes: MissingCauses, going_on: bool) -> None:
+    """Though it is live again in the time that is not judged yet, in which no update counts."""
+    lacking = stamped(missing=10, first_missing=BEGIN, last_missing=END, going_on=True)
+    assert only(target(figures=lacking.model_copy(update={"causes": causes}))).going_on is going_on
+
+
 def test_a_branch_that_is_not_readable_goes_on() -> None:
     """Nothing of it came any more, though few updates may not show that the loss goes on."""
     branch = HiddenBranch(node="edge", link="up", filter="plant/#", branch="plant/s/#", missing=3)
-    lacking = target(figures=stamped(missing=3))
+    lacking = target(figures=stamped(missing=3).model_copy(update={"causes": MissingCauses(live=3)}))
     assert only(lacking).going_on is None
     assert only(lacking, hidden_branches=(branch,)).going_on is True
     assert only(lacking, hidden_branches=(branch.model_copy(update={"node": "other"}),)).going_on is None

@@ -100,10 +100,12 @@ def test_what_is_unknown_is_in_neither_share() -> None:
 @pytest.mark.parametrize(
     ("p99_us", "direction"),
     [
-        ([10_000] * 5 + [11_500] * 5, "same"),  # less than a fifth
-        ([10_000] * 5 + [13_000] * 5, "worse"),
-        ([13_000] * 5 + [10_000] * 5, "better"),
-        ([1_000] * 5 + [1_400] * 5, "same"),  # less than it is uncertain
+        ([500_000] * 5 + [575_000] * 5, "same"),  # less than a fifth
+        ([500_000] * 5 + [650_000] * 5, "worse"),
+        ([650_000] * 5 + [500_000] * 5, "better"),
+        ([5_000] * 5 + [54_000] * 5, "same"),  # nobody waits for that
+        ([54_000] * 5 + [5_000] * 5, "same"),
+        ([5_000] * 5 + [56_000] * 5, "worse"),
     ],
 )
 @pytest.mark.parametrize("ahead_us", [0, 3_000_000, -3_000_000])
@@ -169,13 +171,13 @@ def test_against_an_earlier_report() -> None:
         target("edge", figures=stamped(expected=1000, missing=10)),
         target("plain", figures=unstamped(seen=1000, missing=500)),
         target("gone"),
-        lag=LagSection(propagation=(propagation(p99_us=10_000),)),
+        lag=LagSection(propagation=(propagation(p99_us=100_000),)),
     )
     later = made(
         target("edge", figures=stamped(expected=1000, missing=10)),
         target("plain", figures=unstamped(seen=1000, missing=10)),
         target("new"),
-        lag=LagSection(propagation=(propagation(p99_us=20_000, ahead_us=5_000),)),
+        lag=LagSection(propagation=(propagation(p99_us=200_000, ahead_us=5_000),)),
     )
     line = past_report(earlier)
     before = line.model_copy(update={"begin": line.begin - HOUR, "end": line.end - HOUR})
@@ -184,7 +186,7 @@ def test_against_an_earlier_report() -> None:
     assert (trend.against, trend.direction, trend.before_begin) == ("history", "worse", BEGIN - HOUR)
     assert (trend.begin, trend.end) == (BEGIN, SETTLED)
     edge, plain = trend.nodes
-    assert (edge.node, edge.p99_us_before, edge.p99_us, edge.direction) == ("edge", 10_000, 15_000, "worse")
+    assert (edge.node, edge.p99_us_before, edge.p99_us, edge.direction) == ("edge", 100_000, 195_000, "worse")
     assert (plain.missing_before, plain.missing, plain.direction) == (500, 10, "better")
     assert summarize(made(target("elsewhere")), history=[before]).trend is None
 
@@ -200,9 +202,9 @@ def past_node(missing: int, *lags: PastLag, node: str = "edge", expected: int = 
     return PastNode(node=node, expected=expected, missing=missing, unknown=0, lag=lags)
 
 
-def past_lag(p99_us: int, *, updates: int = 500, link: str = "up") -> PastLag:
+def past_lag(p99_us: int, *, updates: int = 500, link: str = "up", uncertain_us: int = 0) -> PastLag:
     """Return how late a link was in one report."""
-    return PastLag(link=link, stamped_by="hub", updates=updates, p50_us=1, p99_us=p99_us, uncertain_us=0)
+    return PastLag(link=link, stamped_by="hub", updates=updates, p50_us=1, p99_us=p99_us, uncertain_us=uncertain_us)
 
 
 def against(history: Sequence[PastReport], **sections: Any) -> Trend:
@@ -239,10 +241,17 @@ def test_against_the_reports_of_30_days(missing: list[int], direction: str) -> N
 def test_the_lag_of_earlier_reports_is_their_mean(lags: tuple[PastLag, ...], before_us: int | None) -> None:
     """With the weight of their updates, link by link."""
     history = [past(past_node(10, lag)) for lag in lags]
-    trend = against(history, lag=LagSection(propagation=(propagation(p99_us=40_000),)))
+    trend = against(history, lag=LagSection(propagation=(propagation(p99_us=90_000),)))
     (node,) = trend.nodes
-    assert (node.p99_us_before, node.p99_us) == (before_us, None if before_us is None else 40_000)
+    assert (node.p99_us_before, node.p99_us) == (before_us, None if before_us is None else 90_000)
     assert trend.direction == ("same" if before_us is None else "worse")
+
+
+@pytest.mark.parametrize(("uncertain_us", "direction"), [(80_000, "worse"), (90_000, "same")])
+def test_lag_that_differs_by_less_than_it_is_uncertain(uncertain_us: int, direction: str) -> None:
+    """The clocks may account for it."""
+    history = [past(past_node(10, past_lag(10_000, uncertain_us=uncertain_us)))]
+    assert against(history, lag=LagSection(propagation=(propagation(p99_us=100_000),))).direction == direction
 
 
 def test_only_what_was_before_counts() -> None:
