@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from bench.processes import free_port
+from fanout.mqtt.packets import Publish
 from tests.support.nodes import LiveNode, Nodes
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -136,3 +137,22 @@ def taken(port: int) -> Iterator[None]:
         one.bind(("127.0.0.1", port))
         one.listen()
         yield
+
+
+async def test_bounds_of_retained_values_hold_from_a_reload_on(nodes: Nodes) -> None:
+    """A value that is too large is delivered and not held, and one without an expiry goes in time."""
+    node = nodes.primary()
+    await asyncio.to_thread(node.start)
+    edit(node, more="\n[retained]\nmax_payload = 3\nexpiry_s = 1\n")
+    assert changes(await asyncio.to_thread(reload, node)) == {
+        "retained.max_payload": ("changed", "nothing"),
+        "retained.expiry_s": ("changed", "nothing"),
+    }
+    async with await RawClient.connect(node.port, "a") as client:
+        await client.subscribe(b"#")
+        client.publish(b"large", b"1234", qos=1, retain=True)
+        client.publish(b"small", b"123", qos=1, retain=True)
+        await wait_until(lambda: node.document("/v1/status")["server"]["own_short_by"] == ["retained.max_payload"])
+        came = [await client.receive() for _ in range(5)]
+    payloads = [(one.topic, one.payload) for one in came if isinstance(one, Publish)]
+    assert payloads == [(b"large", b"1234"), (b"small", b"123"), (b"small", b"")]

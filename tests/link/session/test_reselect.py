@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -15,6 +16,8 @@ from fanout.mqtt.properties import Properties
 from fanout.replica.update import Phase
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import config_for, running
 
 A, B, C = Selector("a/#"), Selector("b/#"), Selector("c/#", qos=2)
 
@@ -247,3 +250,37 @@ def test_a_thousand_random_changes_under_load(seed: int) -> None:
     world.check()
     assert (pair.session.lifecycle.epoch, len(world.primary.connects)) == (epoch, 1)
     assert pair.states() == []
+
+
+@pytest.mark.parametrize(("on_joining", "reason"), [("serve", None), ("not_ready", "live, but not proved yet: c/#")])
+async def test_readiness_while_a_selector_joins(on_joining: str, reason: str | None) -> None:
+    """Joining counts as configured, but a link without any proved selector is not ready; its connection stays."""
+    primary = primary_of("a", refuse_filters=(b"c/#",))
+    async with FakeServer(primary) as server, running(config_for(server.port, A, on_joining=on_joining)) as link:
+        await link.wait_state(LinkState.LIVE)
+        await link.link.change(config_for(server.port, A, C, on_joining=on_joining))
+        assert link.status.reason == reason
+        assert [one.joining for one in link.status.selectors] == [False, True]
+        await link.link.change(config_for(server.port, C, on_joining=on_joining))
+        assert link.status.reason == "live, but not proved yet: c/#"
+        assert link.values() == {}
+        assert len(primary.connects) == 1
+
+
+async def test_selectors_change_while_backpressure_holds_the_link() -> None:
+    """The change waits for it, and the link reads again afterwards."""
+    primary = primary_of("a", "b", "c")
+    async with FakeServer(primary) as server, running(config_for(server.port, A, B)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.link.hold(True)
+        changing = asyncio.create_task(link.link.change(config_for(server.port, A, C)))
+        primary.publish(b"a/1", b"2")
+        server.push()
+        await asyncio.sleep(0)
+        assert not changing.done()
+        link.link.hold(False)
+        await changing
+        await link.wait(lambda: link.status.selectors[1].complete)
+        await link.wait(lambda: link.values().get("a/1") == b"2")
+        assert len(link.values()) == 40
+        assert len(primary.connects) == 1
