@@ -11,22 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from fanout.config.access import AccessConfig, HookConfig
-from fanout.config.pool import PoolConfig
-from fanout.config.settings import (
-    HttpConfig,
-    IdentityConfig,
-    LinkConfig,
-    ListenerConfig,
-    LogConfig,
-    NodeConfig,
-    RetainedConfig,
-    SelectorSection,
-    ServerConfig,
-    SessionsConfig,
-    ShipConfig,
-)
-from fanout.config.translation import keys_of_fields
+from fanout.config.settings import LinkConfig, NodeConfig, SelectorSection, ServerConfig
+from fanout.config.translation import SECTIONS, keys_of_fields
 from fanout.selection import Selector
 
 __all__ = ["RULES", "Change", "ChangeKind", "Cost", "Rule", "find_changes", "merge", "takes_selectors_alone"]
@@ -71,61 +57,62 @@ class Change:
 
 
 def _rules(
-    section: type, *, live: str = "", restart: Mapping[str, str] | None = None, other: Mapping[Cost, str] | None = None
-) -> Mapping[str, Rule]:
-    """Return the rule of each field of a section.
+    name: str, *, live: str = "", restart: Mapping[str, str] | None = None, other: Mapping[Cost, str] | None = None
+) -> tuple[type, Mapping[str, Rule]]:
+    """Return the dataclass of a section, and the rule of each of its fields.
 
     Args:
-        section: Its dataclass.
+        name: The section, as in the file.
         live: Fields of which a change holds at once, separated by blanks; "*" for all others.
         restart: The reason of a restart to the fields that need it for that, in the same form.
         other: Another cost to its fields, in the same form.
     """
+    section = SECTIONS[name]
     named = [(live, Rule(Cost.NOTHING)), *((names, Rule(Cost.RESTART, why)) for why, names in (restart or {}).items())]
     named += [(names, Rule(cost)) for cost, names in (other or {}).items()]
     rules = {name: rule for names, rule in named for name in names.split() if name != "*"}
     for names, rule in named:
         if names == "*":
             rules |= {field.name: rule for field in dataclasses.fields(section) if field.name not in rules}
-    return rules
+    return section, rules
 
 
 _READ_ONCE: Final = "the node reads it at its start only"
 _PARTS: Final = "the node makes this part of itself at its start only"
-RULES: Final[Mapping[type, Mapping[str, Rule]]] = {
-    NodeConfig: _rules(NodeConfig, live="access", restart={_PARTS: "*"}, other={Cost.LINK: "links"}),
-    IdentityConfig: _rules(
-        IdentityConfig, live="drain_s", restart={"files and sessions depend on it": "id data_directory"}
-    ),
-    ServerConfig: _rules(
-        ServerConfig,
-        live="*",
-        restart={"clients that are connected rely on it": "qos_max receive_maximum"},
-    ),
-    ListenerConfig: _rules(ListenerConfig, live="*"),
-    AccessConfig: _rules(
-        AccessConfig,
-        live="anonymous password_file decisions_max http rules",
-        restart={
-            _READ_ONCE: "password_checks_max password_queue_max password_remember_s password_remembered_max",
-        },
-    ),
-    HookConfig: _rules(HookConfig, live="*"),
-    HttpConfig: _rules(HttpConfig, restart={_READ_ONCE: "*"}),
-    PoolConfig: _rules(PoolConfig, live="peers", restart={_READ_ONCE: "*"}),
-    LogConfig: _rules(
-        LogConfig,
-        live="flush_interval_s fsync_interval_s segment_bytes_max segment_age_max_s",
-        restart={_READ_ONCE: "*"},
-    ),
-    ShipConfig: _rules(ShipConfig, restart={_READ_ONCE: "*"}),
-    RetainedConfig: _rules(RetainedConfig, live="max_payload expiry_s", restart={_READ_ONCE: "*"}),
-    SessionsConfig: _rules(SessionsConfig, restart={_READ_ONCE: "*"}),
-    LinkConfig: _rules(
-        LinkConfig, other={Cost.LINK: "*", Cost.SESSION: "client_id version control_topic", Cost.SELECTOR: "selectors"}
-    ),
-    SelectorSection: _rules(SelectorSection, other={Cost.SELECTOR: "*"}),
-}
+RULES: Final[Mapping[type, Mapping[str, Rule]]] = dict(
+    [
+        _rules("", live="access", restart={_PARTS: "*"}, other={Cost.LINK: "links"}),
+        _rules("node", live="drain_s", restart={"files and sessions depend on it": "id data_directory"}),
+        _rules(
+            "server",
+            live="*",
+            restart={"clients that are connected rely on it": "qos_max receive_maximum"},
+        ),
+        _rules("server.listener", live="*"),
+        _rules(
+            "access",
+            live="anonymous password_file decisions_max http rules",
+            restart={
+                _READ_ONCE: "password_checks_max password_queue_max password_remember_s password_remembered_max",
+            },
+        ),
+        _rules("access.http", live="*"),
+        _rules("http", restart={_READ_ONCE: "*"}),
+        _rules("pool", live="peers", restart={_READ_ONCE: "*"}),
+        _rules(
+            "log",
+            live="flush_interval_s fsync_interval_s segment_bytes_max segment_age_max_s",
+            restart={_READ_ONCE: "*"},
+        ),
+        _rules("log.ship", restart={_READ_ONCE: "*"}),
+        _rules("retained", live="max_payload expiry_s", restart={_READ_ONCE: "*"}),
+        _rules("sessions", restart={_READ_ONCE: "*"}),
+        _rules(
+            "link", other={Cost.LINK: "*", Cost.SESSION: "client_id version control_topic", Cost.SELECTOR: "selectors"}
+        ),
+        _rules("link.selector", other={Cost.SELECTOR: "*"}),
+    ]
+)
 """The rule of each field of each section; that of a section is for its addition and removal."""
 
 
