@@ -10,5 +10,6 @@ ATTACKS: dict[str, str] = {
     "memory before CONNECT": "bench.attacks.memory_before_connect",
     "User Properties": "bench.attacks.user_properties",
     "wrong passwords": "bench.attacks.passwords",
+    "Will Messages at once": "bench.attacks.wills",
 }
 """By name: the module with `run(target) -> Verdict`."""

@@ -48,6 +48,10 @@ _CHECKED_TOPIC_BYTES_MAX = 128
 _ACK_CHUNK_MIN = 64
 _ACK_CHUNK_MAX = 4096
 _ITEM_WORK = 64
+_RUN_BYTES = 16 * 1024
+_RUN_ROWS_MAX = 4096
+"""With `work_max`, a run of PUBLISH ends after so many, give or take those in `_RUN_BYTES`."""
+_UNLIMITED_BYTES = 1 << 40
 _HEAD_BYTES = 2 + 2 + 4
 """Bytes of a PUBLISH between its fixed header and its properties, beside the Topic Name."""
 
@@ -76,6 +80,7 @@ class Decoder:
         "_passed",
         "_passing_bytes",
         "_role",
+        "_run_bytes",
         "_topic_alias_max",
         "_user_properties_max",
         "_work_max",
@@ -107,7 +112,8 @@ class Decoder:
             user_properties_max: User Properties of one packet; more are a fault. For a server.
             known_topics: See the attribute.
             work_max: Work after which `feed` leaves the rest for the next one, in bytes of packets other than PUBLISH
-                and acknowledgements; each packet or run counts as 64 more. None for no limit.
+                and acknowledgements; each packet or run counts as 64 more, and some 4,096 PUBLISHs use it up. None for
+                no limit.
             role: Our own side, which determines what the peer may send.
 
         Raises:
@@ -122,6 +128,7 @@ class Decoder:
         self._topic_alias_max = topic_alias_max
         self._user_properties_max = user_properties_max
         self._work_max = sys.maxsize if work_max is None else work_max
+        self._run_bytes = _UNLIMITED_BYTES if work_max is None else _RUN_BYTES
         self.has_more = False
         self._role: Role = role
         self._aliases: dict[int, bytes] = {}
@@ -215,7 +222,14 @@ class Decoder:
                 rows: list[PublishRow] = []
                 new_topics: list[bytes] = []
                 before = pos
-                pos = self._decode_publish_run(buffer, pos, rows, new_topics)
+                while True:
+                    piece = pos
+                    pos = self._decode_publish_run(buffer, pos, rows, new_topics)
+                    if pos - piece < self._run_bytes - 3:
+                        break
+                    if len(rows) >= _RUN_ROWS_MAX:
+                        work_left = 0
+                        break
                 if pos > before:
                     items.append(PublishRun(rows))
                     if new_topics:
@@ -449,7 +463,9 @@ class Decoder:
         short_block = USER_PROPERTY_BYTES_MIN * self._user_properties_max
         plain_length_max = min(0x7F, packet_bytes_max - 2)
         end = len(buffer)
-        last = end - 3  # below it, a Remaining Length of one byte and the topic's length are there
+        last = (
+            min(end, pos + self._run_bytes) - 3
+        )  # below it, a Remaining Length of one byte and the topic's length are there
         while pos < last:
             flags = buffer[pos] ^ 0x30
             if flags > 0x0F:

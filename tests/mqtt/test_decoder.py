@@ -20,6 +20,7 @@ from fanout.mqtt.packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Publish,
     Suback,
     Subscribe,
     Subscription,
@@ -776,3 +777,20 @@ def test_large_messages_are_skipped_wherever_reads_end(messages: list[tuple[int,
         assert [number for _, number in seen] == list(range(whole))
         assert decoder.buffered_bytes <= max(packet_bytes_max, 1 + 4 + 2 + 60 + 2 + 4 + 2)
     assert [is_skipped for is_skipped, _ in seen] == [len(packet) > packet_bytes_max for packet in packets]
+
+
+def test_work_of_many_small_publishes_is_bounded() -> None:
+    """One call decodes some thousands of them, and the rest follows; larger ones come in one run."""
+    small, large = encode(Publish(b"t", b""), version=4), encode(Publish(b"t", b"x" * 100), version=4)
+    for packet, count, rows_max in ((small, 50_000, 8_000), (large, 2_000, 2_000)):
+        decoder = Decoder(version=4, packet_bytes_max=1 << 20, work_max=16 * 1024, role="server")
+        runs = [len(item.rows) for item in decoder.feed(packet * count) if isinstance(item, PublishRun)]
+        assert len(runs) == 1
+        while decoder.has_more:
+            runs += [len(item.rows) for item in decoder.feed(b"") if isinstance(item, PublishRun)]
+        assert sum(runs) == count
+        assert max(runs) <= rows_max
+    decoder = Decoder(version=4, packet_bytes_max=1 << 20, role="server")
+    (run,) = decoder.feed(small * 50_000)
+    assert isinstance(run, PublishRun)
+    assert len(run.rows) == 50_000

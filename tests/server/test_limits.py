@@ -45,6 +45,7 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.logging_setup import configure_logging
 from fanout.server.base.counters import Limit
+from fanout.server.client import session_lifecycle
 from fanout.server.client.connection import ClientConnection
 from tests.server.accept.test_admission import V1, V2, behind_proxy, closed, sent
 from tests.server.accept.test_websocket import LISTEN as WEBSOCKET
@@ -779,3 +780,42 @@ def test_every_limit_stands_in_the_page_of_limits() -> None:
     assert keys >= {limit.value for limit in Limit}
     terms = {"keep_alive_max_s", "session_expiry_max_s", "qos_max", "topic_alias_max"}  # what a client is granted
     assert {key for key in defaults if key.endswith("_max")} - terms <= keys
+
+
+# Turns of the event loop.
+
+
+async def test_one_read_of_a_client_in_a_turn(start_node: StartNode) -> None:
+    """A client that sends without a pause is read from once in each turn, so others are served in between."""
+    node = await start_node()
+    async with await RawClient.connect(node.port, version=4) as client:
+        sender = client._writer.get_extra_info("socket").dup()
+        sender.setblocking(True)
+        data = encode(Publish(b"t", b"x" * 1000), version=4) * 8_000
+        before = node.server.stats().received_bytes_total
+        sending = asyncio.create_task(asyncio.to_thread(sender.sendall, data))
+        received = most = 0
+        while received < len(data):
+            await asyncio.sleep(0)
+            now = node.server.stats().received_bytes_total - before
+            most, received = max(most, now - received), now
+        await sending
+        sender.close()
+    assert most <= 256 * 1024
+
+
+async def test_will_messages_take_turns(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many clients that leave at once, each turn publishes those for which there is time, in their order."""
+    monkeypatch.setattr(session_lifecycle, "_WILLS_S", 1e-9)
+    node = await start_node()
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(20):
+            client = await RawClient.connect(node.port, f"c{number}", will=Will(b"t", b"%d" % number))
+            await stack.enter_async_context(client)
+        for number in range(20):
+            await node.server.kick(f"c{number}")
+        assert len(node.published) == 1
+        await asyncio.sleep(0)
+        assert len(node.published) == 2
+        await wait_until(lambda: len(node.published) == 20)
+        assert [row[1] for _, row in node.published] == [b"%d" % number for number in range(20)]

@@ -33,6 +33,9 @@ _SLICE_BYTES = 64 * 1024
 """About 600 updates of 64 bytes, which take about a millisecond."""
 READ_AHEAD_FACTOR = 64
 """Number of receive buffers that may be read ahead; beyond it reading pauses."""
+_TURN_S = 0.002
+"""A read that took longer, and filled the buffer, ends the turn of its connection: uvloop would read up to 32 times
+before it turns to other sockets."""
 _CLOSE_TIMEOUT_S = 1.0
 _SMALL_READ_BYTES = 4096
 """A smaller read may be the first of two small packets, and the primary sends the second only when the first is
@@ -96,6 +99,8 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._held = False
+        self._resting = False
+        """True until the next turn of the event loop, after a read that was large and costly."""
         self._transport: asyncio.Transport | None = None
 
     # --- called by asyncio ---
@@ -192,11 +197,25 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._answered = False
         started = self._monotonic()
         self._on_data(data)
+        cost_s = self._monotonic() - started
+        if cost_s > _TURN_S and len(data) == _READ_BYTES:
+            self._rest()
         if self.read_ahead or self._answered:
             return
-        delay_s = coalescing_s(cost_s=self._monotonic() - started, read_bytes=len(data))
+        delay_s = coalescing_s(cost_s=cost_s, read_bytes=len(data))
         if delay_s:
             self._coalescing = asyncio.get_running_loop().call_later(delay_s, self._end_coalescing)
+
+    def _rest(self) -> None:
+        """Read nothing until the event loop has served other sockets."""
+        if not self._resting:
+            self._resting = True
+            self._adjust_reading()
+            asyncio.get_running_loop().call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._resting = False
+        self._adjust_reading()
 
     def _check_protocol(self, data: bytes) -> None:
         """Check that the first bytes are not those of another protocol; later reads go to the link directly."""
@@ -245,7 +264,12 @@ class LinkConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._lost or self._transport.is_closing():
             return
         high, low = self._read_ahead_bytes_max, self._read_ahead_bytes_max // 2
-        wanted = self._writable and not self._held and self._pending_bytes <= (high if self._reading else low)
+        wanted = (
+            self._writable
+            and not self._held
+            and not self._resting
+            and self._pending_bytes <= (high if self._reading else low)
+        )
         if wanted and not self._reading:
             self._transport.resume_reading()
         elif self._reading and not wanted:

@@ -162,6 +162,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is ConnectionState.CONNECTING:
             self._handler.count_early(self, nbytes)
         self.receive(self._context.read_buffer[:nbytes])
+        if nbytes == len(self._context.read_buffer) and not self.is_closing():
+            self._continue_later()  # uvloop would read up to 32 times before it turns to other sockets
 
     def receive(self, data: bytes | memoryview) -> None:
         """Process a part of the packet stream; ignored while closing, when a transport may still deliver one."""
@@ -408,7 +410,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.fail(self._decoder.fault)
             return
         self.send_answers()
-        if self._decoder.has_more and not self._continuing:
+        if self._decoder.has_more:
+            self._continue_later()
+
+    def _continue_later(self) -> None:
+        """Read and process nothing more in this turn of the event loop."""
+        if not self._continuing:
             self._continuing = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()

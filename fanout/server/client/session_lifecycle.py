@@ -7,6 +7,7 @@ Owns the Network Connection of each session, and the order of events when a conn
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,6 +42,8 @@ _CHECKED_MAX: Final = 256
 """Limit of sessions and subscriptions that are checked in one turn of the event loop."""
 _LOST: Final = "The server that had the session is gone, and its messages are not held any more"
 """Reason String of a CONNACK with Session Present 0."""
+_WILLS_S: Final = 0.005
+"""Time for Will Messages in one turn of the event loop: thousands of clients may leave in one."""
 _FREED_MAX: Final = 5_000
 """Limit of messages that are freed in one turn of the event loop: some milliseconds."""
 
@@ -90,6 +93,12 @@ class SessionLifecycles:
         self._ending_overflowed = False
         self._late_wills: deque[tuple[Session, WillMessage]] = deque()
         """Will Messages of overflowed sessions, published after all of these have ended."""
+        self._due_wills: deque[tuple[Session, WillMessage]] = deque()
+        """Will Messages that wait for the next turn of the event loop."""
+        self._wills_s = 0.0
+        """Time that Will Messages took in this turn."""
+        self._wills_turn: asyncio.Handle | None = None
+        """Begins the next turn of Will Messages; None when none was published in this one."""
 
     def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         """Accept a client: resume or take over its session, or begin one; or refuse it after all.
@@ -524,7 +533,26 @@ class SessionLifecycles:
         if self._ending_overflowed:
             self._late_wills.append((session, will))
         else:
-            self._send_will(session, will)
+            self._due_wills.append((session, will))
+            if self._wills_turn is None:
+                self._wills_turn = asyncio.get_running_loop().call_soon(self._begin_wills_turn)
+            self._send_due_wills()
+
+    def _begin_wills_turn(self) -> None:
+        self._wills_turn = None
+        self._wills_s = 0.0
+        if self._due_wills:
+            self._wills_turn = asyncio.get_running_loop().call_soon(self._begin_wills_turn)
+            self._send_due_wills()
+
+    def _send_due_wills(self) -> None:
+        """Publish the Will Messages that are due, as far as the time of this turn goes."""
+        while self._due_wills and self._wills_s < _WILLS_S:
+            session, will = self._due_wills.popleft()
+            begun_s = time.perf_counter()
+            if not self.fence.hold_will(session, will):
+                self._send_will(session, will)
+            self._wills_s += time.perf_counter() - begun_s
 
     def _send_will(self, session: Session, will: WillMessage) -> None:
         self._counters.wills += 1

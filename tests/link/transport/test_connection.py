@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -403,3 +404,35 @@ async def test_connecting_has_an_end() -> None:
             await connect(connection, address, receive_buffer_bytes=1 << 16, timeout_s=0.2)
         for filler in fillers:
             filler.close()
+
+
+def test_a_costly_stream_leaves_turns_to_other_sockets() -> None:
+    """The event loop reads up to 32 times in a row while the buffer is filled; a costly read ends that."""
+
+    async def flood() -> int:
+        async with connected(read_ahead=False, receive_buffer_bytes=4 << 20) as case:
+            assert case.peer is not None
+            peer = case.peer.dup()
+            peer.setblocking(True)
+            case.cost_s = 0.01
+            in_a_turn = most = 0
+            take = case.take
+
+            def costly(data: bytes) -> None:
+                nonlocal in_a_turn
+                in_a_turn += 1
+                time.sleep(0.01)  # the peer fills the receive buffer meanwhile
+                take(data)
+
+            case.connection._on_mqtt = case.connection._on_data = costly
+            sending = asyncio.create_task(asyncio.to_thread(peer.sendall, bytes(16 << 20)))
+            while len(case.total()) < 16 << 20:
+                most = max(most, in_a_turn)
+                in_a_turn = 0
+                await asyncio.sleep(0)
+            await sending
+            peer.close()
+            return most
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(flood()) == 1
