@@ -119,18 +119,24 @@ class MessageBatch:
             followed: set[bytes] = set()
             for message in reversed(self.messages):
                 topic, retained = message[0][0], message[0][3]
-                if message[1] > qos_max or not (retained or all_topics) or isinstance(message, SharedMessage):
-                    followed.add(topic)
+                if message[1] > qos_max or not retained or isinstance(message, SharedMessage):
+                    if all_topics and message[1] <= qos_max and not isinstance(message, SharedMessage):
+                        key = event_key(topic)
+                        if topic in kept or key in kept:
+                            continue
+                        kept.add(key)
+                        if topic not in followed:
+                            newest.append((key, message))
+                            continue
+                    else:
+                        followed.add(topic)
                     rest.append(message)
                 elif topic not in kept:
-                    key = topic if retained else event_key(topic)
-                    if key in kept:
-                        continue
-                    kept.add(key)
+                    kept.add(topic)
                     if topic in followed:
                         rest.append(message)
                     else:
-                        newest.append((key, message))
+                        newest.append((topic, message))
             newest.reverse()
             rest.reverse()
             others: MessageBatch | None = None
