@@ -44,6 +44,7 @@ from fanout.api.models import (
 from fanout.api.node_view import ClientOrder, NodeView
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from fanout.api.operator_guard import OperatorGuard
+from fanout.api.page.files import add_page
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 
@@ -308,6 +309,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         return await node.unconfirmed(link, after=after)
 
     add_browsing(app, node.browser, wait=turns.wait, refusals=_BROWSING)
+    add_page(app)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
     app.add_exception_handler(AuditRefused, _refused)

@@ -16,8 +16,9 @@ from typing import Final
 
 __all__ = ["LOOPBACK", "OPEN_PATHS", "OperatorAccess", "Refusal"]
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""Paths that everybody may ask for: what load balancers, supervisors and Prometheus need, without a client's name."""
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/", "/page/style.css", "/page/page.js"})
+"""Paths that everybody may ask for: those of load balancers, supervisors and Prometheus, without a client's name, and
+the files of the page, which show nothing of the node."""
 _SCHEME: Final = "bearer"
 _HERE: Final = "localhost"
 

@@ -1,0 +1,300 @@
+// The page of one node. Names and values are data of strangers: they go into the page as text, never as markup.
+
+const main = document.getElementById("main");
+const LOOK_MS = 2000;
+const LAG_MS = 3600000;
+const lags = new Map(); // link to [[time, seconds], ...] of the last hour, while this page is open
+let shown = 0; // number of the page that is shown: answers for an earlier one are dropped
+let timer = 0;
+
+function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+class Refused extends Error {}
+
+async function ask(path, parameters = {}) {
+  const token = sessionStorage.getItem("token");
+  const query = new URLSearchParams(parameters).toString();
+  const answer = await fetch(query ? `${path}?${query}` : path, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  const found = await answer.json().catch(() => ({ error: `the node answers ${answer.status}`, hint: "" }));
+  if (answer.status === 401 || answer.status === 403) throw Object.assign(new Refused(found.error), found);
+  if (!answer.ok && answer.status !== 503) throw Object.assign(new Error(found.error), { status: answer.status, hint: found.hint });
+  return found;
+}
+
+const count = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en"));
+const clock = (text) => (text ? new Date(text).toLocaleString() : "–");
+const rate = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en", { maximumFractionDigits: 1 }));
+
+function bytes(number) {
+  if (number === null || number === undefined) return "–";
+  for (const unit of ["B", "KiB", "MiB"]) {
+    if (number < 1024) return `${Math.round(number)} ${unit}`;
+    number /= 1024;
+  }
+  return `${Math.round(number)} GiB`;
+}
+
+// A table; a heading that begins with "#" is of numbers.
+function table(label, headings, rows) {
+  const kind = (at) => (headings[at].startsWith("#") ? "number" : "name");
+  const head = headings.map((text, at) => make("th", { scope: "col", class: kind(at) }, text.replace("#", "")));
+  const body = rows.map((row) => make("tr", {}, ...row.map((cell, at) => make("td", { class: kind(at) }, cell))));
+  return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label },
+    make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
+}
+
+function facts(pairs) {
+  return make("dl", {}, ...pairs.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value ?? "–")]));
+}
+
+function chart(link, points) {
+  const begin = points[0][0], span = Math.max(1, points.at(-1)[0] - begin);
+  const most = Math.max(0.001, ...points.map(([, lag]) => lag));
+  const path = points.map(([at, lag], index) => `${index ? "L" : "M"}${(1000 * (at - begin)) / span} ${96 - (70 * lag) / most}`).join("");
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 1000 100");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `Lag of ${link}: now ${points.at(-1)[1].toFixed(3)} s, at most ${most.toFixed(3)} s`);
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  line.setAttribute("d", path);
+  svg.append(line);
+  return make("figure", {}, make("figcaption", { class: "soft" },
+    `Lag of ${link} since this page was opened: now ${points.at(-1)[1].toFixed(3)} s, at most ${most.toFixed(3)} s`), svg);
+}
+
+function noteLag(document_) {
+  const now = Date.now();
+  for (const link of document_.links) {
+    if (link.lag_seconds === null) continue;
+    const points = (lags.get(link.name) ?? []).filter(([at]) => at > now - LAG_MS);
+    points.push([now, link.lag_seconds]);
+    lags.set(link.name, points);
+  }
+}
+
+async function overview() {
+  const [status, lag] = await Promise.all([ask("/v1/status"), ask("/v1/lag")]);
+  noteLag(lag);
+  const parts = [];
+  if (status.reasons.length) {
+    parts.push(make("h2", {}, "Why it is not ready"), make("ul", {}, ...status.reasons.map((reason) => make("li", {}, reason))));
+  }
+  if (status.links.length) {
+    parts.push(make("h2", {}, "Links"), table("Links", ["link", "state", "#topics", "evidence", "#lag", "what is wrong"],
+      status.links.map((link, at) => [
+        link.name,
+        make("span", { class: link.ready ? "good" : "bad" }, link.state),
+        count(link.topics),
+        link.evidence ?? "–",
+        lag.links[at]?.lag_seconds === null || !lag.links[at] ? "–" : `${lag.links[at].lag_seconds.toFixed(3)} s`,
+        make("span", {}, [link.reason, link.ready ? null : link.last_error, link.hint].filter(Boolean).join(". ") || "–"),
+      ])));
+    for (const link of status.links) {
+      const coming = link.selectors.filter((selector) => !selector.complete);
+      if (coming.length && ["snapshot", "proving"].includes(link.state)) {
+        parts.push(make("p", {}, `${link.name} takes its retained values: ${count(link.topics)} so far `,
+          make("progress", { "aria-label": `Snapshot of ${link.name}` })));
+      }
+      const skipped = Object.entries(link.skipped_total ?? {}).filter(([, number]) => number);
+      if (skipped.length) parts.push(make("p", {}, `${link.name} skipped messages: ${skipped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}`));
+      if (link.unconfirmed) parts.push(make("p", {}, `${link.name} has ${count(link.unconfirmed)} topics that the primary did not send in the last comparison`));
+      if (lags.get(link.name)?.length > 1) parts.push(chart(link.name, lags.get(link.name)));
+    }
+  }
+  const server = status.server;
+  parts.push(make("h2", {}, "Node"), facts([
+    ["role", status.role],
+    ["version", status.version],
+    ["up since", clock(status.started)],
+    ...(server ? [["clients", `${count(server.connections)} connections, ${count(server.sessions)} sessions`],
+      ["delivered", `${count(server.deliveries_total)} messages`], ["retained topics", count(server.retained_topics)]] : []),
+  ]));
+  return parts;
+}
+
+function value(one) {
+  if (one.format === "json") {
+    try { return JSON.stringify(JSON.parse(one.value), null, 2); } catch { return one.value; }
+  }
+  return (one.format === "base64" ? `base64: ${one.value}` : one.value) + (one.cut ? " …" : "");
+}
+
+let chosen = null; // topic whose detail is shown
+const detail = make("section", { "aria-label": "Topic", "aria-live": "polite" });
+
+async function showDetail() {
+  if (chosen === null) return;
+  const topic = chosen;
+  const found = await ask(`/v1/topics/${encodeURIComponent(topic)}`);
+  if (topic !== chosen) return;
+  const held = found.held;
+  const parts = [make("h2", {}, topic)];
+  if (held === null) parts.push(make("p", {}, "It has no retained value here."));
+  else parts.push(make("pre", { tabindex: "0", "aria-label": "Value" }, value(held)), facts([
+    ["received", clock(held.received)], ["size", bytes(held.payload_bytes)], ["QoS", String(held.qos)],
+    ["link", held.link ?? "none: a client of this node published it"], ["selector", held.selector],
+    ["messages a second", rate(held.per_second)], ["expires", held.expires ? clock(held.expires) : "never"]]));
+  parts.push(make("h2", {}, "Last messages"));
+  if (found.changes.length) parts.push(table("Last messages", ["received", "value"], found.changes.map((one) => [clock(one.received), value(one)])));
+  else parts.push(make("p", { class: "soft" }, "None came since you look at it."));
+  detail.replaceChildren(...parts);
+}
+
+function choose(topic) {
+  chosen = topic;
+  showDetail().catch(fail);
+}
+
+async function branch(prefix, list, after = null) {
+  const found = await ask("/v1/tree", { prefix, ...(after === null ? {} : { after }) });
+  const root = prefix ? `${prefix}/` : "";
+  for (const child of found.children) {
+    const topic = root + child.name;
+    const below = make("ul", { class: "tree" });
+    const item = make("li");
+    const deeper = child.topics > (child.is_topic ? 1 : 0);
+    const figures = `${count(child.topics)}${child.at_least ? " or more" : ""} ${child.topics === 1 ? "topic" : "topics"}` + (child.per_second ? `, ${rate(child.per_second)}/s` : "");
+    const name = child.name || "(empty)";
+    if (deeper) {
+      item.append(make("button", { type: "button", "aria-expanded": "false", onclick: (event) => {
+        const open = event.currentTarget.getAttribute("aria-expanded") === "true";
+        event.currentTarget.setAttribute("aria-expanded", String(!open));
+        below.replaceChildren();
+        if (!open) branch(topic, below).catch(fail);
+      } }, `${name}/`), make("span", { class: "soft" }, ` ${figures}`));
+    }
+    if (child.is_topic) item.append(make("button", { type: "button", onclick: () => choose(topic) }, name));
+    item.append(below);
+    list.append(item);
+  }
+  if (found.next !== null) {
+    const more = make("li", {}, make("button", { type: "button", onclick: () => { more.remove(); branch(prefix, list, found.next).catch(fail); } }, "more …"));
+    list.append(more);
+  }
+}
+
+async function topics() {
+  const list = make("ul", { class: "tree", "aria-label": "Branches" });
+  const results = make("div");
+  const field = make("input", { name: "search", type: "search", placeholder: "words, or plant/+/temp" });
+  const search = async (after = "") => {
+    const words = field.value.trim();
+    if (!words) { results.replaceChildren(list); return; }
+    const asked = /[#+]/.test(words) ? { filter: words } : { search: words };
+    const found = await ask("/v1/topics", { ...asked, after, limit: 100 });
+    const rows = found.topics.map((one) => [make("button", { type: "button", onclick: () => choose(one.topic) }, one.topic), value(one).slice(0, 80)]);
+    const parts = [make("p", { class: "soft" }, `${count(found.topics.length)} ${found.topics.length === 1 ? "topic" : "topics"}${found.next === null ? "" : " and more"}, of ${count(found.held)}`)];
+    if (rows.length) parts.push(table("Topics found", ["topic", "value"], rows));
+    if (found.next !== null) parts.push(make("button", { type: "button", onclick: () => search(found.next).catch(fail) }, "next page"));
+    results.replaceChildren(...parts);
+  };
+  results.append(list);
+  await branch("", list);
+  if (!list.children.length) results.replaceChildren(make("p", {}, "The node holds no topics."));
+  return [make("div", { class: "split" }, make("section", { "aria-label": "Topics" },
+    make("form", { role: "search", onsubmit: (event) => { event.preventDefault(); search().catch(fail); } },
+      make("label", {}, "Search ", field), make("button", {}, "Find")), results), detail)];
+}
+
+async function clients() {
+  const found = await ask("/v1/clients", { order: "slowest", limit: 100 });
+  if (!found.clients.length) return [make("p", {}, "No client has a session here.")];
+  return [make("p", { class: "soft" }, `The slowest ${count(found.clients.length)} of ${count(found.sessions)} sessions`),
+    table("Clients", ["client", "user", "address", "slow since", "#queued", "#bytes", "#conflated", "#subscriptions"],
+      found.clients.map((one) => [one.client_id, one.user || "–", one.address ?? "not connected", one.slow_since ? clock(one.slow_since) : "–",
+        count(one.queued_messages), bytes(one.queued_bytes + one.unsent_bytes), count(one.conflated_topics), count(one.subscriptions)]))];
+}
+
+async function pool() {
+  let found;
+  try { found = await ask("/v1/pool"); } catch (error) {
+    if (error.status !== 409) throw error;
+    return [make("p", {}, "This node is in no pool.")];
+  }
+  const equal = (one) => (one.digest_equal === null ? "–" : one.digest_equal ? "yes" : "no");
+  return [make("p", { class: found.ready ? "good" : "bad" }, found.ready ? "All members are ready and hold the same." : found.reasons.join("; ")),
+    table("Members", ["member", "state", "equal", "#topics", "#lag", "#sessions", "#moved in", "#moved out", "failure"], found.members.map((one) => [
+      `${one.node ?? one.address}${one.is_self ? " (this node)" : ""}`,
+      make("span", { class: one.ready ? "good" : "bad" }, one.state ? one.state.replace("_", " ") : "not reachable"),
+      equal(one), count(one.topics), one.lag === null ? "–" : `${one.lag.toFixed(3)} s`, count(one.sessions),
+      count(one.moved_in), count(one.moved_out), one.failure ?? "–"]))];
+}
+
+async function events() {
+  const found = await ask("/v1/events", { limit: 200 });
+  return [table("Events, the newest first", ["time", "event"], found.events.map((one) => [clock(one.at), one.text]))];
+}
+
+const pages = { overview, topics, clients, pool, events };
+const renewed = new Set(["overview", "clients", "pool", "events"]);
+
+function fail(error) {
+  if (error instanceof Refused) {
+    clearTimeout(timer);
+    const form = document.getElementById("token-form").content.firstElementChild.cloneNode(true);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      sessionStorage.setItem("token", new FormData(form).get("token").trim());
+      open();
+    });
+    main.replaceChildren(make("p", { class: "bad", role: "alert" }, `${error.message}. ${error.hint ?? ""}`), form);
+    return;
+  }
+  const text = error instanceof TypeError ? "The node does not answer." : `${error.message}. ${error.hint ?? ""}`;
+  document.getElementById("verdict").textContent = text;
+  document.getElementById("verdict").className = "bad";
+}
+
+async function verdict() {
+  const found = await ask("/readyz");
+  document.title = `${found.node}: ${found.ready ? "ready" : found.state.replace("_", " ")}`;
+  document.getElementById("node").textContent = found.node;
+  const shown_ = document.getElementById("verdict");
+  const text = found.ready ? "is ready" : `is ${found.state.replace("_", " ")}`;
+  if (shown_.textContent !== text) shown_.textContent = text; // a screen reader tells changes only
+  shown_.className = found.ready ? "good" : "bad";
+}
+
+async function look(number, first) {
+  const name = location.hash.slice(1) in pages ? location.hash.slice(1) : "overview";
+  try {
+    await verdict();
+    if (first || renewed.has(name)) {
+      const parts = await pages[name]();
+      if (number !== shown) return;
+      const focused = main.contains(document.activeElement) && document.activeElement !== main;
+      if (first || !focused) main.replaceChildren(...parts);
+    } else await showDetail();
+  } catch (error) {
+    if (number !== shown) return;
+    fail(error);
+    if (error instanceof Refused) return;
+  }
+  if (number === shown) timer = setTimeout(() => look(number, false), LOOK_MS);
+}
+
+function open() {
+  const name = location.hash.slice(1) in pages ? location.hash.slice(1) : "overview";
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  clearTimeout(timer);
+  shown += 1;
+  chosen = null;
+  detail.replaceChildren(make("p", { class: "soft" }, "Choose a topic to see its value."));
+  look(shown, true);
+}
+
+window.addEventListener("hashchange", () => { if (location.hash !== "#main") open(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) open(); else { clearTimeout(timer); shown += 1; } });
+open();

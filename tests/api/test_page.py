@@ -1,0 +1,140 @@
+"""The page of a node in headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fanout.api.operator_access import OperatorAccess
+from tests.api.stand_in import StandInNode, ready_node, serving, snapshot_link
+from tests.node.browse.pieces import Node, value
+from tests.support.chromium import Browser, browsing
+
+HOSTILE = "plant/<img src=x onerror=alert(1)>/\u202eevil"
+PAGES = ("overview", "topics", "clients", "pool", "events")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One headless Chromium for all tests."""
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def node() -> StandInNode:
+    """Return a node with topics and events, some of them hostile."""
+    topics = Node([f"plant/line{number}/temp" for number in range(150)], own=[HOSTILE])
+    topics.publish(value("plant/line1/temp", b'{"v": [1, 2]}'), value(HOSTILE, b"<script>alert(1)</script>"))
+    topics.browser.note("state", link="plant", state="live")
+    node = ready_node()
+    node.browser = topics.browser
+    return node
+
+
+def wait_for(browser: Browser, condition: str) -> None:
+    """Return once a condition holds in the page."""
+    end_s = time.monotonic() + 20
+    while not browser.ask(f"Boolean({condition})"):
+        assert time.monotonic() < end_s, browser.ask("document.body.innerText")
+        time.sleep(0.05)
+
+
+def text_has(text: str) -> str:
+    """Return the condition that the page shows a text."""
+    return f"document.body.innerText.includes({json.dumps(text)})"
+
+
+def test_the_overview_tells_whether_the_node_is_ready(browser: Browser, node: StandInNode) -> None:
+    """State and reasons are in words; nothing is asked of another server."""
+    with serving(node) as url:
+        browser.requested.clear()
+        browser.show(f"{url}/", width=1280)
+        wait_for(browser, text_has("edge-1 is ready"))
+        wait_for(browser, text_has("200,000"))
+        node.links = (snapshot_link(),)
+        node.reasons = ("link plant: snapshot, 12,040 topics so far",)
+        wait_for(browser, text_has("edge-1 is not ready"))
+        wait_for(browser, text_has("link plant: snapshot, 12,040 topics so far"))
+        wait_for(browser, "document.querySelector('progress')")
+        assert browser.requested
+        assert all(one.startswith(url) for one in browser.requested if not one.startswith("about:"))
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read(browser: Browser, node: StandInNode, width: int, scheme: str) -> None:
+    """On a telephone too, light and dark: no wider than the window, and with contrast."""
+    with serving(node) as url:
+        for page in PAGES:
+            browser.show("about:blank", width=width)
+            browser.show(f"{url}/#{page}", width=width, scheme=scheme)
+            wait_for(
+                browser,
+                "document.querySelector('main').children.length && document.getElementById('verdict').textContent",
+            )
+            assert browser.ask("document.documentElement.scrollWidth") <= width, page
+            assert browser.poor_contrasts() == [], page
+
+
+def test_topics_are_found_in_the_tree_and_by_search(browser: Browser, node: StandInNode) -> None:
+    """A branch opens, a topic shows its value; names and values of strangers stay text."""
+    with serving(node) as url:
+        browser.show(f"{url}/#topics", width=1280)
+        wait_for(browser, text_has("plant/"))
+        browser.ask("document.querySelector('.tree button').click()")
+        wait_for(browser, text_has("<img src=x onerror=alert(1)>/"))
+        wait_for(browser, text_has("more …"))
+        field = "document.querySelector('input[type=search]')"
+        browser.ask(f"{field}.value = 'LINE1/ temp'; {field}.form.requestSubmit()")
+        wait_for(browser, text_has("1 topic, of 152"))
+        browser.ask("document.querySelector('td button').click()")
+        wait_for(browser, text_has('{\n  "v": [\n    1,\n    2\n  ]\n}'))
+        browser.ask(f"{field}.value = 'evil'; {field}.form.requestSubmit()")
+        wait_for(browser, text_has("<script>alert(1)</script>"))
+        assert browser.ask("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_keys_reach_everything(browser: Browser, node: StandInNode) -> None:
+    """The tabulator goes through the links of the pages to the search and the tree."""
+    with serving(node) as url:
+        browser.show(f"{url}/#topics", width=1280)
+        wait_for(browser, "document.querySelector('.tree button')")
+        order = []
+        for _ in range(9):
+            for kind in ("keyDown", "keyUp"):
+                browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+            order.append(browser.ask("document.activeElement.textContent || document.activeElement.name"))
+        assert order == [
+            "To the content",
+            *("Overview", "Topics", "Clients", "Pool", "Events"),
+            "search",
+            "Find",
+            "plant/",
+        ]
+
+
+def test_a_token_is_asked_for(browser: Browser, node: StandInNode) -> None:
+    """Without it the page shows nothing of the node but its state."""
+    with serving(node, access=OperatorAccess(token="a-token-of-24-characters")) as url:
+        browser.show(f"{url}/#events", width=1280)
+        wait_for(browser, "document.querySelector('form.token')")
+        assert "Link plant is live" not in browser.ask("document.body.innerText")
+        browser.ask("document.querySelector('[name=token]').value = 'a-token-of-24-characters'")
+        browser.ask("document.querySelector('form.token').requestSubmit()")
+        wait_for(browser, text_has("Link plant is live"))
+        browser.ask("sessionStorage.clear()")
+
+
+def test_the_page_obeys_a_strict_policy(node: StandInNode, tmp_path: Path) -> None:
+    """Only files of the node itself may run."""
+    with serving(node) as url:
+        answer = httpx.get(f"{url}/", trust_env=False)
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'; script-src 'self'" in answer.headers["content-security-policy"]
+        assert httpx.get(f"{url}/page/../models.py", trust_env=False).status_code == 404
