@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import signal
@@ -33,6 +35,7 @@ time.time_ns = lambda: _time_ns() + {AHEAD_S}_000_000_000
 """A module that Python loads at its start."""
 HIDDEN = "topic deny plant/s/#\n"
 EVERYTHING = "topic readwrite #\ntopic read $SYS/#\n"
+SALT, ITERATIONS = b"a dozen byte", 101
 BRANCHES, TOPICS, ROUNDS = "abs", 5, 6
 LARGE = 2_000
 """Bytes of a packet that the node named small skips."""
@@ -48,6 +51,22 @@ def node_at(nodes: Nodes, port: int, name: str, *, user: str = "free", settings:
     own = f'{QUICK}heartbeat_s = 0.2\nusername = "{user}"\n{settings}'
     wanted = link(port, selector("plant/#"), name="plant", settings=own)
     return nodes.tap(wanted) if name == "tap" else nodes.secondary(wanted, name=name)
+
+
+def dynamic_security(*, refused: str) -> dict[str, Any]:
+    """Return the users of Mosquitto's plugin: free, and refused, who may not subscribe to a filter."""
+    hashed = hashlib.pbkdf2_hmac("sha512", b"secret", SALT, ITERATIONS)
+    secret = {"password": base64.b64encode(hashed).decode(), "salt": base64.b64encode(SALT).decode()}
+    rule = {"acltype": "subscribePattern", "topic": refused, "priority": 0, "allow": False}
+    rights = ("publishClientSend", "publishClientReceive", "subscribe", "unsubscribe")
+    return {
+        "defaultACLAccess": dict.fromkeys(rights, True),
+        "roles": [{"rolename": "free", "acls": []}, {"rolename": "refused", "acls": [rule]}],
+        "clients": [
+            {"username": name, "roles": [{"rolename": name}], "iterations": ITERATIONS, **secret}
+            for name in ("free", "refused")
+        ],
+    }
 
 
 class Stream:
@@ -150,3 +169,30 @@ def test_each_cause_is_on_the_first_screen(
     assert AHEAD_S * 1_000_000 - 100_000 < raw["p50_us"] < raw["p99_us"] < AHEAD_S * 1_000_000 + 2_000_000
     (skips,) = [one for one in document["alarms"] if one["kind"] == "skipped"]
     assert (skips["node"], skips["message"], skips["times"]) == ("small", "packet_too_large", ROUNDS)
+
+
+def test_a_refused_subscribe_is_on_the_first_screen(spark: SparkSession, tmp_path: Path, nodes: Nodes) -> None:
+    """Mosquitto's dynamic security answers SUBSCRIBE with 0x87, which its file of access rules never does."""
+    (tmp_path / "password").write_text("secret")
+    (tmp_path / "password").chmod(0o600)
+    (tmp_path / "users").write_text(json.dumps(dynamic_security(refused="plant/#")))
+    (library,) = Path("/usr/lib").glob("*/mosquitto_dynamic_security.so")
+    plugin = [f"plugin {library}", f"plugin_opt_config_file {tmp_path / 'users'}"]
+    with Mosquitto(tmp_path, settings=plugin) as mosquitto, publisher(mosquitto.port) as client:
+        password = f'password_file = "{tmp_path / "password"}"\n'
+        tap = node_at(nodes, mosquitto.port, "tap", settings=password).started()
+        edge = node_at(nodes, mosquitto.port, "edge", user="refused", settings=password)
+        edge.start()
+        wait_until_blocking(lambda: "0x87" in str(edge.link_status("plant")), what="the refusal")
+        Stream(client).publish([f"plant/{number}" for number in range(TOPICS)])
+        wait_until_blocking(lambda: tap.link_status("plant")["received_total"] >= TOPICS, what="the values")
+        edge.stop()
+        tap.stop()
+    text, page, document = first_screen(tmp_path, tap, edge)
+    (found,) = document["summary"]["nodes"]
+    assert (found["node"], found["answer"], found["never_held"]) == ("edge", "not_complete", ["plant/#"])
+    assert text.startswith("NOT COMPLETE")
+    why = "link is down: the primary refused the subscription plant/#: Not authorized (0x87)."
+    for said in (why, "subscribe to it at the primary, or correct the selector."):
+        assert said in text
+        assert said in page
