@@ -10,6 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from fanout.runtime.regular_files import open_regular
+
 __all__ = [
     "EXPIRING_S",
     "expiry_s",
@@ -26,6 +28,8 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", r
 _ARMOUR = re.compile(rb"-----[A-Z ]+-----")
 _INTEGER, _UTC_TIME, _GENERALIZED_TIME, _SEQUENCE, _VERSION = 0x02, 0x17, 0x18, 0x30, 0xA0
 _LONG_FORM = 0x80
+_FILE_BYTES_MAX: Final = 16 << 20
+"""Longest file that is read: the authorities of an operating system have 0.2 MiB."""
 
 
 def load_chain(context: ssl.SSLContext, certificate: Path, key: Path, *, prefix: str = "") -> list[tuple[str, str]]:
@@ -81,7 +85,8 @@ def file_expiry_s(path: Path, *, of_all: bool = False) -> int | None:
         of_all: True if the last certificate to expire counts, as for CAs; else the first, as for a chain.
     """
     try:
-        found = _PEM.findall(path.read_bytes())
+        with open_regular(path) as file:
+            found = _PEM.findall(file.read(_FILE_BYTES_MAX))
     except OSError:
         return None
     try:
@@ -146,7 +151,9 @@ def _refuse_password() -> str:
 
 def _why_unreadable(path: Path) -> str:
     try:
-        path.read_bytes()
+        with open_regular(path) as file:  # OpenSSL, which opens it once more, would wait for a named pipe
+            if len(file.read(_FILE_BYTES_MAX + 1)) > _FILE_BYTES_MAX:
+                return f"it is larger than {_FILE_BYTES_MAX >> 20} MiB"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""

@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "mqtt": {"errors"},
     "peer_text": set(),
     "escaping": set(),
-    "certificates": set(),
+    "certificates": {"runtime"},
     "installation": set(),
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},

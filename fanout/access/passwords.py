@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -28,6 +29,7 @@ from argon2.low_level import Type
 from fanout.errors import ConfigError, ConfigFault, PasswordFileError, system_reason
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 from fanout.runtime.directories import sync_directory
+from fanout.runtime.regular_files import open_regular
 
 __all__ = [
     "PASSWORD_BYTES_MAX",
@@ -52,6 +54,8 @@ _HASH = re.compile(
     r"\$(?P<salt>[A-Za-z0-9+/]+)\$(?P<digest>[A-Za-z0-9+/]+)"
 )
 # A costlier hash would stop the node instead of a guesser.
+_FILE_BYTES_MAX: Final = 256 << 20
+"""Longest password file that is read: some million users."""
 _KIB_MAX: Final = 1024 * 1024
 _PASSES_MAX: Final = 100
 _LANES_MAX: Final = 16
@@ -152,9 +156,11 @@ def load_password_file(path: Path) -> PasswordFile:
         ConfigError: When it cannot be read, with the reason, or is not legal, with every fault.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            data = file.read()
+            data = file.read(_FILE_BYTES_MAX + 1)
+        if len(data) > _FILE_BYTES_MAX:
+            raise OSError(errno.EFBIG, f"it is larger than {_FILE_BYTES_MAX >> 20} MiB")
     except OSError as error:
         hint = "Check the path and its permissions, or make the file with fanout passwd."
         fault = ConfigFault("", f"cannot read the password file: {system_reason(error)}", hint)

@@ -13,6 +13,7 @@ from pathlib import Path
 from fanout.config.settings import LinkConfig
 from fanout.errors import ConfigError, ConfigFault, system_reason
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
+from fanout.runtime.regular_files import open_regular
 
 __all__ = ["PASSWORD_BYTES_MAX", "read_audit_password", "read_count_key", "read_password", "read_token"]
 
@@ -65,7 +66,7 @@ def read_audit_password(link: LinkConfig) -> bytes | None:
 
 def _read_file(path: Path, *, key: str, link: LinkConfig) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             # One line end comes from the editor; the extra byte reveals a password that is too long.
             password = file.read(PASSWORD_BYTES_MAX + 3)
     except OSError as error:
@@ -93,7 +94,7 @@ def read_count_key(path: Path) -> tuple[str, str]:
         ConfigError: When the file cannot be read, or has no `key:secret`.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         hint = "Correct count_key_file, or the file and its permissions."
@@ -116,7 +117,7 @@ def read_token(path: Path, *, key: str = "http.token_file") -> str:
         ConfigError: When the file cannot be read, or has no token of one line that is long enough.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
     except OSError as error:
         hint = f"Correct {key}, or the file and its permissions."

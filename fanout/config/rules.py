@@ -50,6 +50,7 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
         *_role_faults(config, role),
         *_listener_faults(config),
         *_listener_key_faults(config),
+        *_http_faults(config),
         *_server_faults(config),
         *_retained_faults(config),
         *_session_faults(config),
@@ -205,6 +206,15 @@ def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             f"{server.write_buffer_low_bytes} is more than the high mark, {server.write_buffer_high_bytes}",
             "Choose a value that is at most write_buffer_high_bytes.",
         )
+
+
+def _http_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    http = config.http
+    if http is None or (http.certificate_file is None) is (http.key_file is None):
+        return
+    name = "certificate_file" if http.certificate_file is None else "key_file"
+    hint = f"Add {name}, the path of a PEM file; one file may hold both."
+    yield ConfigFault(f"http.{name}", "is missing, and TLS needs it", hint)
 
 
 def _listener_key_faults(config: NodeConfig) -> Iterator[ConfigFault]:

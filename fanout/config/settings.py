@@ -11,7 +11,7 @@ relative to the current directory of the process, not to the file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -290,6 +290,18 @@ class HttpConfig:
     """File with the token of operators; None for none: everything but probes and metrics is for this machine only."""
     hosts: tuple[HostName, ...] = ()
     """Names of this node that the field Host may have without a token, beside addresses and localhost."""
+    certificate_file: PathText | None = None
+    """PEM file with the certificate of the interface and the intermediate ones; None without TLS."""
+    key_file: PathText | None = None
+    """PEM file with its private key; None without TLS."""
+
+    @property
+    def tls_listener(self) -> ListenerConfig | None:
+        """Listener with the files for TLS; None without TLS."""
+        if self.certificate_file is None:
+            return None
+        address = replace(self.listen, scheme="wss")  # HTTP over TLS, as far as the handshake goes
+        return ListenerConfig(address=address, certificate_file=self.certificate_file, key_file=self.key_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

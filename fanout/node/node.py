@@ -27,6 +27,7 @@ from fanout.api.http_server import HttpServer
 from fanout.api.operator_access import OperatorAccess
 from fanout.chain.stamp import StampCount
 from fanout.config import HttpConfig, LinkConfig, MemberNumber, NodeConfig, Role, ServerConfig, read_token
+from fanout.errors import ListenError
 from fanout.installation import build
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
@@ -59,6 +60,7 @@ from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
 from fanout.server.accept.peers import is_local
+from fanout.server.accept.tls import ListenerTls
 from fanout.server.base.ports import Accepted
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
@@ -192,11 +194,14 @@ class Node:
             clock=self.clock,
         )
         """Reads topics and events, for the HTTP interface."""
+        tls_listener = None if config.http is None else config.http.tls_listener
+        self._http_tls = None if tls_listener is None else ListenerTls(tls_listener, key="[http]")
         self.http = (
             HttpServer(
                 functools.partial(_http_app, self.documents, _operator_access(config.http)),
                 host=config.http.listen.host,
                 port=config.http.listen.port,
+                tls=None if self._http_tls is None else self._http_tls.context,
             )
             if config.http
             else None
@@ -510,6 +515,11 @@ class Node:
         """
         if self.server is not None:
             self.server.reload_certificates()
+        if self._http_tls is not None:
+            try:
+                self._http_tls.reload()
+            except ListenError as error:
+                self._logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
         for link in self._links.values():
             link.retry()
 

@@ -66,7 +66,7 @@ def test_a_variable_gives_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     ("make", "reason"),
     [
         (lambda path: None, "no such file or directory"),
-        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.mkdir(), "it is a directory, and not a regular file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make: object, reason: str) -> None:

@@ -193,6 +193,8 @@ def test_the_optional_lines_of_full_are_right() -> None:
         section = re.findall(r"^\[+([a-z.]+)\]", FULL.partition(f"# {line}")[0], re.MULTILINE)[-1]
         if section == "pool" and key not in ("token_file", "dns"):  # they are of no use alone
             text = re.sub(r"\n# ((?:certificate|key|client_ca)_file = \"tls/(?:edge-1|members))", r"\n\1", text)
+        if section == "http" and key in ("certificate_file", "key_file"):
+            text = re.sub(r"\n# ((?:certificate|key)_file = \"tls/http)", r"\n\1", text)
         if key in ("client_certificate_file", "client_key_file"):  # nor are these
             text = re.sub(r"\n# (client_(?:certificate|key)_file = \"tls/edge)", r"\n\1", text)
         config = parse_config(text, path="full.toml", role="secondary")

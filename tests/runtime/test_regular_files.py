@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
 
+from fanout.access.passwords import load_password_file
+from fanout.certificates import file_expiry_s, load_authorities, load_chain
+from fanout.config.passwords import read_count_key, read_token
+from fanout.errors import ConfigError
 from fanout.runtime.regular_files import files_below, open_regular
 
 
@@ -53,3 +58,19 @@ def test_a_directory_is_walked_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="named pipe") as caught:
         list(files_below(tmp_path / "root", suffix=".parquet"))
     assert str(caught.value.filename).endswith("a/pipe.parquet")
+
+
+@pytest.mark.timeout(20)
+def test_files_of_a_configuration_that_are_no_regular_ones_are_refused_at_once(tmp_path: Path) -> None:
+    """A node that starts or reloads does not wait for somebody who writes to a named pipe."""
+    pipe, circle = tmp_path / "pipe", tmp_path / "circle"
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for path, reason in ((pipe, "a named pipe"), (circle, "symbolic links"), (Path("/dev/zero"), "a device")):
+        assert reason in load_chain(context, path, path)[0][1]
+        assert reason in load_authorities(context, path, name="ca_file")[0][1]
+        assert file_expiry_s(path) is None
+        for read in (load_password_file, read_token, read_count_key):
+            with pytest.raises(ConfigError, match=reason):
+                read(path)

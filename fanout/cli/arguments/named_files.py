@@ -117,6 +117,9 @@ def _tls_faults(config: NodeConfig) -> Iterator[ConfigFault]:
         if listener.address.has_tls:
             for name, problem in find_tls_faults(listener):
                 yield ConfigFault(f"server.listener[{index}].{name}", problem, "Correct the file or its path.")
+    http = None if config.http is None else config.http.tls_listener
+    for name, problem in () if http is None else find_tls_faults(http):
+        yield ConfigFault(f"http.{name}", problem, "Correct the file or its path.")
 
 
 def _pool_faults(config: NodeConfig) -> Iterator[ConfigFault]:

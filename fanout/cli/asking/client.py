@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,8 +36,9 @@ from fanout.api.models import (
     UnconfirmedDocument,
 )
 from fanout.api.topic_facts import TopicExplanation
+from fanout.certificates import load_authorities
 from fanout.config import read_token
-from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable, RequestRefused
+from fanout.errors import AuditRefused, ConfigError, ConfigFault, NodeSilent, NodeUnreachable, RequestRefused
 
 __all__ = ["NodeClient", "ask_until"]
 
@@ -94,6 +97,19 @@ def ask_until(
         sleep(max(0.0, min(_PAUSE_S, left_s)))
 
 
+def _trusting(path: Path) -> ssl.SSLContext:
+    """Return a context that trusts the authorities in a file.
+
+    Raises:
+        ConfigError: The file cannot be used.
+    """
+    context = ssl.create_default_context()
+    if faults := load_authorities(context, path, name="FANOUT_CA_FILE"):
+        hint = "Give the PEM file with the CA of the node's certificate."
+        raise ConfigError("FANOUT_CA_FILE", (ConfigFault("", faults[0][1], hint),))
+    return context
+
+
 class NodeClient:
     """One node's HTTP endpoints; a context manager that closes its connection."""
 
@@ -110,11 +126,13 @@ class NodeClient:
         """
         self.url = url
         authorization = {} if token_file is None else {"Authorization": f"Bearer {read_token(token_file)}"}
+        authorities = os.environ.get("FANOUT_CA_FILE")
         # Nodes are asked directly, not through a proxy of the environment.
         self._http = httpx.Client(
             timeout=timeout_s,
             trust_env=False,
             follow_redirects=False,
+            verify=True if not authorities else _trusting(Path(authorities)),
             headers={"Accept-Encoding": "identity", **authorization},  # decompressed bytes have no bound
         )
 

@@ -18,17 +18,19 @@ class ListenerTls:
         context: Context for handshakes; it stays the same object, and always uses the newest certificate.
     """
 
-    def __init__(self, config: ListenerConfig) -> None:
+    def __init__(self, config: ListenerConfig, *, key: str = "[[server.listener]]") -> None:
         """Read the files.
 
         Args:
             config: A listener with certificate and key.
+            key: Its section in the configuration.
 
         Raises:
             ListenError: A file cannot be used.
         """
         self._config = config
-        self._newest = self.context = _read(config)
+        self._key = key
+        self._newest = self.context = _read(config, key=key)
         # A listening socket keeps its context. OpenSSL calls this before it sends a certificate, even when the client
         # sends no server name; client certificates are then verified by the newest context too.
         self.context.sni_callback = self._switch
@@ -39,7 +41,7 @@ class ListenerTls:
         Raises:
             ListenError: A file cannot be used; the former files stay in force.
         """
-        self._newest = _read(self._config)
+        self._newest = _read(self._config, key=self._key)
 
     def _switch(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._newest
@@ -50,12 +52,12 @@ def find_tls_faults(config: ListenerConfig) -> list[tuple[str, str]]:
     return _load(config)[1]
 
 
-def _read(config: ListenerConfig) -> ssl.SSLContext:
+def _read(config: ListenerConfig, *, key: str) -> ssl.SSLContext:
     context, faults = _load(config)
     if faults:
         raise ListenError(
             f"no TLS for {config.address}: {faults[0][1]}",
-            hint="Correct the files or their paths in [[server.listener]].",
+            hint=f"Correct the files or their paths in {key}.",
         )
     return context
 
