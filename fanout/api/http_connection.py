@@ -122,7 +122,7 @@ class HttpConnection(H11Protocol):
     @property
     def _is_stream(self) -> bool:
         """True if the answer goes on for as long as the client reads."""
-        return self.cycle is not None and self.cycle.scope["path"] in STREAM_PATHS
+        return bool(self.cycle) and self.cycle.scope["path"] in STREAM_PATHS
 
     def _limit_body(self) -> None:
         """Stop reading the body of a request that was answered, when it is too large to be skipped."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fanout.config import LinkConfig, NodeConfig
+    from fanout.errors import ConfigFault
 
 __all__ = ["CheckedRole", "register"]
 
@@ -33,7 +34,7 @@ class CheckedRole(enum.StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(epilog="Exit codes: 0 no faults, 2 faults.")(check)
+    app.command(epilog="Exit codes: 0 no faults, 2 faults, or a line of --exposed that does not hold.")(check)
 
 
 def check(
@@ -52,6 +53,9 @@ def check(
     files: Annotated[
         bool, typer.Option(help="Open the certificates, keys and password files that it names, from this directory.")
     ] = True,
+    exposed: Annotated[
+        bool, typer.Option("--exposed", help="Print only the checklist for a node that strangers can reach.")
+    ] = False,
 ) -> None:
     """Check a configuration and print what it would run.
 
@@ -77,10 +81,27 @@ def check(
     if files and (faults := find_file_faults(node_config)):
         raise ConfigError(str(config), tuple(faults))
     of_files = find_file_warnings(node_config, now_s=time.time()) if files else []
+    if exposed:
+        _print_exposure(node_config, of_files)
+        return
     print_warnings(str(config), [*find_config_warnings(node_config), *of_files])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
+
+
+def _print_exposure(config: NodeConfig, of_files: list[ConfigFault]) -> None:
+    """Print the checklist for an exposed node, and end with 2 unless all of it holds."""
+    from fanout.cli.arguments.exposure import exposure_lines
+    from fanout.cli.output.terminal import show
+
+    lines = exposure_lines(config, of_files=of_files)
+    for line in lines:
+        show(f"{'open' if line.faults else 'ok':<5}{line.promise}")
+        for fault in line.faults:
+            show(f"     {fault.key}: {fault.problem}", f"       {fault.hint}")
+    if any(line.faults for line in lines):
+        raise typer.Exit(2)
 
 
 def _acl(path: Path, config: NodeConfig, syntax: AclSyntax) -> str:
