@@ -158,6 +158,8 @@ class SessionLifecycle:
             self._shown_retained = set()
         self._outside: int | None = None
         """Retained messages that the primary had beyond the replica when nothing was missing; None for unknown."""
+        self._joins_begun = 0
+        """Number of passes over selectors that join."""
         self._snapshot_topics = 0
         self._topics_had = [0] * len(context.replica.selectors)
         """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
@@ -524,7 +526,11 @@ class SessionLifecycle:
         self.evidence_retry.plan(self.now)
         if self.joining:
             self.audits.begin(confirmed=None, now=self.now, reason="joining")
-            self._begin_pass(compare=False, positions=sorted(self.joining))
+            # One whose set cannot be proved ends the pass, so each attempt begins with another one.
+            self._joins_begun += 1
+            joining = deque(sorted(self.joining))
+            joining.rotate(1 - self._joins_begun)
+            self._begin_pass(compare=False, positions=joining)
         elif self._lacks_findings:
             self._begin_recheck()
         else:

@@ -15,7 +15,7 @@ from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
 from fanout.replica.update import Phase
 from fanout.selection import Selector
-from tests.link.fake_primary import FakePrimary, Pair, make_config
+from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
 
@@ -118,6 +118,18 @@ def test_refused_selector_does_not_touch_the_others() -> None:
     pair.wait(PAUSE_MAX_S)
     assert not pair.session.lifecycle.joining
     assert branches(pair) == {"a": 20, "c": 20}
+
+
+def test_selector_that_cannot_be_proved_does_not_keep_the_next_from_joining() -> None:
+    """Attempts begin with each in turn."""
+    primary = primary_of("a", "b", "c", manifest=True, connack=Connack(False, 0, STAMPING))
+    pair = live(primary, A)
+    primary.alters = b"b/1"
+    pair.reselect(A, B, C)
+    pair.wait(PAUSE_MAX_S)
+    assert pair.session.lifecycle.joining == {1}
+    assert pair.is_in(LinkState.LIVE)
+    assert branches(pair)["c"] == 20
 
 
 def test_selector_beyond_a_limit_of_the_primary_ends_the_connection() -> None:
