@@ -214,6 +214,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Count bytes that were read before CONNECT was complete; a transport that holds them calls it."""
         self._handler.count_early(self, nbytes)
 
+    def free(self, decoder: Decoder) -> None:
+        """Free what a connection that is being closed has received; `decoder` is a new one."""
+        self._decoder = decoder
+        self._kept_items = []
+
     @property
     def awaits_connect(self) -> bool:
         """True until CONNECT has come."""

@@ -443,7 +443,9 @@ class Server:
             self.counters.limits_reached[limit] += 1
             self.logger.warning("connection_refused", reason=limit.value, address=largest.address)
             largest.refuse(ReasonCode.SERVER_BUSY)
-            if largest.awaits_connect:
+            awaits_connect = largest.awaits_connect
+            largest.free(self.new_decoder())  # now: hundreds may be read from before the transport ends
+            if awaits_connect:
                 largest.abort()  # there is no answer, and a WebSocket would hold the bytes until its close is answered
 
     def end_early(self, connection: ClientConnection) -> None:
