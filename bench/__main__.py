@@ -39,6 +39,7 @@ BENCHES = {
     "roaming": "bench.roaming.command",
     "takeover": "bench.takeover.command",
     "kills": "bench.kills",
+    "attack": "bench.attack",
     "simulate": "bench.simulate.command",
     "reports": "bench.reports",
     "report-cost": "bench.report_cost",
