@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fanout.access.authorization import Access
+from fanout.access.client_ids import matches_pattern
 from fanout.access.http_hook import FAILURES, Answer, HttpHook, Question
 from fanout.access.identity import Credentials, Identity, Means
 from fanout.access.password_checks import PasswordChecks, PasswordOutcome
@@ -135,18 +136,21 @@ class Gate:
         """Authenticate a client; cancelling it loses nothing.
 
         Returns:
-            Its identity; or the Reason Code that refuses it: BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SERVER_BUSY
-            (too many wait), or SERVER_UNAVAILABLE (the hook or a check failed).
+            Its identity; or the Reason Code that refuses it: BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED,
+            CLIENT_IDENTIFIER_NOT_VALID (reserved for another user), SERVER_BUSY (too many wait), or SERVER_UNAVAILABLE
+            (the hook or a check failed).
         """
-        answer = await self._authenticate(credentials)
+        answer = self._reserve(await self._authenticate(credentials))
         self._count(answer)
         return answer
 
     def authenticate_now(self, credentials: Credentials) -> Identity | ReasonCode | None:
         """Return the result of `authenticate` if it is known without waiting; otherwise None."""
-        answer = self._without_asking(credentials)
-        if answer is not None:
-            self._count(answer)
+        known = self._without_asking(credentials)
+        if known is None:
+            return None
+        answer = self._reserve(known)
+        self._count(answer)
         return answer
 
     @property
@@ -268,6 +272,13 @@ class Gate:
         if not self._admits_anonymous(credentials.address, local=credentials.local):
             return ReasonCode.NOT_AUTHORIZED
         return None if hook is not None else _identity(credentials, means=Means.ANONYMOUS)
+
+    def _reserve(self, answer: Identity | ReasonCode) -> Identity | ReasonCode:
+        """Refuse a client whose Client Identifier is reserved for other users."""
+        if isinstance(answer, ReasonCode) or answer.superuser:
+            return answer
+        users = [one.user for one in self.config.reserved if matches_pattern(one.client_id, answer.client_id)]
+        return answer if not users or answer.user in users else ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
 
     def _count(self, answer: Identity | ReasonCode) -> None:
         if isinstance(answer, ReasonCode):

@@ -98,6 +98,18 @@ class RuleSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedSection:
+    """`[[access.reserved]]`: Client Identifiers that one user may have, and no other client."""
+
+    __pydantic_config__ = _STRICT
+
+    client_id: ClientIds = "fanout-*"
+    """The identifiers, those of nodes by default; "*" stands for any characters."""
+    user: RuleUser = ""
+    """The user, which must be named; several tables with the same identifiers are for several users."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookConfig:
     """`[access.http]`: a service that is asked."""
 
@@ -144,6 +156,8 @@ class AccessConfig:
     """Decisions on topics of PUBLISH packets that are remembered, for all clients together."""
     http: HookConfig | None = None
     """`[access.http]`; None when absent: no service is asked."""
+    reserved: tuple[ReservedSection, ...] = ()
+    """Tables `[[access.reserved]]`; with none every client may have every Client Identifier."""
     rules: Annotated[tuple[RuleSection, ...], Field(alias="rule")] = ()
     """Tables `[[access.rule]]`, in order; with none everything is allowed, with one the rest is denied."""
 
@@ -165,7 +179,16 @@ def rules_of(config: AccessConfig) -> tuple[Rule, ...]:
 
 def find_access_faults(config: AccessConfig) -> list[ConfigFault]:
     """Return all faults between the keys of `[access]`."""
-    return [fault for index in range(len(config.rules)) for fault in _rule_faults(config.rules, index)]
+    reserved = [
+        ConfigFault(
+            f"access.reserved[{index}].user",
+            "it is not one user, so nothing is reserved",
+            "Name the user that the identifiers are for.",
+        )
+        for index, section in enumerate(config.reserved)
+        if section.user in ("", ANY)
+    ]
+    return reserved + [fault for index in range(len(config.rules)) for fault in _rule_faults(config.rules, index)]
 
 
 def _rule_faults(rules: tuple[RuleSection, ...], index: int) -> Iterator[ConfigFault]:

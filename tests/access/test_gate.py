@@ -16,7 +16,7 @@ from fanout.access.gate import Gate, is_loopback
 from fanout.access.identity import Credentials, Identity, Means
 from fanout.access.password_checks import PasswordOutcome
 from fanout.access.passwords import PasswordFile
-from fanout.config.access import AccessConfig, AnonymousPolicy, HookConfig, RuleSection
+from fanout.config.access import AccessConfig, AnonymousPolicy, HookConfig, ReservedSection, RuleSection
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.access.pieces import ManualClock, as_logger, cheap_hash, credentials, seen
 from tests.access.service import Service, open_service
@@ -115,6 +115,35 @@ async def test_a_user_of_the_file_needs_its_password() -> None:
             assert refused is ReasonCode.BAD_USER_NAME_OR_PASSWORD, (user, password)
         assert (await admitted(gate, credentials(""))).means is Means.ANONYMOUS
         assert await gate.authenticate(from_afar()) is ReasonCode.NOT_AUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("client_id", "user", "admitted"),
+    [
+        ("fanout-edge-1-plant", "alice", True),
+        ("fanout-edge-1-plant", "bob", False),
+        ("fanout-edge-1-plant", "", False),
+        ("x-fanout-edge-1", "bob", True),
+        ("door", "carol", True),
+        ("door", "alice", False),
+    ],
+)
+async def test_reserved_client_identifiers_are_for_their_user(client_id: str, user: str, admitted: bool) -> None:
+    """Others get 0x85, with a right password too; several tables are for several users."""
+    reserved = (
+        ReservedSection(client_id="fanout-*", user="alice"),
+        ReservedSection(client_id="door", user="bob"),
+        ReservedSection(client_id="door", user="carol"),
+    )
+    users = password_file({"alice": b"1", "bob": b"1", "carol": b"1"})
+    async with open_gate(AccessConfig(anonymous="always", reserved=reserved), passwords=users) as gate:
+        shown = credentials(user or None, b"1" if user else None, client_id=client_id)
+        answer = await gate.authenticate(shown)
+        assert isinstance(answer, Identity) == admitted
+        assert admitted or answer is ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        assert gate.stats().refused_total == ({} if admitted else {"client_identifier_not_valid": 1})
+        if not user:
+            assert gate.authenticate_now(shown) is ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
 
 
 async def test_a_certificate_is_enough() -> None:

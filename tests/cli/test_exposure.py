@@ -53,6 +53,10 @@ password_file = "users"
 allow = "read"
 filter = "plant/#"
 
+[[access.reserved]]
+client_id = "fanout-*"
+user = "links"
+
 [http]
 listen = "127.0.0.1:8080"
 
@@ -70,7 +74,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "expose.md"
 def test_each_line_is_open_or_holds(text: str, is_open: bool) -> None:
     """The last one is of files, which are checked where they are."""
     lines = exposure_lines(parse_config(text, path="edge.toml"), of_files=())
-    assert [bool(line.faults) for line in lines] == [is_open] * 7 + [False]
+    assert [bool(line.faults) for line in lines] == [is_open] * 8 + [False]
     assert all(fault.hint and fault.key for line in lines for fault in line.faults)
 
 
@@ -88,7 +92,7 @@ def test_the_command_ends_with_2_for_an_open_node(tmp_path: Path) -> None:
     )
     run = run_fanout("check", str(config), "--exposed", "--no-files")
     assert run.returncode == 2
-    assert run.stdout.count("\nopen ") + run.stdout.startswith("open ") == 6
+    assert run.stdout.count("\nopen ") + run.stdout.startswith("open ") == 7
     assert "ok   The pool is for members, over TLS" in run.stdout
     assert 'Write anonymous = "never"' in run.stdout
     config.write_text(CLOSED)

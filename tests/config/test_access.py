@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fanout.access.rules import Rule
 from fanout.config import values
-from fanout.config.access import AccessConfig, HookConfig, RuleSection, find_access_faults, rules_of
+from fanout.config.access import AccessConfig, HookConfig, ReservedSection, RuleSection, find_access_faults, rules_of
 from fanout.errors import ConfigFault
 
 ADAPTER = TypeAdapter(AccessConfig)
@@ -175,6 +175,13 @@ def test_addresses_that_can_be_asked(url: str) -> None:
     assert config.http is not None
     assert config.http.url == url
     assert config.http.actions == ("connect",)
+
+
+@pytest.mark.parametrize("user", ["", "*"])
+def test_reserved_identifiers_are_for_one_user(user: str) -> None:
+    """For every client or for nobody, nothing would be reserved."""
+    config = AccessConfig(reserved=(ReservedSection(client_id="fanout-*", user=user),))
+    assert [fault.key for fault in find_access_faults(config)] == ["access.reserved[0].user"]
 
 
 def test_a_rule_allows_or_denies() -> None:

@@ -70,9 +70,10 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     [listener] = data["server"]["listener"]
     single = {name: data[name] for name in ("node", "server", "http", "pool", "log", "retained", "sessions")}
     access = data["access"]
-    [rule] = access["rule"]
+    [rule], [reserved] = access["rule"], access["reserved"]
     log = {"log.ship": data["log"]["ship"]}
-    guarded = {"access": access, "access.http": access["http"], "access.rule": rule}
+    tables = {"access.reserved": reserved, "access.rule": rule}
+    guarded = {"access": access, "access.http": access["http"], **tables}
     return {"": data, **single, **log, "server.listener": listener, **guarded, "link": link, "link.selector": selector}
 
 
@@ -155,6 +156,8 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
             assert key in shown  # a section that is off unless written
         elif (section, key) == ("access.rule", "allow"):
             assert default is None  # but a rule without it, and without deny, is none
+        elif (section, key) == ("access.reserved", "user"):
+            assert default == ""  # which reserves nothing
         elif default is None:
             assert (key in shown) is (section == "server.listener" and key in WITH_TLS)
         elif (
@@ -204,6 +207,7 @@ def test_the_optional_lines_of_full_are_right() -> None:
             "server.listener": config.server.listener_tables[0],
             "link": config.links[0],
             "access": config.access,
+            "access.reserved": config.access.reserved[0],
             "access.rule": config.access.rules[0],
             "http": config.http,
             "pool": config.pool,

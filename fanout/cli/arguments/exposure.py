@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fanout.access.client_ids import matches_pattern
 from fanout.config import Address, ListenerConfig, NodeConfig
 from fanout.errors import ConfigFault
 from fanout.server.accept.peers import is_local
 
 __all__ = ["ExposureLine", "exposure_lines"]
 
+_OF_A_LINK: Final = "fanout-NODE-LINK"
+"""A Client Identifier as links have it."""
 _SHARE: Final = 10
 """Part of all connections that one address may have: a tenth."""
 
@@ -37,6 +40,7 @@ def exposure_lines(config: NodeConfig, *, of_files: Iterable[ConfigFault]) -> tu
         ExposureLine("Clients connect over TLS", tuple(_plain_listeners(config))),
         ExposureLine("Clients have users", tuple(_anonymous(config))),
         ExposureLine("Rules say what clients read and write", tuple(_without_rules(config))),
+        ExposureLine("Client Identifiers of nodes are reserved", tuple(_unreserved(config))),
         ExposureLine("One address cannot take all connections", tuple(_one_address(config))),
         ExposureLine("The HTTP interface is for operators, over TLS", tuple(_open_http(config))),
         ExposureLine("The pool is for members, over TLS", tuple(_open_pool(config))),
@@ -82,6 +86,16 @@ def _without_rules(config: NodeConfig) -> Iterator[ConfigFault]:
             "access.rule",
             "there is none: every client may read and write every topic",
             "Write [[access.rule]] for what each user needs; everything else is denied then.",
+        )
+
+
+def _unreserved(config: NodeConfig) -> Iterator[ConfigFault]:
+    reserved = (one.client_id for one in config.access.reserved)
+    if config.server is not None and not any(matches_pattern(pattern, _OF_A_LINK) for pattern in reserved):
+        yield ConfigFault(
+            "access.reserved",
+            "there is none for links: any client may take the session of a node below",
+            'Write [[access.reserved]] with client_id = "fanout-*" and the user of the links.',
         )
 
 
