@@ -86,6 +86,10 @@ class FairQueue(Generic[T]):
                 failures.ready_s = now_s + min(PAUSE_S_MAX, PAUSE_S_MIN * 2**doubled)
         self._failures.put(address, failures, now_s=now_s)
 
+    def is_paused(self, address: bytes, *, now_s: float) -> bool:
+        """Return whether an address is in a pause."""
+        return self._ready_s(address, now_s) > now_s
+
     def next_s(self, *, now_s: float) -> float | None:
         """Return the time of the next turn; None when nothing waits."""
         return min((self._ready_s(address, now_s) for address in self._waiting), default=None)

@@ -138,7 +138,8 @@ class PasswordChecks:
         if future is not None:
             self.remembered_total += 1
         else:
-            if self._running >= self._checks_max and len(self._queue) >= self._queue_max:
+            waits = self._running >= self._checks_max or self._queue.is_paused(address, now_s=now_s)
+            if waits and len(self._queue) >= self._queue_max:
                 displaced = self._queue.displace(address)
                 if displaced is None:
                     return PasswordOutcome.BUSY

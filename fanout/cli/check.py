@@ -82,7 +82,7 @@ def check(
         raise ConfigError(str(config), tuple(faults))
     of_files = find_file_warnings(node_config, now_s=time.time()) if files else []
     if exposed:
-        _print_exposure(node_config, of_files)
+        _print_exposure(node_config, of_files if files else None)
         return
     print_warnings(str(config), [*find_config_warnings(node_config), *of_files])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
@@ -90,7 +90,7 @@ def check(
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
 
 
-def _print_exposure(config: NodeConfig, of_files: list[ConfigFault]) -> None:
+def _print_exposure(config: NodeConfig, of_files: list[ConfigFault] | None) -> None:
     """Print the checklist for an exposed node, and end with 2 unless all of it holds."""
     from fanout.cli.arguments.exposure import exposure_lines
     from fanout.cli.output.terminal import show

@@ -222,7 +222,7 @@ class PoolMembers:
         no use to them.
         """
         peers = self.membership.others()
-        if any(peer.heard_s is None and peer.failure is None for peer in peers):
+        if not self.are_known or any(peer.heard_s is None and peer.failure is None for peer in peers):
             return False  # the first answer is not due
         now_s = self._monotonic()
         alike = (

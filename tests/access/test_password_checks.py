@@ -255,3 +255,16 @@ async def test_a_remembered_outcome_is_there_at_once() -> None:
                 checks.check(b"secret", user="alice", stored=HASH).send(None)
             assert answered.value.value is PasswordOutcome.MATCH
         assert (checks.checked_total, checks.remembered_total) == (1, 1000)
+
+
+async def test_checks_of_a_paused_address_are_bounded_too() -> None:
+    """Clients that fail, connect again and leave fill the queue of their address, and no more."""
+    async with open_checks(checks_max=2, queue_max=10) as checks:
+        for number in range(9):
+            await checks.check(b"%d" % number, user="u", stored=HASH, address=b"10.0.0.7")
+        for number in range(100):
+            left = asyncio.create_task(checks.check(b"x%d" % number, user="u", stored=HASH, address=b"10.0.0.7"))
+            await asyncio.sleep(0)
+            left.cancel()
+            await asyncio.wait([left])
+        assert checks.unfinished <= 10

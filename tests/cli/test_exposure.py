@@ -78,6 +78,17 @@ def test_each_line_is_open_or_holds(text: str, is_open: bool) -> None:
     assert all(fault.hint and fault.key for line in lines for fault in line.faults)
 
 
+def test_a_hook_that_only_knows_users_is_no_rule() -> None:
+    """It must be asked to subscribe and to publish; files that are not looked at are no line."""
+    hook = '[access.http]\nurl = "http://127.0.0.1:9000/"\n'
+    rule = '[[access.rule]]\nallow = "read"\nfilter = "plant/#"\n'
+    for actions, holds in (('["connect"]', False), ('["subscribe", "publish"]', True)):
+        text = CLOSED.replace(rule, f"{hook}actions = {actions}\n")
+        lines = exposure_lines(parse_config(text, path="edge.toml"), of_files=None)
+        assert [line.promise for line in lines if line.faults] == ([] if holds else [lines[2].promise])
+        assert "Files" not in lines[-1].promise
+
+
 def test_the_page_has_the_lines_of_the_command() -> None:
     """In their order."""
     rows = [row.split("|")[1].strip() for row in PAGE.read_text().splitlines() if row.startswith("| ")][1:]

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter
 
+from fanout.config import PoolConfig
 from fanout.durable.ownership.ports import OtherMemberState
 from fanout.node.pool.session_host import PlaceNames, PoolWitness
 from fanout.pool.convergence import Verdict
@@ -155,3 +157,23 @@ def test_a_new_member_waits_for_names_of_its_places() -> None:
     assert not second.is_over()
     now_s = 13.0
     assert second.is_over()
+
+
+def test_places_are_not_named_before_the_members_are_known() -> None:
+    """With `pool.dns` there is nobody to ask until the name is looked up."""
+    pool = TypeAdapter(PoolConfig).validate_python({"dns": "members.example:9090"})
+    clock: Any = SimpleNamespace(monotonic=lambda: 10.0, now_ns=lambda: 0)
+    nothing: Any = None
+    members = PoolMembers(
+        pool,
+        node="a",
+        config_digest="0" * 16,
+        token=None,
+        tls=None,
+        own_facts=nothing,
+        cuts=nothing,
+        clock=clock,
+        logger=nothing,
+    )
+    links: Any = [SimpleNamespace(config=SimpleNamespace(name="l"), may_have_markers=True)]
+    assert not PlaceNames(members, links=links, clock=clock).is_over()

@@ -29,14 +29,14 @@ class ExposureLine:
     """Each place of the configuration that breaks it, with the remedy; empty when the line holds."""
 
 
-def exposure_lines(config: NodeConfig, *, of_files: Iterable[ConfigFault]) -> tuple[ExposureLine, ...]:
+def exposure_lines(config: NodeConfig, *, of_files: Iterable[ConfigFault] | None) -> tuple[ExposureLine, ...]:
     """Return the checklist for a configuration without faults.
 
     Args:
         config: The configuration.
-        of_files: Warnings about the files that it names (`fanout.cli.arguments.named_files`).
+        of_files: Warnings about the files that it names (`fanout.cli.arguments.named_files`); None to leave them out.
     """
-    return (
+    lines = (
         ExposureLine("Clients connect over TLS", tuple(_plain_listeners(config))),
         ExposureLine("Clients have users", tuple(_anonymous(config))),
         ExposureLine("Rules say what clients read and write", tuple(_without_rules(config))),
@@ -45,8 +45,10 @@ def exposure_lines(config: NodeConfig, *, of_files: Iterable[ConfigFault]) -> tu
         ExposureLine("The HTTP interface is for operators, over TLS", tuple(_open_http(config))),
         ExposureLine("The pool is for members, over TLS", tuple(_open_pool(config))),
         ExposureLine("Links verify their primaries, over TLS", tuple(_open_links(config))),
-        ExposureLine("Files with secrets and certificates are in order", tuple(of_files)),
     )
+    if of_files is None:
+        return lines
+    return (*lines, ExposureLine("Files with secrets and certificates are in order", tuple(of_files)))
 
 
 def _reached(config: NodeConfig) -> Iterator[tuple[str, ListenerConfig]]:
@@ -81,11 +83,13 @@ def _anonymous(config: NodeConfig) -> Iterator[ConfigFault]:
 
 
 def _without_rules(config: NodeConfig) -> Iterator[ConfigFault]:
-    if config.server is not None and not config.access.rules and config.access.http is None:
+    hook = config.access.http
+    decides = hook is not None and {"subscribe", "publish"} <= set(hook.actions)
+    if config.server is not None and not config.access.rules and not decides:
         yield ConfigFault(
             "access.rule",
             "there is none: every client may read and write every topic",
-            "Write [[access.rule]] for what each user needs; everything else is denied then.",
+            "Write [[access.rule]] for what each user needs; or ask [access.http] to subscribe and to publish.",
         )
 
 
@@ -101,7 +105,7 @@ def _unreserved(config: NodeConfig) -> Iterator[ConfigFault]:
 
 def _one_address(config: NodeConfig) -> Iterator[ConfigFault]:
     server = config.server
-    if server is not None and server.connections_per_address_max > server.connections_max // _SHARE:
+    if server is not None and server.connections_per_address_max > max(1, server.connections_max // _SHARE):
         yield ConfigFault(
             "server.connections_per_address_max",
             f"{server.connections_per_address_max:,} of {server.connections_max:,} connections may be of one address",

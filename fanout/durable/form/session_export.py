@@ -16,7 +16,7 @@ __all__ = ["SessionExport"]
 
 _SHORT_MESSAGES: Final = 500
 """Queued messages up to which a session is encoded in a few milliseconds."""
-_SHORT_BYTES: Final = 256 * 1024
+SHORT_BYTES: Final = 256 * 1024
 """Their bytes, with those in flight, up to which it goes into an answer with others."""
 
 
@@ -54,7 +54,7 @@ class SessionExport:
         """Their digest, once they are there."""
         queue = session.sender.queue
         in_flight = sum(len(one.message.payload) for one in value.in_flight if one.message is not None)
-        self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes + in_flight > _SHORT_BYTES
+        self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes + in_flight > SHORT_BYTES
         """Whether its bytes take long to make, and to send."""
         self._position = queue.appended_total - queue.messages
         self._entries = list(queue.entries())

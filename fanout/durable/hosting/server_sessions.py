@@ -19,7 +19,7 @@ from itertools import cycle, islice
 from typing import Final
 
 from fanout.durable.form.session_copy import COPIED_MESSAGES_MAX, SessionCopy, encode_copy, has_qos_2
-from fanout.durable.form.session_export import SessionExport
+from fanout.durable.form.session_export import SHORT_BYTES, SessionExport
 from fanout.durable.form.session_format import decode_in_steps
 from fanout.durable.hosting.session_values import SessionValues, owner_of
 from fanout.durable.ownership.move_messages import Fetched, Piece, Subscription, TakeQuestion
@@ -202,7 +202,9 @@ class ServerSessions:
             going.encoding = asyncio.create_task(self._slices.run(exported.steps()), name="session-export")
         else:
             deque(exported.steps(), maxlen=0)
-        return Fetched("exact" if exact else "inexact", exported.data or b"")
+        # A value with long Topic Filters or properties is pulled in pieces, as one with many messages is.
+        data = exported.data if exported.data is not None and len(exported.data) <= SHORT_BYTES else b""
+        return Fetched("exact" if exact else "inexact", data)
 
     def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
         """Return a piece of the value of an exported session from an offset on."""

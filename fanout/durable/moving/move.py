@@ -78,6 +78,8 @@ _VALUES_BYTES_MAX: Final = 2 << 20
 """Bytes of sessions in one answer to FETCH; further ones are asked for again."""
 _SUBSCRIPTIONS_MAX: Final = 5_000
 """Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
+_FILTERS_BYTES_MAX: Final = 4 << 20
+"""Characters of their Topic Filters, likewise: an answer has `TAKE_ANSWER_BYTES_MAX`."""
 
 _Asked = TypeVar("_Asked", TakeQuestion, ClaimQuestion)
 
@@ -344,12 +346,14 @@ class HolderAnswers:
     async def answer_take(self, asker: str, body: bytes) -> bytes:
         """Answer TAKE: promise the sessions that are here."""
         answers: list[Holding] = []
-        subscriptions = 0
+        subscriptions = size = 0
         async for question in in_turns(admitted(decode_take_request(body), self._ledger)):
             holding = Holding(Answer(Reply.BUSY), ())
-            if subscriptions < _SUBSCRIPTIONS_MAX or not self._ledger.is_here(question.client_id):
+            full = subscriptions >= _SUBSCRIPTIONS_MAX or size >= _FILTERS_BYTES_MAX
+            if not full or not self._ledger.is_here(question.client_id):
                 holding = self._ledger.promise(question, asker)
             subscriptions += len(holding.subscriptions)
+            size += sum(len(one.topic_filter) for one in holding.subscriptions)
             answers.append(holding)
         return encode_take_answers(answers)
 

@@ -207,6 +207,8 @@ class Server:
             for connection in list(self._connections):
                 connection.abort()
             await self._wait_all_gone()
+        while self.lifecycles.has_due_wills:  # noqa: ASYNC110  # each turn publishes some
+            await asyncio.sleep(0)
         await self._authorization.close()
         self.context.pacer.close()
         self.context.timer.close()

@@ -93,8 +93,8 @@ class SessionLifecycles:
         self._ending_overflowed = False
         self._late_wills: deque[tuple[Session, WillMessage]] = deque()
         """Will Messages of overflowed sessions, published after all of these have ended."""
-        self._due_wills: deque[tuple[Session, WillMessage]] = deque()
-        """Will Messages that wait for the next turn of the event loop."""
+        self._due_wills: dict[str, tuple[Session, WillMessage]] = {}
+        """Client Identifier to its Will Message that waits for the next turn of the event loop."""
         self._wills_s = 0.0
         """Time that Will Messages took in this turn."""
         self._wills_turn: asyncio.Handle | None = None
@@ -210,6 +210,7 @@ class SessionLifecycles:
         session_present: bool,
     ) -> None:
         """Join a session and its new connection, and tell the client."""
+        self._send_due_will(session.client_id)
         self.cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
         self._registry.index.join(session, wire=terms.wire)
         session.access = access
@@ -533,7 +534,8 @@ class SessionLifecycles:
         if self._ending_overflowed:
             self._late_wills.append((session, will))
         else:
-            self._due_wills.append((session, will))
+            self._send_due_will(session.client_id)
+            self._due_wills[session.client_id] = session, will
             if self._wills_turn is None:
                 self._wills_turn = asyncio.get_running_loop().call_soon(self._begin_wills_turn)
             self._send_due_wills()
@@ -545,14 +547,23 @@ class SessionLifecycles:
             self._wills_turn = asyncio.get_running_loop().call_soon(self._begin_wills_turn)
             self._send_due_wills()
 
+    @property
+    def has_due_wills(self) -> bool:
+        """Whether Will Messages wait for the next turn of the event loop."""
+        return bool(self._due_wills)
+
     def _send_due_wills(self) -> None:
         """Publish the Will Messages that are due, as far as the time of this turn goes."""
         while self._due_wills and self._wills_s < _WILLS_S:
-            session, will = self._due_wills.popleft()
             begun_s = time.perf_counter()
-            if not self.fence.hold_will(session, will):
-                self._send_will(session, will)
+            self._send_due_will(next(iter(self._due_wills)))
             self._wills_s += time.perf_counter() - begun_s
+
+    def _send_due_will(self, client_id: str) -> None:
+        """Publish the Will Message of a client that is due: always before anything of its next connection."""
+        session, will = self._due_wills.pop(client_id, (None, None))
+        if session is not None and will is not None and not self.fence.hold_will(session, will):
+            self._send_will(session, will)
 
     def _send_will(self, session: Session, will: WillMessage) -> None:
         self._counters.wills += 1
