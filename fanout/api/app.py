@@ -83,7 +83,7 @@ _HAS_BODY: _Responses = {
     413: {"model": Fault, "description": "The body is too large."},
     422: {"model": Fault, "description": "The request has an unknown value."},
 }
-_NUMBERS = {"value_bytes": "from 0 to 65,536", "before": "from 0 on"}
+_NUMBERS = {"before": "from 0 on"}
 """Bounds of numbers by their names; others are from 1 to 1000."""
 _BROWSING: dict[int, dict[str, Any]] = {
     409: {"model": Fault, "description": "The node is a tap, which delivers no messages."},
@@ -417,6 +417,8 @@ def _problem(fault: dict[str, Any]) -> str:
             return f"{name} must be {fault['ctx']['expected']}".replace("'", "")
         case "int_type" | "greater_than_equal" if name == "confirmed":
             return "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
+        case "greater_than_equal" | "less_than_equal" if name == "value_bytes":
+            return f"value_bytes must be a number of bytes, {fault['msg'].partition('should be ')[2]}"
         case "int_parsing" | "greater_than_equal" | "less_than_equal":
             return f"{name} must be a whole number {_NUMBERS.get(name, 'from 1 to 1000')}"
         case "string_too_long":

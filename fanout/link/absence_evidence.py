@@ -71,11 +71,16 @@ class AbsenceEvidence:
             sources.append(self._list_check.absent)
         if self._config.audit_username is not None:
             sources.append(self._absent_by_name)
+        selectors = self._replica.selectors
         for source in sources:
-            for index in range(len(self._replica.selectors)):
+            for index in range(len(selectors)):
+                if self._replica.selectors is not selectors:  # a reload: positions and topics are others now
+                    return
                 topics = self._candidates(index)
                 try:
                     async for found in source(index, topics):
+                        if self._replica.selectors is not selectors:
+                            return
                         yield found
                 except FanoutError as error:
                     self._logger.warning("no evidence about missing topics", error=error.message, hint=error.hint)
@@ -83,7 +88,8 @@ class AbsenceEvidence:
 
     async def _absent_by_name(self, index: int, topics: list[bytes]) -> AsyncIterator[list[bytes]]:
         """Yield topics of a selector that do not come to the other user, who may read them."""
-        prefix = self._replica.selectors[index].prefix.encode()
+        selector = self._replica.selectors[index]
+        prefix = selector.prefix.encode()
         names = {
             topic.removeprefix(prefix).decode(): topic for topic in topics if b"+" not in topic and b"#" not in topic
         }
@@ -100,8 +106,7 @@ class AbsenceEvidence:
             )
             if not answer.values.keys() >= set(witnesses):
                 raise FanoutError(
-                    f"user {self._config.audit_username} cannot read topics of"
-                    f" {self._replica.selectors[index].filter} that the link holds",
+                    f"user {self._config.audit_username} cannot read topics of {selector.filter} that the link holds",
                     hint="Let audit_username read everything that the link's selectors match at the primary",
                 )
             yield [names[name] for name in asked if name in answer.absent]

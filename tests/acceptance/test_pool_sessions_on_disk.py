@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mosquitto
 DISC = '[retained]\nstorage = "disc"\n[sessions]\nstorage = "disc"\n'
 
 
-async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, dead_after_s: float) -> list[LiveNode]:
+async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, dead_after_s: float, settings: str = "") -> list[LiveNode]:
     """Start two members that have heard each other."""
     ports = [free_port() for _ in range(2)]
     peers = json.dumps([f"127.0.0.1:{port}" for port in ports])
@@ -27,7 +27,7 @@ async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, dead_after_s: float)
             DISC,
             link(mosquitto.port, selector("plant/#", qos=2, writes="forward"), settings=QUICK),
             name=f"edge-{number}",
-            http=f'\n[pool]\nlisten = "127.0.0.1:{port}"\npeers = {peers}\ndead_after_s = {dead_after_s}\n',
+            http=f'\n[pool]\nlisten = "127.0.0.1:{port}"\npeers = {peers}\ndead_after_s = {dead_after_s}\n{settings}',
         )
         for number, port in enumerate(ports, start=1)
     ]
@@ -82,7 +82,7 @@ async def test_a_session_that_was_given_away_does_not_come_back(patient: Mosquit
 
 async def test_a_member_that_was_dead_yields_to_what_began_meanwhile(patient: Mosquitto, nodes: Nodes) -> None:
     """Its session is older: it ends, and the client gets the newer one there too, without what waited for the older."""
-    first, second = await start_pool(patient, nodes, dead_after_s=3)
+    first, second = await start_pool(patient, nodes, dead_after_s=3, settings="session_copies = false\n")
     await leave_session(first, "c", qos=2)
     await leave_session(first, "kept", qos=2)
     await publish(patient, first, 0, 10, clients=2)

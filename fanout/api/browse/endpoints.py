@@ -27,6 +27,7 @@ FilterText = Annotated[
     str, Query(alias="filter", max_length=_TEXT_MAX, description="Topic Filter, with its wildcards.")
 ]
 ValueBytes = Annotated[int, Query(ge=0, le=65_536, description="Bytes of each payload that are shown.")]
+StreamedBytes = Annotated[int, Query(ge=0, le=4096, description="Bytes of each payload that are sent.")]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most entries on the page.")]
 LastEventId = Annotated[str, Header(alias="Last-Event-ID", max_length=64, description="Newest event that is known.")]
 
@@ -118,7 +119,7 @@ def add_browsing(
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
     async def stream(
-        topic_filter: FilterText = "#", value_bytes: ValueBytes = 4096, last_event_id: LastEventId = ""
+        topic_filter: FilterText = "#", value_bytes: StreamedBytes = 4096, last_event_id: LastEventId = ""
     ) -> Response:
         """Send the retained values that a Topic Filter matches, then each message, as server-sent events."""
         events = browser.stream(checked_filter(topic_filter), last_id=last_event_id, value_bytes=value_bytes)

@@ -27,10 +27,10 @@ def events(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show changes of state, alarms, comparisons and skipped messages of a node, the newest last.
+    """Show what happened at a node, a sentence each, the newest last.
 
-    They are those since its start, 2,000 at most. `fanout log show` has older ones. With --json and --follow each event
-    is a line of JSON.
+    Changes of state, alarms, comparisons and skipped messages since its start, 2,000 at most. `fanout log show` has
+    older ones. With --json and --follow each event is a line of JSON.
     """
     from fanout.api.browse.models import EventView
     from fanout.cli.asking.client import NodeClient

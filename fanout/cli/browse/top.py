@@ -35,7 +35,7 @@ def top(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show links, busiest topics and slowest clients of a node, until Ctrl-C.
+    """Show links, busy topics and slow clients of a node, live.
 
     The node counts messages by topic only while somebody looks. --json implies --once.
     """

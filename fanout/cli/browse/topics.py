@@ -40,7 +40,7 @@ def topics(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show topics that a node holds, with their values; --watch follows them.
+    """Show topics of a node with their values, now or as they come.
 
     With --json and --watch each message is a line of JSON.
     """

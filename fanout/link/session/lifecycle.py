@@ -583,6 +583,9 @@ class SessionLifecycle:
         unconfirmed = len(self._replica.unconfirmed)
         if confirmed is not None and confirmed != unconfirmed:
             return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
+        if not any(self.evidence):  # all selectors join, so their proof is the only comparison
+            self.seek_evidence()
+            return ""
         self.audits.begin(confirmed=confirmed, now=self.now, reason=reason, first=first)
         if reason == "sample":  # a pool that differs shows that one of its members is behind, perhaps another one
             self.emit(AuditCalled(f"the primary and the replica differ ({reason})"))
@@ -611,7 +614,10 @@ class SessionLifecycle:
     def revive(self) -> None:
         """Note that a heartbeat came back after a stall, and verify the replica."""
         self._trigger(Trigger.REVIVED)
-        self._begin_pass(compare=True)
+        if any(self.evidence):
+            self._begin_pass(compare=True)
+        else:  # all selectors join
+            self._go_live(Trigger.VERIFIED)
 
     def confirm_count(self, index: int) -> None:
         """Note that the replica and the primary count the same for a selector that is proved."""

@@ -156,6 +156,8 @@ class Sampling:
             now_ns: Unix time in nanoseconds.
         """
         draws, selectors = self._draws, self._replica.selectors
+        if not draws:  # every selector is live_only, since a reload
+            return Drawn({}, {}, selectors)
         count = max(1, min(self._config.sample_topics, NAMES_MAX // len(draws)))
         some = [draws[(self._turn + number) % len(draws)] for number in range(min(len(draws), NAMES_MAX // count))]
         self._turn = (self._turn + len(some)) % len(draws)

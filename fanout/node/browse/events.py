@@ -78,6 +78,8 @@ class NodeEvents:
 
     async def read(self, *, last_id: int) -> AsyncIterator[EventView | None]:
         """Yield the events after one, then each new one; None now and then while there is none."""
+        if last_id > self._number:  # of an earlier process
+            last_id = 0
         woken = asyncio.Event()
         self._readers.add(woken)
         try:

@@ -22,6 +22,8 @@ _SLICE_S: Final = 0.002
 """Time of the event loop that a search takes at once."""
 _COUNTED_MAX: Final = 100_000
 """Topics of one level of a replica on disk that are counted one by one."""
+_PAGE_BYTES_MAX: Final = 1 << 20
+"""Characters of values on a page, after which it ends."""
 _DETAIL_BYTES_MAX: Final = 1 << 20
 """Bytes of the payload that `/v1/topics/{topic}` shows."""
 _CHANGE_BYTES_MAX: Final = 4096
@@ -75,15 +77,21 @@ class TopicPages:
                     await asyncio.sleep(0)
             found = sorted([*found, *((topic, number) for topic in here)])[: query.limit + 1]
         views: list[TopicView] = []
+        size, last, more = 0, b"", len(found) > query.limit
         for topic, number in found[: query.limit]:
+            if size > _PAGE_BYTES_MAX:
+                more = True
+                break
+            last = topic
             update = stores[number].replica.view.get(topic)
             if update is not None:  # else it went away meanwhile
                 views.append(self._view(stores[number], update, bytes_max=query.value_bytes))
+                size += len(views[-1].value)
             if pause():
                 await asyncio.sleep(0)
         return TopicsDocument(
             topics=tuple(views),
-            next=found[query.limit - 1][0].decode() if len(found) > query.limit else None,
+            next=last.decode() if more else None,
             held=sum(len(store.replica) for store in stores),
         )
 
@@ -122,7 +130,11 @@ class TopicPages:
                     await asyncio.sleep(0)
         names = [name for _, name in levels]
         rates = self._activity.by_level(root)
-        children = [self._child(stores, root, name, rates) for name in names[:limit]]
+        children: list[TreeChild] = []
+        for name in names[:limit]:
+            children.append(self._child(stores, root, name, rates))
+            if pause():
+                await asyncio.sleep(0)
         return TreeDocument(
             prefix=prefix.decode(),
             children=tuple(children),

@@ -78,11 +78,12 @@ class Listener:
         """Add bytes; the stream ends when too many wait."""
         if self._ends:
             return
-        self._waiting.append(data)
-        self._size += len(data)
-        if self._size > WAITING_BYTES_MAX:
+        if self._size > WAITING_BYTES_MAX:  # before these: one batch alone may be larger
             self._waiting.clear()
             self.close(frame("overflow", {"reason": "the reader is too slow; come again"}))
+            return
+        self._waiting.append(data)
+        self._size += len(data)
         self._woken.set()
 
     def close(self, last: bytes = b"") -> None:

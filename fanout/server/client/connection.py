@@ -284,7 +284,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def limit_age(self) -> None:
         """Keep little before the client, in the system and in the transport, if its session has a bound on the age."""
         bound = None if self.session is None else self.session.sender.bound
-        if bound is not None and self._send_buffer is None:
+        if bound is not None and self._send_buffer is not None:
+            self._send_buffer.max_age_s = bound.max_age_s
+        elif bound is not None:
             self._send_buffer = SendBuffer(self.get_extra_info("socket"), max_age_s=bound.max_age_s)
             self._transport.set_write_buffer_limits(high=1, low=0)
 

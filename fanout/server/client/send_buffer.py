@@ -53,7 +53,7 @@ class SendBuffer:
             max_age_s: Greatest age of what waits in the buffer and before it.
         """
         self._stream = stream
-        self._max_age_s = max_age_s
+        self.max_age_s = max_age_s
         self._full: tuple[float, _Flow] | None = None
         """Time and figures when the buffer was full first, since the last change of its size."""
         self.bytes = 0
@@ -76,14 +76,14 @@ class SendBuffer:
             return
         since_s, before = self._full
         elapsed_s = now_s - since_s
-        if elapsed_s < _SHARE * self._max_age_s:
+        if elapsed_s < _SHARE * self.max_age_s:
             return
         self._full = None
         flow = self._flow()
-        if flow is None or elapsed_s > self._max_age_s + before.round_trip_s or not before.held_bytes:
+        if flow is None or elapsed_s > self.max_age_s + before.round_trip_s or not before.held_bytes:
             return  # it was idle meanwhile, or the line did not carry anything
         rate = (flow.acked_bytes - before.acked_bytes) / elapsed_s
-        wanted = rate * (flow.round_trip_s + _SHARE * self._max_age_s)
+        wanted = rate * (flow.round_trip_s + _SHARE * self.max_age_s)
         # The system counts its own records too, so the size is chosen by what a full buffer held.
         self._resize(int(self.bytes * min(2.0, wanted / before.held_bytes)))
 

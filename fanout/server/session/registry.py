@@ -363,7 +363,7 @@ class SessionRegistry:
         elif session.bounded:
             session.bounded = session.bounded.difference(added)
         self.limit_age(session)
-        if session.bounded:
+        if session.bounded and not session.outlives_node:  # a session's value has no such queue
             session.sender.put_first(
                 one for one in session.subscriptions if one not in session.bounded and not _has_wildcard(one)
             )
@@ -388,6 +388,7 @@ class SessionRegistry:
             codes.append(ReasonCode.SUCCESS if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         if removed:
             self.index.change(session, added={}, removed=list(removed))
+            session.bounded = session.bounded.difference(removed)
             for topic_filter in removed:
                 session.cancel_retained(topic_filter)  # [MQTT-3.10.4-2]
         return Unsuback(packet.packet_id, tuple(codes))

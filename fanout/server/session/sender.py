@@ -16,7 +16,7 @@ from fanout.chain.age_bound import AgeBound
 from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
-from fanout.server.messages.encoding import Message, WireVariant
+from fanout.server.messages.encoding import Message, SharedMessage, WireVariant
 from fanout.server.messages.queue import Conflatable, MessageBatch, MessageQueue
 from fanout.server.session.inflight import Inflight, Piece
 from fanout.server.session.newest_values import NewestValues
@@ -246,12 +246,12 @@ class SessionSender:
     def _queue_first(self, batch: MessageBatch) -> MessageBatch:
         """Queue the messages of a batch that wait for no other; return the rest of them."""
         topics = self._first_topics
-        first = [message for message in batch.messages if message[0][0] in topics]
+        first = [one for one in batch.messages if one[0][0] in topics and not isinstance(one, SharedMessage)]
         if not first or self._first is None:
             return batch
         self._count_dropped(self._first.append(batch.part(first)), DropReason.QUEUE_FULL)
         self.queue.overflowed = self.queue.overflowed or self._first.overflowed
-        return batch.part([message for message in batch.messages if message[0][0] not in topics])
+        return batch.part([one for one in batch.messages if one[0][0] not in topics or isinstance(one, SharedMessage)])
 
     def _conflate(self, batch: MessageBatch) -> None:
         newest, conflatable, rest = batch.conflated(self._conflatable)

@@ -296,3 +296,19 @@ async def test_selectors_change_while_backpressure_holds_the_link() -> None:
         await link.wait(lambda: link.values().get("a/1") == b"2")
         assert len(link.values()) == 40
         assert len(primary.connects) == 1
+
+
+def test_audits_and_stalls_while_every_selector_joins() -> None:
+    """Nothing is proved that could be compared: the proof is the comparison, and the link goes on."""
+    primary = primary_of("a", refuse_filters=(b"c/#",))
+    pair = live(primary, A, audit_interval_s=20.0)
+    pair.reselect(C)
+    pair.wait(60)
+    assert not isinstance(pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now), str)
+    pair.session.lifecycle.call_audit("the primary dropped heartbeats")
+    pair.wait(60)
+    lifecycle = pair.session.lifecycle
+    lifecycle.at(pair.now_ns, pair.now)
+    lifecycle.stall("no heartbeat")
+    lifecycle.revive()
+    assert lifecycle.state is LinkState.LIVE

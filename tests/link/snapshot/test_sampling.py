@@ -292,3 +292,12 @@ def test_a_primary_that_ends_the_links_connection_each_time_is_left_in_peace() -
     sampling.note_link_lost()
     assert sampling.pause_s == REST_MAX_S
     assert "may allow only one connection of a user" in sampling.totals.off
+
+
+def test_nothing_is_drawn_once_every_selector_is_live_only() -> None:
+    """A reload may leave none with retained values."""
+    sampling, context = made(make_config(selectors=(Selector("a/#"),)), value("a/1"))
+    for _ in context.replica.select([Selector("b/#", live_only=True)]):
+        pass
+    sampling.reselect()
+    assert not sampling.draw(now_ns=NOW_NS).held

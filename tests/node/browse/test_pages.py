@@ -144,3 +144,12 @@ async def test_a_long_search_gives_the_event_loop_turns() -> None:
     await pages.page(TopicQuery(search=b"nowhere"))
     counting.cancel()
     assert turns > 3
+
+
+async def test_a_page_of_large_values_ends_early() -> None:
+    """So that no answer is tens of megabytes, made in one turn."""
+    node = Node([])
+    node.stores[0].replica.apply([value(f"a/{n:03}", b"x" * 60_000) for n in range(100)], phase=Phase.LIVE)
+    page = await node.browser.page(TopicQuery(limit=100, value_bytes=65_536))
+    assert page.next == "a/017"
+    assert len(await all_pages(node, TopicQuery(limit=100, value_bytes=65_536))) == 100

@@ -12,6 +12,7 @@ import pytest
 
 from fanout.errors import RequestRefused
 from fanout.node.browse import streams
+from fanout.replica.update import Phase
 from tests.node.browse.pieces import Node, value
 
 
@@ -184,3 +185,20 @@ async def test_a_tap_has_no_stream() -> None:
     """It delivers nothing, and says so."""
     with pytest.raises(RequestRefused, match="tap"):
         Node([], serves=False).browser.stream(b"#", last_id="", value_bytes=100)
+
+
+@pytest.mark.parametrize(("payload", "value_bytes"), [(b"x" * 4096, 4096), (b"\x01" * 4096, 4096)])
+async def test_a_set_of_large_values_is_not_taken_for_a_slow_reader(payload: bytes, value_bytes: int) -> None:
+    """Escapes make six characters of one byte; a piece of the set may be larger than what may wait."""
+    node = Node([])
+    node.stores[0].replica.apply([value(f"a/{number}", payload) for number in range(500)], phase=Phase.LIVE)
+    stream = Reader(node.browser.stream(b"#", last_id="", value_bytes=value_bytes))
+    assert len(await stream.until("live")) == 501
+
+
+async def test_events_begin_anew_after_a_restart() -> None:
+    """A reader of an earlier process gets all of this one."""
+    node = Node([])
+    node.browser.note("start")
+    event = await anext(node.browser.event_stream(last_id="500"))
+    assert event.startswith(b"id: 1\n")

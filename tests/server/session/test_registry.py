@@ -11,10 +11,11 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 from fanout.server.base.counters import Counters, DropReason
-from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.encoding import SharedMessage, WireVariant
 from fanout.server.messages.queue import MessageBatch
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
+from fanout.server.session.session_export import queued
 from tests.server.core_pieces import Peer, options
 from tests.server.node_in_memory import update
 
@@ -156,3 +157,42 @@ def test_unsubscribe_says_what_existed(registry: SessionRegistry) -> None:
     assert set(peer.session.subscriptions) == {b"c"}
     peer.take()
     assert peer.read() == b""
+
+
+AGE = Properties(user_property=(("fanout-max-age-s", "1"),))
+
+
+def test_messages_of_a_durable_session_wait_in_one_queue() -> None:
+    """With a bound on the age too: what waits for a topic by name is in its journal record and its copies."""
+    registry = make_registry()
+    session = registry.create("c", wire=V5)
+    session.expiry_s = 3600
+    registry.subscribe(session, Subscribe(1, (Subscription(b"x/#", qos=1),), AGE))
+    registry.subscribe(session, Subscribe(2, (Subscription(b"alarm", qos=1),), Properties()))
+    session.enqueue(MessageBatch([(update(b"alarm", b"fire", qos=1), 1, False, ())], wire=V5))
+    assert len(queued(session)) == session.sender.unsent == 1
+
+
+def test_a_message_of_a_share_group_is_redelivered_beside_a_bound_on_the_age() -> None:
+    """It is not among those of topics by name, which end with the session."""
+    registry = make_registry()
+    session, other = registry.create("c", wire=V5), registry.create("d", wire=V5)
+    shared = Subscription(b"$share/g/alarm", qos=1)
+    registry.subscribe(other, Subscribe(1, (shared,), Properties()))
+    registry.subscribe(session, Subscribe(1, (Subscription(b"x/#", qos=1),), AGE))
+    registry.subscribe(session, Subscribe(2, (Subscription(b"alarm", qos=1), shared), Properties()))
+    message = SharedMessage((update(b"alarm", b"fire", qos=1), 1, False, ()))
+    message.share = (b"g", b"alarm")
+    session.enqueue(MessageBatch([message], wire=V5))
+    assert len(registry.end(session)) == 1
+
+
+def test_a_bound_on_the_age_ends_with_its_subscription() -> None:
+    """A client that subscribes and unsubscribes in a loop leaves nothing behind."""
+    registry = make_registry()
+    session = registry.create("c", wire=V5)
+    for number in range(100):
+        topic_filter = b"x/%d" % number
+        registry.subscribe(session, Subscribe(1, (Subscription(topic_filter),), AGE))
+        registry.unsubscribe(session, Unsubscribe(1, (topic_filter,)))
+    assert not session.bounded
