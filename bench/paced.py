@@ -115,7 +115,7 @@ def latencies_until(
     until = time.monotonic() + deadline_s
     latencies_s: list[float] = []
     outstanding = 0
-    while not done() and time.monotonic() < until:
+    while not (done() and (latencies_s or outstanding)) and time.monotonic() < until:  # one piece at least
         live.expect(piece)
         publish_paced(publisher, messages=piece, per_s=per_s, root=root, payload_bytes=payload_bytes)
         outstanding += 1

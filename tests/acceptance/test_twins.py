@@ -13,7 +13,7 @@ from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector, watched
 from tests.support.waiting import wait_until
 
 VALUES = [(f"plant/{number}", b"%d" % number) for number in range(200)]
-SETTINGS = "retry_min_s = 0.5\nretry_max_s = 1.0\nheartbeat_s = 0.5\n"
+SETTINGS = "retry_min_s = 1.5\nretry_max_s = 3.0\nheartbeat_s = 0.5\n"
 """Each comes back so late that the other one has seen whose session it has, on a busy machine too."""
 
 

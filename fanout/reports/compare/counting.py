@@ -4,15 +4,13 @@ Equal values of a topic cannot be told apart, and need not be: MQTT 5 sends noth
 [MQTT-4.4.0-1], so a node that logged a value as often as the reference did got all of it. Each row of a node gives an
 interval of time in which the reference logged its update. Intervals that overlap make a stretch. An update of one
 stretch is of no other, so each is counted by itself, and its n-th row is paired with the n-th of the reference.
-Whatever the counts do not settle is unsure, never missing. A value that the reference saw once and the node at most
-once needs none of this, so its rows are put into no order.
+Whatever the counts do not settle is unsure, never missing.
 
 The result is rows with an identity, that of the reference's row, which go through the same queries as stamped ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -24,14 +22,12 @@ from fanout.reports.read.rows import conflated, explode_targets, in_gap, is_live
 from fanout.reports.read.schemas import PHASE_UNSURE
 from fanout.reports.read.scope import NEVER_US, Scope, Target
 
-__all__ = ["INTERVALS", "both_sides", "count_values", "identify", "reference_rows", "unique_differences"]
+__all__ = ["INTERVALS", "both_sides", "identify", "reference_rows", "unique_differences"]
 
 INTERVALS: Final = "target int, window bigint, least_us bigint, most_us bigint"
 """By how much later than the reference a target logged an update, at least and at most, in each window of its time."""
 
 _KEY: Final = ("target", "digest")
-_REPEATED_BROADCAST_MAX: Final = 200_000
-"""Values of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
 _REFERENCE, _NODE, _COPY = 0, 1, 2
 
 
@@ -57,22 +53,31 @@ def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
     )
 
 
-def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...]) -> DataFrame:
+def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...], spans: DataFrame) -> DataFrame:
     """Return the rows of the reference by target, and those of the nodes, in the same columns.
 
     Args:
         updates: The table.
         scope: The scope of the report.
         targets: The targets without stamps.
+        spans: `rows.targets_frame`.
 
     Returns:
-        Columns target, digest, side, at_us, topic, primary, epoch, sequence, change, phase, flags. The identity of a
-        node's row is its place in its own log.
+        Columns target, digest, side, at_us, weak, due, topic, primary, epoch, sequence, change, phase, flags. The
+        identity of a node's row is its place in its own log. A row is weak when it may be no update of its own (DUP
+        set), and one of the reference also when the target need not have it, or could not log it; it is due in the
+        target's span.
     """
-    common = ("target", "digest", sf.unix_micros("applied").alias("at_us"), "topic", "change", "phase", "flags")
-    seen = explode_targets(reference_rows(updates, scope=scope), scope=scope, targets=targets).select(
+    at_us, dup = sf.unix_micros("applied"), sf.col("flags").bitwiseAND(FLAG_DUP) != 0
+    due = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
+    known = ~in_gap(at_us) if any(target.gaps_us for target in targets) else sf.lit(True)
+    common = ("target", "digest", at_us.alias("at_us"), "topic", "change", "phase", "flags")
+    seen = explode_targets(reference_rows(updates, scope=scope), scope=scope, targets=targets)
+    seen = seen.join(sf.broadcast(spans), on="target", how="inner").select(
         *common,
         sf.lit(_REFERENCE).alias("side"),
+        (dup | ~(due & known)).alias("weak"),
+        due.alias("due"),
         sf.col("stamp_primary").alias("primary"),
         sf.col("stamp_epoch").alias("epoch"),
         "sequence",
@@ -80,6 +85,8 @@ def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...])
     logged = target_rows(updates, scope=scope, targets=targets).select(
         *common,
         sf.when(is_live() | conflated(), _NODE).otherwise(_COPY).alias("side"),
+        dup.alias("weak"),
+        sf.lit(False).alias("due"),
         sf.lit("").alias("primary"),
         sf.col("node_epoch").alias("epoch"),
         sf.col("log_pos").alias("sequence"),
@@ -87,76 +94,44 @@ def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...])
     return seen.unionByName(logged)
 
 
-def count_values(rows: DataFrame, *, primaries: Sequence[str]) -> DataFrame:
-    """Return how often each target and the reference logged each value, and the row of those that both saw once.
-
-    No column of text is aggregated: Spark would sort the rows for it.
-
-    Args:
-        rows: `both_sides`.
-        primaries: The names that `primary` may have; a value with another one counts as repeated.
-
-    Returns:
-        Columns target, digest, topic, seen, got, seen_us, got_us, named (the place in `primaries`, from 1), epoch,
-        sequence, seen_change, seen_flags, change, phase, flags, and `single`: whether the columns say all of the value.
-    """
-    theirs = {
-        "seen_us": sf.col("at_us"),
-        "named": sf.array_position(sf.array(*map(sf.lit, primaries)), sf.col("primary")),
-        **{name: sf.col(name) for name in ("epoch", "sequence")},
-        **{f"seen_{name}": sf.col(name) for name in ("change", "flags")},
-    }
-    own = {"got_us": sf.col("at_us"), **{name: sf.col(name) for name in ("change", "phase", "flags")}}
-    return (
-        rows.groupBy(*_KEY, "topic")
-        .agg(
-            sf.count_if(_is(_REFERENCE)).alias("seen"),
-            sf.count_if(_is(_NODE)).alias("got"),
-            sf.count_if(_is(_COPY)).alias("copies"),
-            *(sf.max(sf.when(_is(_REFERENCE), value)).alias(name) for name, value in theirs.items()),
-            *(sf.max(sf.when(_is(_NODE), value)).alias(name) for name, value in own.items()),
-        )
-        .where((sf.col("seen") > 0) | (sf.col("got") > 0))
-        .withColumn(
-            "single", (sf.col("seen") == 1) & (sf.col("got") <= 1) & (sf.col("copies") == 0) & (sf.col("named") > 0)
-        )
-        .drop("copies")
-    )
-
-
-def unique_differences(values: DataFrame, *, width_us: int) -> DataFrame:
+def unique_differences(rows: DataFrame, *, width_us: int) -> DataFrame:
     """Return how much later than the reference each target logged the values that both saw once.
 
     Args:
-        values: `count_values`.
+        rows: `both_sides`.
         width_us: The width of the windows of the target's time.
 
     Returns:
-        Columns target, window, updates, least_us, median_us, most_us, repeated. A window that is null has only
-        `repeated`, how many values are not single.
+        Columns target, window, updates, least_us, median_us, most_us.
     """
-    once = (sf.col("seen") == 1) & (sf.col("got") == 1)
-    later_us = sf.when(once, sf.col("got_us") - sf.col("seen_us"))
-    return values.groupBy("target", sf.when(once, sf.expr(f"got_us div {width_us}")).alias("window")).agg(
-        sf.count(later_us).alias("updates"),
+    at_us = sf.col("at_us")
+    once = (
+        rows.where(sf.col("side") != _COPY)
+        .groupBy(*_KEY)
+        .agg(
+            sf.count_if(_is(_REFERENCE)).alias("seen"),
+            sf.count_if(_is(_NODE)).alias("got"),
+            sf.max(sf.when(_is(_REFERENCE), at_us)).alias("seen_us"),
+            sf.max(sf.when(_is(_NODE), at_us)).alias("got_us"),
+        )
+        .where((sf.col("seen") == 1) & (sf.col("got") == 1))
+    )
+    later_us = sf.col("got_us") - sf.col("seen_us")
+    return once.groupBy("target", sf.expr(f"got_us div {width_us}").alias("window")).agg(
+        sf.count(sf.lit(1)).alias("updates"),
         sf.min(later_us).alias("least_us"),
         sf.percentile_approx(later_us, 0.5).alias("median_us"),
         sf.max(later_us).alias("most_us"),
-        sf.count_if(~sf.col("single")).alias("repeated"),
     )
 
 
 def identify(
     rows: DataFrame,
     *,
-    values: DataFrame,
-    repeated: int,
-    primaries: Sequence[str],
     intervals: DataFrame,
     width_us: int,
     places: DataFrame,
     spans: DataFrame,
-    has_gaps: bool,
     margin_us: int,
     proves: bool,
 ) -> DataFrame:
@@ -164,14 +139,10 @@ def identify(
 
     Args:
         rows: `both_sides`.
-        values: `count_values` of these; only rows of values that are not single are put in order.
-        repeated: How many values are not single.
-        primaries: As given to `count_values`.
         intervals: Columns `INTERVALS`, for each window in which a target logged anything.
         width_us: The width of those windows.
         places: (target, node, link, selector); `target` is the key.
         spans: `rows.targets_frame`, of the reference's spans.
-        has_gaps: Whether any target has gaps in its log.
         margin_us: Rows so near to an end of the reference's log are not said to be absent from it.
         proves: Whether the reference is one log; what a union lacks, and how late its nodes were, is not said.
 
@@ -180,54 +151,18 @@ def identify(
         the reference logged the update, and null where its pair is not known for sure. What the reference lacks has
         an identity of its own. Rows of the phase `PHASE_UNSURE` name updates of which nobody knows whether they came.
     """
-    found = _identify_single(values, spans=spans, primaries=primaries, has_gaps=has_gaps, proves=proves)
-    if repeated:
-        again = values.where(~sf.col("single")).select(*_KEY, "topic")
-        if repeated <= _REPEATED_BROADCAST_MAX:
-            again = sf.broadcast(again)
-        rows = _weighed(rows.join(again, on=[*_KEY, "topic"], how="left_semi"), spans=spans, has_gaps=has_gaps)
-        ordered = _judged(_paired(_stretches(_with_interval(rows, intervals, width_us=width_us))))
-        found = found.unionByName(_identify_ordered(ordered, spans=spans, margin_us=margin_us, proves=proves))
-    return found.join(sf.broadcast(places), on="target", how="inner").drop("target").withColumn("counted", sf.lit(True))
-
-
-def _identify_single(
-    values: DataFrame, *, spans: DataFrame, primaries: Sequence[str], has_gaps: bool, proves: bool
-) -> DataFrame:
-    """Return the same of values that the reference saw once and the node at most once, which need no order."""
-    came, due = sf.col("got") == 1, _is_due(sf.col("seen_us"))
-    is_weak = _is_dup(sf.col("seen_flags")) | ~(due & _is_known(sf.col("seen_us"), has_gaps=has_gaps))
-    is_timed = came & ~_is_dup(sf.col("flags")) & sf.lit(proves)
-    return (
-        values.where("single")
-        .join(sf.broadcast(spans), on="target", how="inner")
-        .where(came | (is_weak & due))
-        .select(
-            "target",
-            "topic",
-            sf.coalesce("change", "seen_change").alias("change"),
-            sf.coalesce("flags", "seen_flags").alias("flags"),
-            sf.coalesce("phase", sf.lit(PHASE_UNSURE)).cast("byte").alias("phase"),
-            sf.element_at(sf.array(*map(sf.lit, primaries)), sf.col("named").cast("int")).alias("stamp_primary"),
-            sf.col("epoch").alias("stamp_epoch"),
-            "sequence",
-            sf.timestamp_micros(sf.when(is_timed, sf.col("seen_us"))).alias("origin"),
-            sf.timestamp_micros(sf.coalesce("got_us", "seen_us")).alias("applied"),
-        )
-    )
-
-
-def _identify_ordered(found: DataFrame, *, spans: DataFrame, margin_us: int, proves: bool) -> DataFrame:
-    """Return the same of the rows of `_judged`."""
+    stretches = _stretches(_with_interval(rows, intervals, width_us=width_us))
+    found = _judged(_paired(stretches))
     side = sf.col("side")
     is_timed = (side == _NODE) & sf.col("timed") & sf.col("matched") & sf.lit(proves)
     extra = sf.col("extra") & sf.col("surely_seen") & sf.lit(proves)
+    named = ("primary", "epoch", "sequence")
+    own = {name: sf.col(name) for name in named}
+    theirs = {
+        name: sf.when(sf.col("seen") == 1, sf.col(f"only_{name}")).otherwise(sf.col(f"pair_{name}")) for name in named
+    }
     keeps_own = (side == _REFERENCE) | extra
-
-    def identity(name: str) -> Column:
-        theirs = sf.when(sf.col("seen") == 1, sf.col(f"only_{name}")).otherwise(sf.col(f"pair_{name}"))
-        return sf.when(keeps_own, sf.col(name)).otherwise(theirs)
-
+    identity = {name: sf.when(keeps_own, own[name]).otherwise(theirs[name]) for name in named}
     kept = (
         sf.when(side == _REFERENCE, sf.col("unsure") & sf.col("due"))
         .when(side == _COPY, sf.col("seen") == 1)
@@ -242,44 +177,20 @@ def _identify_ordered(found: DataFrame, *, spans: DataFrame, margin_us: int, pro
         found.join(sf.broadcast(margins), on="target", how="inner")
         .withColumn("surely_seen", (sf.col("start_us") > sf.col("from_us")) & (sf.col("end_us") < sf.col("until_us")))
         .where(kept)
+        .join(sf.broadcast(places), on="target", how="inner")
         .select(
-            *("target", "topic", "change", "flags"),
+            *("node", "link", "selector", "topic", "change", "flags"),
             sf.when(side == _REFERENCE, PHASE_UNSURE).otherwise(sf.col("phase")).cast("byte").alias("phase"),
-            identity("primary").alias("stamp_primary"),
-            identity("epoch").alias("stamp_epoch"),
-            identity("sequence").alias("sequence"),
-            sf.timestamp_micros(sf.when(is_timed, sf.col("pair_at_us"))).alias("origin"),
+            identity["primary"].alias("stamp_primary"),
+            identity["epoch"].alias("stamp_epoch"),
+            identity["sequence"].alias("sequence"),
+            sf.timestamp_micros(sf.when((side == _NODE) & is_timed & sf.lit(proves), sf.col("pair_at_us"))).alias(
+                "origin"
+            ),
             sf.timestamp_micros("at_us").alias("applied"),
+            sf.lit(True).alias("counted"),
         )
     )
-
-
-def _weighed(rows: DataFrame, *, spans: DataFrame, has_gaps: bool) -> DataFrame:
-    """Return the rows with `weak` and `due`.
-
-    A row is weak when it may be no update of its own (DUP set), and one of the reference also when the target need not
-    have it, or could not log it; it is due in the target's span.
-    """
-    at_us, own = sf.col("at_us"), spans.select("target", "covered_from_us", "settled_until_us", "gaps")
-    due = _is_due(at_us)
-    unsure = _is(_REFERENCE) & ~(due & _is_known(at_us, has_gaps=has_gaps))
-    return (
-        rows.join(sf.broadcast(own), on="target", how="inner")
-        .withColumns({"weak": _is_dup(sf.col("flags")) | unsure, "due": _is(_REFERENCE) & due})
-        .drop("covered_from_us", "settled_until_us", "gaps")
-    )
-
-
-def _is_dup(flags: Column) -> Column:
-    return flags.bitwiseAND(FLAG_DUP) != 0
-
-
-def _is_due(at_us: Column) -> Column:
-    return (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
-
-
-def _is_known(at_us: Column, *, has_gaps: bool) -> Column:
-    return ~in_gap(at_us) if has_gaps else sf.lit(True)
 
 
 def _of_one_source(rows: DataFrame) -> DataFrame:

@@ -92,8 +92,8 @@ class CountedUpdates:
     """The scope, by these clocks."""
     clocks: Mapping[Link, Clock]
     """By node and link; those without a value that both saw once are left out."""
-    kept: tuple[DataFrame, ...] = ()
-    """What Spark keeps."""
+    kept: DataFrame | None = None
+    """What Spark keeps; None for nothing."""
 
 
 def measure_clock(differences: Sequence[Difference]) -> Clock | None:
@@ -186,11 +186,8 @@ def count_updates(
     begin_us, end_us = min(begin for begin, _ in times), max(end for _, end in times)
     width_us = buckets.window_us(end_us - begin_us)
     is_union = scope.reference.kind == "union"
-    primaries = _primaries(survey, scope)
-    sides = counting.both_sides(tables.updates, scope=scope, targets=targets)
-    values = counting.count_values(sides, primaries=primaries).persist()
-    found = collect_rows(counting.unique_differences(values, width_us=width_us))
-    differences = _by_link((row for row in found if row["window"] is not None), scope=scope)
+    sides = counting.both_sides(tables.updates, scope=scope, targets=targets, spans=targets_frame(spark, scope))
+    differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
     spans_away = _away(away())
     by_link: dict[Link, dict[int, Interval]] = {}
     clocks: dict[Link, Clock] = {}
@@ -216,30 +213,20 @@ def count_updates(
         for target in targets
         for window, interval in by_link[target.node, target.link].items()
     ]
+    spans = targets_frame(spark, scope)
     places: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in targets]
     rows = counting.identify(
-        sides,
-        values=values,
-        repeated=sum(row["repeated"] for row in found),
-        primaries=primaries,
+        counting.both_sides(tables.updates, scope=scope, targets=targets, spans=spans),
         intervals=small_frame(spark, intervals, schema=counting.INTERVALS),
         width_us=width_us,
         places=small_frame(spark, places, schema=_PLACES),
-        spans=targets_frame(spark, scope),
-        has_gaps=any(target.gaps_us for target in targets),
+        spans=spans,
         margin_us=max(scope.settle_us, APART_US),
         proves=not is_union,
     ).persist()
     seen = counting.reference_rows(tables.updates, scope=scope).drop("group")
     updates = tables.updates.unionByName(rows, allowMissingColumns=True).unionByName(seen, allowMissingColumns=True)
-    return CountedUpdates(updates, scope, clocks, (values, rows))
-
-
-def _primaries(survey: Survey, scope: Scope) -> list[str]:
-    """Return the names that `counting.reference_rows` may give to who stamped an update."""
-    sources = [one for one in scope.sources if scope.groups[one.group].basis == "unstamped"]
-    stamped_by = {stamp for one in sources for stamp in survey.stamps(one.node, link=one.link)}
-    return sorted(stamped_by | {one.node for one in sources})
+    return CountedUpdates(updates, scope, clocks, rows)
 
 
 def _by_link(rows: Iterable[Mapping[str, Any]], *, scope: Scope) -> dict[Link, list[Difference]]:

@@ -116,8 +116,8 @@ class Material:
         """Free what Spark keeps."""
         if "states" in vars(self):
             self.states.close()
-        for frame in () if self._counted is None else self._counted.kept:
-            frame.unpersist()
+        if self._counted is not None and self._counted.kept is not None:
+            self._counted.kept.unpersist()
 
 
 @dataclass(frozen=True, slots=True)
