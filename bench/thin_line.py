@@ -153,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=at_least(1), default=12, help="samples of lag and readiness in a run (12)")
     parser.add_argument("--others", type=at_least(1), default=200, help="other subscribers of the primary (200)")
     parser.add_argument("--others-rate", type=above_0, default=500.0, help="messages a second to each of them (500)")
-    parser.add_argument("--foreign", action="store_true", help="measure settings of a link behind a Mosquitto instead")
+    parser.add_argument("--foreign", action="store_true", help="measure settings of a link below a Mosquitto instead")
     parser.add_argument("--no-before", action="store_true", help="leave out the run without a bound")
     parser.add_argument("--no-others", action="store_true", help="leave out what others feel")
 
@@ -181,7 +181,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _foreign() -> list[_Case]:
-    """Return settings of a link behind a Mosquitto."""
+    """Return settings of a link below a Mosquitto."""
     few = "max_queued_messages"
     return [
         _Case("QoS 0", _NEVER_S, broker=()),

@@ -21,7 +21,7 @@ _LAST_PING_S = 30.0
 
 @dataclass(slots=True)
 class Noticed:
-    """What the ordinary client noticed."""
+    """Times that the ordinary client measured."""
 
     pings_s: list[float] = field(default_factory=list)
     """Time of each ping until its answer."""

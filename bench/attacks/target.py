@@ -44,7 +44,7 @@ class Verdict:
     promise: str
     """The promise, as a short sentence with its bound."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was measured, by name with its unit: `ping_s_max`, `resident_mib_max`."""
+    """Measured figures, by name with their units: `ping_s_max`, `resident_mib_max`."""
 
 
 class Attack(Protocol):

@@ -19,13 +19,18 @@ _SLICE_S: Final = 0.008
 T = TypeVar("T")
 
 
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield items of one piece of work, for a slice's time in each turn of the event loop."""
-    until_s = time.perf_counter() + _SLICE_S
+async def in_turns(items: Iterable[T], *, slice_s: float = _SLICE_S) -> AsyncIterator[T]:
+    """Yield items of one piece of work, for a slice's time in each turn of the event loop.
+
+    Args:
+        items: The items.
+        slice_s: Time in seconds after which a slice ends with its next item.
+    """
+    until_s = time.perf_counter() + slice_s
     for item in items:
         if time.perf_counter() >= until_s:
             await asyncio.sleep(0)
-            until_s = time.perf_counter() + _SLICE_S
+            until_s = time.perf_counter() + slice_s
         yield item
 
 

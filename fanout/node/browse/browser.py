@@ -44,7 +44,7 @@ class Browser:
         self._stale_s = stale_s
         self.activity = TopicActivity(observe, monotonic=clock.monotonic)
         """Counts of messages."""
-        self._pages = TopicPages(stores, activity=self.activity, monotonic=clock.monotonic)
+        self._pages = TopicPages(stores, activity=self.activity)
         self._streams = None if observe is None else Streams(observe, match)
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -15,6 +14,7 @@ from fanout.api.models import utc_from_ns
 from fanout.node.browse.activity import TopicActivity
 from fanout.replica.store import Replica
 from fanout.replica.update import DIGEST, EXPIRES_NS, PAYLOAD, QOS, RECEIVED_NS, TOPIC, Update
+from fanout.runtime.slices import in_turns
 
 __all__ = ["Store", "TopicPages", "past_value"]
 
@@ -41,19 +41,15 @@ class Store(NamedTuple):
 class TopicPages:
     """Reads the replicas of a node, in slices of the event loop."""
 
-    def __init__(
-        self, stores: Callable[[], Sequence[Store]], *, activity: TopicActivity, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, stores: Callable[[], Sequence[Store]], *, activity: TopicActivity) -> None:
         """Read replicas.
 
         Args:
             stores: Returns the replicas, which do not overlap.
             activity: Counts messages by topic.
-            monotonic: Tells seconds of a clock that never goes back.
         """
         self._stores = stores
         self._activity = activity
-        self._monotonic = monotonic
 
     async def page(self, query: TopicQuery) -> TopicsDocument:
         """Return a page of topics; the replicas may change meanwhile."""
@@ -62,23 +58,21 @@ class TopicPages:
         high = query.prefix + b"\xff" if query.prefix else None
         words = [word.lower() for word in query.search.split()]
         found: list[tuple[bytes, int]] = []
-        pause = self._pauses()
         stores = self._stores()
         for number, store in enumerate(stores):
             last = found[query.limit][0] if len(found) > query.limit else None
             here: list[bytes] = []
-            for topics in store.replica.topics.match(query.topic_filter, low=low, high=high):
+            pieces = store.replica.topics.match(query.topic_filter, low=low, high=high)
+            async for topics in in_turns(pieces, slice_s=_SLICE_S):
                 if words:
                     topics = [topic for topic in topics if all(word in topic.lower() for word in words)]
                 here += topics
                 if len(here) > query.limit or (last is not None and here and here[-1] >= last):
                     break
-                if pause():
-                    await asyncio.sleep(0)
             found = sorted([*found, *((topic, number) for topic in here)])[: query.limit + 1]
         views: list[TopicView] = []
         size, last, more = 0, b"", len(found) > query.limit
-        for topic, number in found[: query.limit]:
+        async for topic, number in in_turns(found[: query.limit], slice_s=_SLICE_S):
             if size > _PAGE_BYTES_MAX:
                 more = True
                 break
@@ -87,8 +81,6 @@ class TopicPages:
             if update is not None:  # else it went away meanwhile
                 views.append(self._view(stores[number], update, bytes_max=query.value_bytes))
                 size += len(views[-1].value)
-            if pause():
-                await asyncio.sleep(0)
         return TopicsDocument(
             topics=tuple(views),
             next=last.decode() if more else None,
@@ -121,20 +113,15 @@ class TopicPages:
         if after is not None:
             low += after + (b"\0" if _is_topic(stores, root + after) else b"0")  # "0" follows "/"
         levels: list[tuple[bytes, bytes]] = []
-        pause = self._pauses()
         for store in stores:
-            for level in islice(_levels(store, root, low, stores), limit + 1):
+            first = islice(_levels(store, root, low, stores), limit + 1)
+            async for level in in_turns(first, slice_s=_SLICE_S):
                 if level not in levels:
                     insort(levels, level)
-                if pause():
-                    await asyncio.sleep(0)
         names = [name for _, name in levels]
         rates = self._activity.by_level(root)
-        children: list[TreeChild] = []
-        for name in names[:limit]:
-            children.append(self._child(stores, root, name, rates))
-            if pause():
-                await asyncio.sleep(0)
+        turns = in_turns(names[:limit], slice_s=_SLICE_S)
+        children = [self._child(stores, root, name, rates) async for name in turns]
         return TreeDocument(
             prefix=prefix.decode(),
             children=tuple(children),
@@ -170,20 +157,6 @@ class TopicPages:
             updates=None if figures is None else figures[0],
             per_second=None if figures is None else round(figures[1], 3),
         )
-
-    def _pauses(self) -> Callable[[], bool]:
-        """Return a function that says whether a slice is over, and begins the next one then."""
-        began_s = self._monotonic()
-
-        def pause() -> bool:
-            nonlocal began_s
-            now_s = self._monotonic()
-            if now_s - began_s < _SLICE_S:
-                return False
-            began_s = now_s
-            return True
-
-        return pause
 
 
 def past_value(update: Update, *, bytes_max: int) -> PastValue:
