@@ -32,7 +32,7 @@ class AskByName(Protocol):
     """Request for retained messages by exact name; `Link.ask_by_name` is one."""
 
     def __call__(
-        self, topics: Sequence[str], *, username: str | None = None, password: bytes | None = None
+        self, topics: Sequence[str], *, username: str | None = None, password: bytes | None = None, qos: int = 0
     ) -> Awaitable[NamedAnswer]:
         """Return the primary's answer."""
 

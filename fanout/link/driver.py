@@ -124,6 +124,16 @@ class Driver:
             self._unconfirmed_told = len(self._replica.unconfirmed)
             self._on_unconfirmed()
 
+    def do(self, step: Callable[..., Sequence[Event]], *values: object) -> None:
+        """Call a method of the session with the time, act on its events, write its output, and set the timer.
+
+        Args:
+            step: The method.
+            values: What it takes beside the time.
+        """
+        self.act(step(*values, now_ns=self._clock.now_ns(), now=self._clock.monotonic()))
+        self.write_and_plan()
+
     def write_and_plan(self) -> None:
         """Write the output of the session, and set the timer to its deadline."""
         session = self._session

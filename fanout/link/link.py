@@ -19,26 +19,22 @@ from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.config.changes import takes_selectors_alone
 from fanout.errors import AuditRefused, FanoutError, LinkLost
-from fanout.link import connack_probe
 from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
 from fanout.link.durability.session_codec import encode_session, find_resumption
-from fanout.link.exact_names import NAMES_MAX, NamedAnswer, ask_by_name
+from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.counters import LinkCounters
 from fanout.link.model.events import (
-    AbsenceAsked,
     AuditEnded,
     Event,
     Failed,
     Forwarded,
     HeartbeatReturned,
     MarkerPassed,
-    PromisesAsked,
-    SelectorComplete,
     StateEntered,
     TearDown,
 )
@@ -54,6 +50,7 @@ from fanout.link.reporter import Reporter
 from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import piece_topics
+from fanout.link.side_tasks import SideTasks
 from fanout.link.snapshot.sampling import Sampling
 from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect, is_close
 from fanout.link.transport.failover import AddressChoice
@@ -63,14 +60,13 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.unconfirmed import UnconfirmedTopics
 from fanout.replica.update import Changes
-from fanout.runtime.backoff import Backoff
 from fanout.selection import Selector
 
 __all__ = ["Link"]
 
 _NEVER = float("inf")
-_WATCHES_END_S = 5.0
-"""Seconds in which the tasks beside a connection must end, so that they do not delay the next connection."""
+_PUBLISHING_END_S = 5.0
+"""Seconds in which the task that publishes over MQTT 3.1.1 must end."""
 
 
 class Link:
@@ -143,9 +139,7 @@ class Link:
         )
         self.missing = MissingTopics(config.control_topic, node_id=node_id, counters=self._session.counters)
         """Missing topics to announce at the primary; `fanout.node.missing_topics` fills it."""
-        self._became_live = asyncio.Event()
-        """Set when the link enters `LIVE`, or a selector is proved."""
-        self._list_check = (
+        list_check = (
             None
             if config.count_url is None
             else ListCheck(config, session=self._session, replica=replica, logger=self._logger)
@@ -155,23 +149,12 @@ class Link:
             config,
             session=self._session,
             replica=replica,
-            list_check=self._list_check,
+            list_check=list_check,
             sampling=sampling,
             sink=sink,
             clock=clock,
             logger=self._logger,
         )
-        self._absence_evidence = AbsenceEvidence(
-            config,
-            replica=replica,
-            list_check=self._list_check,
-            ask_by_name=self.ask_by_name,
-            logger=self._logger,
-        )
-        self._absence_asked = asyncio.Event()
-        """Set when evidence about unconfirmed topics is wanted."""
-        self._promises_asked = asyncio.Event()
-        """Set when it is wanted at which QoS values were published."""
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._asking = asyncio.Lock()
         """Held during a request by name: all have one Client Identifier, so a second would take over the first."""
@@ -179,8 +162,6 @@ class Link:
         """Number of names in a SUBSCRIBE that the primary is known to take."""
         self._is_apart = False
         """True if a connection with another Client Identifier is known to get no session of the link."""
-        self._preferred: int | None = None
-        """Position of a preferred address that has just answered and is to be used next; None for none."""
         self._connection: LinkConnection | None = None
         self._tls: LinkTls | None = None
         """TLS of the newest connection; None without TLS."""
@@ -229,6 +210,27 @@ class Link:
             audit=self._audit_for_sample,
             write=self._driver.write_and_plan,
         )
+        self._side_tasks = SideTasks(
+            config,
+            node_id=node_id,
+            session=self._session,
+            driver=self._driver,
+            reporter=self._reporter,
+            addresses=self._addresses,
+            samples=self._samples,
+            list_check=list_check,
+            absence_evidence=AbsenceEvidence(
+                config,
+                replica=replica,
+                list_check=list_check,
+                ask_by_name=self.ask_by_name,
+                logger=self._logger,
+            ),
+            ask_by_name=self.ask_by_name,
+            clock=clock,
+            on_preferred=self._attention.set,
+            on_crash=self._on_crash,
+        )
 
     def restore(self, resumption: Resumption) -> None:
         """Take over the session of an earlier process, whose values the replica has; to be called before `run`."""
@@ -256,7 +258,7 @@ class Link:
                 if self._change is not None:
                     continue
                 live_s, self._live_s = self._live_s, None
-                preferred, self._preferred = self._preferred, None
+                preferred, self._side_tasks.preferred = self._side_tasks.preferred, None
                 now = self._clock.monotonic()
                 if not failed and preferred is not None:
                     self._addresses.take(preferred, now, live_s=live_s or 0.0)
@@ -277,14 +279,14 @@ class Link:
         if self._publisher is None:
             return None
         publishing = asyncio.create_task(self._publisher.run(), name=f"link-{self.config.name}-publish")
-        publishing.add_done_callback(self._watch_ended)
+        publishing.add_done_callback(self._note_publishing_end)
         return publishing
 
     async def _end_publishing(self, publishing: asyncio.Task[None] | None) -> None:
         """End the task of `_begin_publishing`; unanswered messages may have arrived or not."""
         if publishing is not None:
             publishing.cancel()
-            await asyncio.wait([publishing], timeout=_WATCHES_END_S)
+            await asyncio.wait([publishing], timeout=_PUBLISHING_END_S)
         for answer in self._forward_answers.values():
             if not answer.done():
                 answer.set_result(UNAVAILABLE)
@@ -374,7 +376,7 @@ class Link:
         self._reporter.note_changed()
         if self._free.is_set():
             session.hold(False, now=clock.monotonic())
-        self._driver.act(session.reselect(former, now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._driver.do(session.reselect, former)
         self._adjust_reading()
         self._change = None
         done.set_result(None)
@@ -453,8 +455,7 @@ class Link:
             self._retry_now = True
             self._attention.set()
         else:
-            self._driver.act(self._session.recheck(now_ns=self._clock.now_ns(), now=self._clock.monotonic()))
-            self._driver.write_and_plan()
+            self._driver.do(self._session.recheck)
 
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
@@ -514,9 +515,7 @@ class Link:
         Args:
             nodes: The other members, whose heartbeats this link listens to from now on.
         """
-        clock = self._clock
-        self._driver.act(self._session.cut(nodes, now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._driver.write_and_plan()
+        self._driver.do(self._session.cut, nodes)
 
     @property
     def has_markers(self) -> bool:
@@ -679,21 +678,7 @@ class Link:
         stopping = by_peer = False
         self._failure = None
         self._reporter.begin_attempt(self._address)
-        watches: list[asyncio.Task[None]] = []
-        if self._addresses.current:
-            watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
-        if self._list_check is not None:
-            watching = self._watch_list(self._list_check)
-            watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
-        if self.config.proves_absence:
-            watches.append(asyncio.create_task(self._watch_absence(), name=f"link-{self.config.name}-absence"))
-        if self.config.heartbeat_s and self.config.version == 5:
-            watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
-        if self.config.version == 5:
-            watches.append(asyncio.create_task(self._watch_promises(), name=f"link-{self.config.name}-promises"))
-        watches.append(asyncio.create_task(self._samples.run(), name=f"link-{self.config.name}-samples"))
-        for watch in watches:
-            watch.add_done_callback(self._watch_ended)
+        self._side_tasks.start()
         connection = LinkConnection(
             on_data=self._driver.receive,
             on_closed=self._attention.set,
@@ -718,9 +703,10 @@ class Link:
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
-                if self._preferred is not None and self._reporter.state is LinkState.LIVE and not self._failed():
+                preferred = self._side_tasks.preferred
+                if preferred is not None and self._reporter.state is LinkState.LIVE and not self._failed():
                     session.leave(now=clock.monotonic())
-                    self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
+                    self._logger.info("preferred address answers", primary=str(self.config.primaries[preferred]))
                     return
             self._samples.note_connection_lost()
             if self._failure is not None:
@@ -732,8 +718,7 @@ class Link:
             session.close(end_session=self._commit_gate is None, now=clock.monotonic())
             raise
         finally:
-            for watch in watches:
-                watch.cancel()
+            self._side_tasks.cancel()
             self._driver.write_and_plan()
             await connection.close()
             self._connection = None
@@ -742,8 +727,7 @@ class Link:
             # Skipped when the node stops: it has no clients left, and values without a session are not restored.
             if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
-            if watches:
-                await asyncio.wait(watches, timeout=_WATCHES_END_S)
+            await self._side_tasks.wait_ended()
 
     async def _connect(self, connection: LinkConnection) -> None:
         """Connect to the address in use; return early when the session fails meanwhile (the grace period is over).
@@ -794,77 +778,8 @@ class Link:
     def _failed(self) -> bool:
         return self._failure is not None
 
-    async def _watch_preferred(self) -> None:
-        """Probe the addresses preferred to the one in use until one answers."""
-        better = self.config.primaries[: self._addresses.current]
-        while True:
-            await asyncio.sleep(self.config.retry_max_s)
-            if self._reporter.state is not LinkState.LIVE or self._session.lifecycle.auditing:
-                continue
-            for index, address in enumerate(better):
-                allowed = self._addresses.may_return(index, self._clock.monotonic())
-                if allowed and await connack_probe.ask(address, self.config, node_id=self._node_id):
-                    self._preferred = index
-                    self._attention.set()
-                    return
-
-    async def _watch_item_lag(self) -> None:
-        """Request the primary's stamp count, on a connection of its own, while heartbeats are late."""
-        while True:
-            await asyncio.sleep(self.config.heartbeat_s)
-            if self._session.item_lag.is_wanted(self._clock.monotonic()):
-                answer = await connack_probe.ask(self._address, self.config, node_id=self._node_id)
-                if answer is not None and answer.count is not None:
-                    self._session.item_lag.note_count(answer.count)
-
-    async def _watch_list(self, list_check: ListCheck) -> None:
-        """Compare the replica with the primary's list of retained messages, each time the link has become live."""
-        while True:
-            await self._became_live.wait()
-            self._became_live.clear()
-            backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
-            while self._reporter.state is LinkState.LIVE and not await self._agrees(list_check):  # noqa: ASYNC110
-                await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
-
-    async def _watch_absence(self) -> None:
-        """Seek evidence that unconfirmed topics are deleted at the primary, each time an audit asks for it."""
-        clock = self._clock
-        while True:
-            await self._absence_asked.wait()
-            self._absence_asked.clear()
-            async for topics in self._absence_evidence.absent():
-                self._driver.act(self._session.prove_absent(topics, now_ns=clock.now_ns(), now=clock.monotonic()))
-                self._driver.write_and_plan()
-            self._driver.act(self._session.end_answers(now_ns=clock.now_ns(), now=clock.monotonic()))
-            self._driver.write_and_plan()
-
-    async def _watch_promises(self) -> None:
-        """Ask at which QoS values were published that a verification brought and no message did, whenever it asks."""
-        clock = self._clock
-        while True:
-            await self._promises_asked.wait()
-            self._promises_asked.clear()
-            while names := self._session.names_in_doubt(NAMES_MAX):
-                answer: NamedAnswer | str
-                try:
-                    answer = await self.ask_by_name(names, qos=1)
-                except FanoutError as error:
-                    answer = error.message
-                taken = self._session.take_promises(answer, now_ns=clock.now_ns(), now=clock.monotonic())
-                self._driver.act(taken)
-                self._driver.write_and_plan()
-
-    async def _agrees(self, list_check: ListCheck) -> bool:
-        """Confirm the selectors that agree with the primary's list; return whether all do."""
-        agrees = True
-        async for index, agreed in list_check.compare():
-            if agreed:
-                self._driver.act(self._session.confirm_count(index))
-            agrees &= agreed
-        return agrees
-
-    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
-        if not watch.cancelled() and (error := watch.exception()) is not None:
+    def _note_publishing_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._on_crash(error)
 
     async def _wait_retry(self, until: float) -> None:
@@ -902,8 +817,7 @@ class Link:
         self._reporter.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
             self._driver.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._driver.act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._driver.write_and_plan()
+        self._driver.do(self._session.torn_down)
 
     # --- callbacks on the event loop ---
 
@@ -915,10 +829,6 @@ class Link:
                     answer.set_result(reason_code)
             case MarkerPassed(node, marker):
                 self._sink.marker_passed(self.config.name, node, marker)
-            case AbsenceAsked():
-                self._absence_asked.set()
-            case PromisesAsked():
-                self._promises_asked.set()
             case TearDown(reason):
                 self._tear_down_reason = reason
                 self._attention.set()
@@ -929,12 +839,11 @@ class Link:
                     self._attempt.reschedule(asyncio.get_running_loop().time())
             case _:
                 self._reporter.take(event)
+                self._side_tasks.take(event)
                 if isinstance(event, HeartbeatReturned):
                     self._samples.note_heartbeat()
                 elif isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
-                elif isinstance(event, SelectorComplete):
-                    self._became_live.set()
                 elif isinstance(event, StateEntered):
                     self._count_live_time(event.state)
 
@@ -945,8 +854,7 @@ class Link:
             self._live_since_s = None
         if state is LinkState.LIVE:
             self._live_since_s = now
-            self._became_live.set()
-            if self._preferred is not None:  # that address answered while the link was not live
+            if self._side_tasks.preferred is not None:  # that address answered while the link was not live
                 self._attention.set()
 
     def _answer_audit(self, report: AuditReport) -> None:

@@ -470,7 +470,7 @@ class Reporter:
         """
         evidence = self._session.lifecycle.evidence[index]
         return (
-            index in self._session.lifecycle.first_empty
+            self._session.lifecycle.selectors[index].was_empty
             and not self._replica.count(index)
             and not self._replica.selectors[index].live_only
             and evidence not in (None, Evidence.MANIFEST, Evidence.COUNT)
@@ -578,7 +578,7 @@ class Reporter:
         joining = lifecycle.joining
         if not joining or (self._config.on_joining == "serve" and any(lifecycle.evidence)):
             return None
-        return f"not proved yet: {', '.join(self._replica.selectors[index].filter for index in sorted(joining))}"
+        return f"not proved yet: {', '.join(self._replica.selectors[index].filter for index in joining)}"
 
     def _too_weak(self) -> str | None:
         """Return why the evidence of a selector is weaker than configured; None when none is."""

@@ -18,11 +18,11 @@ import pytest
 from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
 from fanout.config import Address
 from fanout.errors import AuditRefused
-from fanout.link.link import Link
 from fanout.link.missing_topics import Waiting
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.decoder import PublishRow
@@ -56,13 +56,13 @@ async def test_nothing_beside_a_connection_keeps_the_link_from_the_next_one(monk
     """Whatever goes wrong in it: a link that waits for ever is worse than a task that is left."""
     released = asyncio.Event()
 
-    async def never_ends(link: Link) -> None:
+    async def never_ends(samples: SampleWatch) -> None:
         while not released.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await released.wait()
 
-    monkeypatch.setattr(Link, "_watch_item_lag", never_ends)
-    monkeypatch.setattr("fanout.link.link._WATCHES_END_S", 0.05)
+    monkeypatch.setattr(SampleWatch, "run", never_ends)
+    monkeypatch.setattr("fanout.link.side_tasks.END_S", 0.05)
     async with FakeServer(FakePrimary()) as server, running(config_for(server.port, heartbeat_s=1.0)) as link:
         await link.wait_state(LinkState.LIVE)
         link.sink.clear()
@@ -380,7 +380,7 @@ async def test_stale_values_are_served_and_told() -> None:
 
 async def test_a_connection_lost_during_the_tear_down() -> None:
     """A connection that ends while the replica is removed: the next one starts clean."""
-    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(20_000)})
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(100)})
     async with FakeServer(primary) as server, running(config_for(server.port)) as link:
         await link.wait_state(LinkState.LIVE)
         link.sink.may_tear_down = asyncio.Event()
@@ -395,7 +395,7 @@ async def test_a_connection_lost_during_the_tear_down() -> None:
         await link.wait(lambda: len(primary.connects) == 3)
         assert primary.connects[2].clean_start
         await link.wait_state(LinkState.LIVE)
-        assert len(link.replica) == 20_000
+        assert len(link.replica) == 100
 
 
 async def test_addresses_take_turns_until_one_becomes_live() -> None:

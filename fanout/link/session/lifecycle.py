@@ -45,6 +45,8 @@ from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.protocol.session_mark import SessionMark
+from fanout.link.session.evidence_retry import EvidenceRetry
+from fanout.link.session.selector_state import SelectorState
 from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.session.twin import TAKEN_OVER, TWIN_HINT, TwinAlarm
 from fanout.link.snapshot.absence import EVIDENCE_WAIT_S, AbsenceCheck, Removable, find_whole_branch
@@ -52,10 +54,10 @@ from fanout.link.snapshot.audit import Audit, LiveAudits
 from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import Losses, find_losses, find_vanished
-from fanout.link.snapshot.evidence_retry import EvidenceRetry
 from fanout.link.snapshot.hints import LOSS_HINT
 from fanout.link.snapshot.missed_values import MISSED_MAX, MissedValues, PromiseCheck
-from fanout.link.snapshot.retained_pass import CAME_LATE, RetainedPass, Step
+from fanout.link.snapshot.retained_pass import RetainedPass
+from fanout.link.snapshot.retained_set import CAME_LATE, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.link.snapshot.sys_count import CountState
 from fanout.mqtt.reason_codes import ReasonCode
@@ -80,13 +82,11 @@ class SessionLifecycle:
     Attributes:
         state: State of the link.
         epoch: Identity of the session, Unix time in microseconds at which it began; 0 before the first.
-        evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
-        first_empty: Positions of selectors whose first proved set of this epoch was empty.
+        selectors: State of each selector.
         snapshot_seconds: Duration of the newest complete snapshot; None before the first.
         connected: True if there is a Network Connection that is not to be closed.
         stage: Stage under way before the link is live, or the pass of an audit; None for none.
         stale_policy: Staleness of the replica.
-        joining: Positions of selectors that were added to the session of a link with others, and are not proved yet.
         remote_session: State of the session at the primary.
         audits: Audits of the live link.
         evidence_retry: Attempts to get better evidence for it.
@@ -113,9 +113,7 @@ class SessionLifecycle:
         self.state = LinkState.DOWN
         self.epoch = 0
         self._counters = context.counters
-        self.evidence: list[Evidence | None] = [None] * len(context.replica.selectors)
-        self.joining: frozenset[int] = frozenset()
-        self.first_empty: frozenset[int] = frozenset()
+        self.selectors = [SelectorState() for _ in context.replica.selectors]
         self.snapshot_seconds: float | None = None
         self.connected = False
         self.stage: Stage | None = None
@@ -161,12 +159,6 @@ class SessionLifecycle:
         self._joins_begun = 0
         """Number of passes over selectors that join."""
         self._snapshot_topics = 0
-        self._topics_had = [0] * len(context.replica.selectors)
-        """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
-        self._left_below_qos: tuple[int, ...] = ()
-        """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
-        self._lowered: dict[int, int] = {}
-        """Positions of selectors whose own QoS was not granted in this session, each with the QoS granted."""
         self._events: list[Event] = []
 
     def at(self, now_ns: int, now: float) -> None:
@@ -190,19 +182,28 @@ class SessionLifecycle:
 
         Args:
             epoch: See the class.
-            evidence: See the class.
+            evidence: Evidence for each selector.
             at_qos_0: See `StoredSession`.
-            joining: See the class.
+            joining: Positions of the selectors that join.
         """
         self.epoch = epoch
-        self.evidence = list(evidence)
-        self.joining = joining
         filters = frozenset(at_qos_0)
-        self._left_below_qos = tuple(
-            index for index, selector in enumerate(self._replica.selectors) if selector.filter in filters
-        )
+        self.selectors = [
+            SelectorState(evidence=one, joins=index in joining, below_qos=selector.filter in filters)
+            for index, (one, selector) in enumerate(zip(evidence, self._replica.selectors, strict=True))
+        ]
 
     # --- figures ---
+
+    @property
+    def evidence(self) -> list[Evidence | None]:
+        """Evidence for the snapshot of each selector in this epoch; None while there is none."""
+        return [each.evidence for each in self.selectors]
+
+    @property
+    def joining(self) -> list[int]:
+        """Positions of selectors that were added to the session of a link with others, and are not proved yet."""
+        return [index for index, each in enumerate(self.selectors) if each.joins]
 
     @property
     def snapshot_topics(self) -> int:
@@ -257,6 +258,10 @@ class SessionLifecycle:
         return tuple(sorted({*now, *left}))
 
     @property
+    def _left_below_qos(self) -> tuple[int, ...]:
+        return tuple(index for index, each in enumerate(self.selectors) if each.below_qos)
+
+    @property
     def is_sweeping(self) -> bool:
         """True if topics that a proved set did not bring are being found and removed: `sweep` does the next step."""
         return bool(self._removals) or (self._proved is not None and self._proved[0] is self.stage)
@@ -292,8 +297,8 @@ class SessionLifecycle:
             self.mark.check(self.now)
             if self._is_proved and (not self.joining or is_checked(self._context)):
                 self._trigger(Trigger.SESSION_RESUMED)
-                if self._left_below_qos:
-                    self.emit(ResumedAtQos0(self._left_below_qos))
+                if below_qos := self._left_below_qos:
+                    self.emit(ResumedAtQos0(below_qos))
                 self._begin_stage(PendingStage(self._context))
             else:
                 # Copies and the sentinel that the former connection requested may come first; Mosquitto keeps them.
@@ -323,7 +328,9 @@ class SessionLifecycle:
             elif self.connected and (left_out := self._peer.system_topics.note_closed()):
                 self.emit(SystemTopicsShunned(left_out))
         self.connected = False
-        self._left_below_qos = self.below_own_qos
+        below_qos = self.below_own_qos
+        for index, each in enumerate(self.selectors):
+            each.below_qos = index in below_qos
         self._end_audit("the connection was lost")
         self.stage = None
         self._replica.drop_pass()
@@ -382,14 +389,10 @@ class SessionLifecycle:
         Raises:
             PrimaryRefused: A selector exceeds a limit of the primary.
         """
-        places = {at: index for index, at in enumerate(moves) if at is not None}
-        fresh = {index for index, at in enumerate(moves) if at is None or at in self.joining}
-        self.joining = frozenset(fresh if any(self.evidence) else ())
-        self.evidence = [None if at is None else self.evidence[at] for at in moves]
-        self.first_empty = frozenset(places[at] for at in self.first_empty if at in places)
-        self._topics_had = [0 if at is None else self._topics_had[at] for at in moves]
-        self._left_below_qos = tuple(places[at] for at in self._left_below_qos if at in places)
-        self._lowered = {places[at]: qos for at, qos in self._lowered.items() if at in places}
+        may_join = any(self.evidence)
+        self.selectors = [SelectorState(joins=True) if at is None else self.selectors[at] for at in moves]
+        for each in self.selectors:
+            each.joins = each.joins and may_join
         self._removable.clear()
         self._outside = None
         self.evidence_retry.end()
@@ -528,7 +531,7 @@ class SessionLifecycle:
             self.audits.begin(confirmed=None, now=self.now, reason="joining")
             # One whose set cannot be proved ends the pass, so each attempt begins with another one.
             self._joins_begun += 1
-            joining = deque(sorted(self.joining))
+            joining = deque(self.joining)
             joining.rotate(1 - self._joins_begun)
             self._begin_pass(compare=False, positions=joining)
         elif self._lacks_findings:
@@ -748,8 +751,7 @@ class SessionLifecycle:
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
         self._counters.epochs_total += 1
-        self._forget_evidence()
-        self.first_empty = frozenset()
+        self.selectors = [SelectorState(each.topics_had) for each in self.selectors]
         self._control.begin_epoch()
         self.mark.begin_epoch()
         self._peer.begin_epoch()
@@ -759,8 +761,6 @@ class SessionLifecycle:
         self._replica.refused.clear()
         if self._shown_retained is not None:
             self._shown_retained.clear()
-        self._left_below_qos = ()
-        self._lowered = {}
         self.missed.clear()
         self.remote_session.begin()
 
@@ -773,26 +773,24 @@ class SessionLifecycle:
     @property
     def _is_proved(self) -> bool:
         """Whether the sets of all selectors are proved, but for those that join."""
-        return any(self.evidence) and all(
-            evidence or index in self.joining for index, evidence in enumerate(self.evidence)
-        )
+        return any(self.evidence) and all(each.evidence or each.joins for each in self.selectors)
 
     def _proved_from(self, first: int) -> list[int]:
         """Return the positions of the selectors that do not join: `first` and those behind it, then the others."""
-        count = len(self.evidence)
-        return [index % count for index in range(first, first + count) if index % count not in self.joining]
+        count = len(self.selectors)
+        around = (index % count for index in range(first, first + count))
+        return [index for index in around if not self.selectors[index].joins]
 
     def _forget_evidence(self) -> None:
-        self.evidence = [None] * len(self.evidence)
-        self.joining = frozenset()
+        for each in self.selectors:
+            each.evidence, each.joins = None, False
 
     def _begin_pass(self, *, compare: bool, positions: Sequence[int] | None = None) -> None:
         """Begin a pass over the sets of the selectors at these positions; None for all that do not join."""
         self.audits.note_pass()
         self._removable.clear()
         positions = self._proved_from(0) if positions is None else positions
-        counts = [self._replica.count(index) for index in range(len(self.evidence))]
-        had = counts if compare else self._topics_had
+        had = [self._replica.count(index) if compare else each.topics_had for index, each in enumerate(self.selectors)]
         self._begin_stage(
             RetainedPass(self._context, compare=compare, paced=self.auditing, positions=positions, had=had)
         )
@@ -807,17 +805,17 @@ class SessionLifecycle:
         The pass ends with the last step, so that messages that come meanwhile are not swept. Only then it counts as
         proved.
         """
-        index, evidence, audit = retained_pass.index, retained_pass.evidence, self.audits.current
+        index, evidence, audit = retained_pass.current.index, retained_pass.evidence, self.audits.current
         assert evidence is not None
         self.watch_clock()
-        if retained_pass.held_back:
-            self.emit(self._pipeline.apply_held_back(retained_pass.held_back, epoch=self.epoch))
-        retained_pass.held_back = None
+        if held_back := retained_pass.take_held_back():
+            self.emit(self._pipeline.apply_held_back(held_back, epoch=self.epoch))
         self.remove_expired()
         self._replica.close_pass()
         retained_pass.request_own_qos(self.now)
         losses = Losses(0, 0)
-        joins, verifying = index in self.joining, self.state is LinkState.VERIFYING
+        selector, verifying = self.selectors[index], self.state is LinkState.VERIFYING
+        joins = selector.joins
         if (audit is not None and not joins) or verifying:
             losses = yield from find_losses(
                 self._replica,
@@ -845,14 +843,10 @@ class SessionLifecycle:
         if index in retained_pass.refused:
             if joins:
                 self.emit(TopicsMissing(index, 0, b"", retained_pass.refused[index]))
-        elif audit is None:
-            self.evidence[index] = evidence
+        elif audit is None or joins:
+            selector.evidence, selector.joins = evidence, False
             if self.state is not LinkState.VERIFYING:
                 self._complete_first(index, evidence)
-        elif joins:
-            self.joining -= {index}
-            self.evidence[index] = evidence
-            self._complete_first(index, evidence)
         else:
             self._strengthen(index, evidence)
         self._replica.drop_pass()
@@ -860,20 +854,20 @@ class SessionLifecycle:
         if self._is_proved:
             self.stale_policy.end()
         retained_pass.begin_next(self.now)
-        if self.state is LinkState.PROVING and retained_pass.index < len(self._replica.selectors):
+        if self.state is LinkState.PROVING and not retained_pass.is_over:
             self._trigger(Trigger.PROVED)
 
     def _complete_first(self, index: int, evidence: Evidence) -> None:
         """Emit that a set is proved for the first time in this epoch."""
         if not self._replica.count(index):
-            self.first_empty |= {index}
+            self.selectors[index].was_empty = True
         self.emit(SelectorComplete(index, evidence))
 
     def _strengthen(self, index: int, evidence: Evidence) -> None:
         """Take evidence for the set of a live selector if it is by answers, and stronger than what there is."""
-        before = self.evidence[index]
+        before = self.selectors[index].evidence
         if evidence.is_at_least(Evidence.BARRIER) and before is not None and not before.is_at_least(evidence):
-            self.evidence[index] = evidence
+            self.selectors[index].evidence = evidence
             self.emit(SelectorComplete(index, evidence))
 
     def _finish(self, retained_pass: RetainedPass) -> None:
@@ -886,8 +880,9 @@ class SessionLifecycle:
         if self.auditing:
             self._begin_absence_check()
             return
-        self._lowered = retained_pass.lowered
-        self.emit(*(QosLowered(index, qos) for index, qos in self._lowered.items()))
+        for index, each in enumerate(self.selectors):
+            each.granted = retained_pass.lowered.get(index)
+        self.emit(*(QosLowered(index, qos) for index, qos in retained_pass.lowered.items()))
         assert retained_pass.started_s is not None
         took_s = self.now - retained_pass.started_s
         self.audits.plan(self.now, took_s=took_s)
@@ -919,13 +914,16 @@ class SessionLifecycle:
 
     def _is_promised(self, index: int) -> bool:
         """Say whether the session is promised what is published at QoS 1 or 2 for a selector."""
-        at_qos_0 = self._sender.version == 4 or index in self._left_below_qos  # MQTT 3.1.1 leaves all at QoS 0
-        return self._lowered.get(index, self._replica.selectors[index].qos) > 0 and not at_qos_0
+        selector = self.selectors[index]
+        at_qos_0 = self._sender.version == 4 or selector.below_qos  # MQTT 3.1.1 leaves all at QoS 0
+        qos = self._replica.selectors[index].qos if selector.granted is None else selector.granted
+        return qos > 0 and not at_qos_0
 
     def _go_live(self, trigger: Trigger) -> None:
         self._control.begin_heartbeats(self.now)
         self._pipeline.redelivery.note_pending_applied()
-        self._left_below_qos = ()
+        for each in self.selectors:
+            each.below_qos = False
         repaired = self.missed.repaired
         self.missed.clear()
         if repaired:
@@ -974,7 +972,7 @@ class SessionLifecycle:
             retained_pass: The pass.
             few: True if they are not too many to be removed without confirmation.
         """
-        replica, index, found = self._replica, retained_pass.index, list[bytes]()
+        replica, index, found = self._replica, retained_pass.current.index, list[bytes]()
         for number, values in enumerate(replica.unseen()):
             if number:
                 yield
@@ -1050,7 +1048,8 @@ class SessionLifecycle:
     def _note_topics_had(self) -> None:
         """Remember how many topics each selector has, of a replica that was proved."""
         if all(self.evidence):
-            self._topics_had = [self._replica.count(index) for index in range(len(self.evidence))]
+            for index, each in enumerate(self.selectors):
+                each.topics_had = self._replica.count(index)
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self._note_topics_had()

@@ -11,7 +11,7 @@ retained message of the link, with an expiry. It is requested after its PUBACK, 
 set.
 
 The check is repeated within a live session that needs better evidence, or whose heartbeats do not come back: a right
-may have been granted meanwhile (`fanout.link.snapshot.evidence_retry`).
+may have been granted meanwhile (`fanout.link.session.evidence_retry`).
 
 Order: it is known for Mosquitto and for fanout nodes. For others a few trials must bring the sentinel before the
 PINGRESP that was requested after it. Even then only the sets themselves can prove it

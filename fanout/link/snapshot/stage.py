@@ -8,22 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanout.errors import LinkLost
-from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.replica.update import Update
 
-__all__ = ["PendingStage", "Stage"]
+__all__ = ["PendingStage", "Stage", "send_marker"]
+
+
+def send_marker(control: ControlChannel, sender: PacketSender, now: float) -> bytes | None:
+    """Send a marker and return its payload; None when none would come back, or the primary takes none now."""
+    if not (control.is_open and sender.free):
+        return None
+    marker = control.send(now)
+    sender.publish(OutgoingMessage(control.topic, marker), now=now)
+    return marker
 
 
 class Stage:
     """One stage; each method does nothing unless a stage needs it. All times are monotonic seconds."""
 
-    held_back: dict[bytes, Update] | None = None
-    """Copies that differ from the replica and wait for the end of their set (`IngestPipeline.take`), by local topic;
-    None when copies are applied at once."""
+    @property
+    def held_back(self) -> dict[bytes, Update] | None:
+        """Copies that differ from the replica and wait for the end of their set (`IngestPipeline.take`), by topic.
+
+        None when copies are applied at once.
+        """
+        return None
 
     def begin(self, now: float) -> None:
         """Send the first requests."""
@@ -114,10 +128,7 @@ class PendingStage(Stage):
     def begin(self, now: float) -> None:
         """Send PINGREQ and a marker."""
         self._sender.ping(now)
-        marker: bytes | None = None
-        if self._control.is_open and self._sender.free:
-            marker = self._control.send(now)
-            self._sender.publish(OutgoingMessage(self._control.topic, marker), now=now)
+        marker = send_marker(self._control, self._sender, now)
         self._proof = SetProof(0, sentinel=None, marker=marker, now=now, quiet_s=self._quiet_s)
         self._proof.receive_suback(now)  # nothing was subscribed
 

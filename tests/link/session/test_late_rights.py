@@ -6,8 +6,8 @@ import pytest
 
 from fanout.link.model.events import AuditEnded, SelectorComplete
 from fanout.link.model.evidence import Evidence
+from fanout.link.session.evidence_retry import PAUSE_MAX_S, PAUSE_MIN_S
 from fanout.link.snapshot.capability_check import SERVER_SENTINEL
-from fanout.link.snapshot.evidence_retry import PAUSE_MAX_S, PAUSE_MIN_S
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 

@@ -10,7 +10,7 @@ import pytest
 from fanout.errors import PrimaryRefused
 from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete
 from fanout.link.model.states import LinkState
-from fanout.link.snapshot.evidence_retry import PAUSE_MAX_S
+from fanout.link.session.evidence_retry import PAUSE_MAX_S
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
 from fanout.replica.update import Phase
@@ -112,7 +112,7 @@ def test_refused_selector_does_not_touch_the_others() -> None:
     pair.reselect(A, C)
     pair.wait(5)
     assert pair.is_in(LinkState.LIVE)
-    assert pair.session.lifecycle.joining == {1}
+    assert pair.session.lifecycle.joining == [1]
     assert branches(pair) == {"a": 20}
     primary.refuse_filters = ()
     pair.wait(PAUSE_MAX_S)
@@ -127,7 +127,7 @@ def test_selector_that_cannot_be_proved_does_not_keep_the_next_from_joining() ->
     primary.alters = b"b/1"
     pair.reselect(A, B, C)
     pair.wait(PAUSE_MAX_S)
-    assert pair.session.lifecycle.joining == {1}
+    assert pair.session.lifecycle.joining == [1]
     assert pair.is_in(LinkState.LIVE)
     assert branches(pair)["c"] == 20
 

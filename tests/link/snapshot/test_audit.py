@@ -245,6 +245,14 @@ def test_without_a_sentinel_nothing_is_removed_unasked() -> None:
     assert len(pair.replica) == 10
 
 
+def test_an_own_sentinel_that_expired_is_there_again_for_an_audit() -> None:
+    """The link publishes it again before each comparison."""
+    pair = live(system_topics=False)
+    del pair.primary.retained[b"fanout/control/edge-1/plant/fence"]
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+
+
 def test_what_comes_live_meanwhile_is_live() -> None:
     """An update is delivered whatever its value; at QoS 0, where it looks like a copy, if the value is another one."""
     config = make_config(Selector("plant/#"), Selector("office/#", qos=0))
