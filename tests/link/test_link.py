@@ -11,7 +11,7 @@ from fcntl import ioctl
 from itertools import pairwise
 from pathlib import Path
 from termios import FIONREAD
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -26,7 +26,7 @@ from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.decoder import PublishRow
-from fanout.mqtt.packets import Ack, Connack, Disconnect
+from fanout.mqtt.packets import Ack, Connack
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes, Phase
 from fanout.selection import Selector
@@ -174,19 +174,6 @@ async def test_an_error_at_a_tick_ends_the_link() -> None:
             link.task.result()
 
 
-async def test_a_disconnect_from_the_primary_is_the_last_error() -> None:
-    """The primary's reason is in the status, and the link comes back."""
-    async with FakeServer(FakePrimary()) as server, running(config_for(server.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        server.primary.send(Disconnect(ReasonCode.SESSION_TAKEN_OVER))
-        server.push()
-        await link.wait(lambda: link.status.last_error is not None)
-        assert "Session taken over" in (link.status.last_error or "")
-        assert "Client Identifier" in (link.status.last_error_hint or "")
-        await link.wait_state(LinkState.LIVE)
-        assert link.status.counters.reconnects_total == 1
-
-
 async def test_a_fanout_primary_is_named_in_the_log() -> None:
     """Reports pair the logs of a link and of its primary by the node's name, from the start of each connection on."""
     primary = FakePrimary(connack=Connack(False, 0, STAMPING))
@@ -293,20 +280,6 @@ async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch
         assert link.status.serves_stale, "not even for a moment is it out, where stale values are offered"
         may_close.set()
         await link.wait(lambda: link.status.ready)
-
-
-async def test_the_session_is_lost_while_the_connection_stays() -> None:
-    """Session Present 0: the tear-down happens with the connection open, then the snapshot follows on it."""
-    primary = FakePrimary(retained=dict(VALUES))
-    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        link.sink.clear()
-        primary.has_session = False
-        server.cut()
-        await link.wait(lambda: link.sink.states()[-1:] == ["live"])
-        assert link.sink.states() == ["down", "connecting", "tearing_down", "snapshot", "proving", "live"]
-        assert len(primary.connects) == 2
-        assert [event["name"] for event in link.sink.events if event["name"] == "tear_down"] == ["tear_down"]
 
 
 async def test_the_grace_does_not_wait_for_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,15 +589,6 @@ async def test_a_stopping_link_leaves_nobody_waiting() -> None:
         assert await asyncio.wait_for(verdict, 30) is UNAVAILABLE
 
 
-async def test_stopping_sends_disconnect() -> None:
-    """A cancelled link leaves in good order, and ends the session."""
-    primary = FakePrimary()
-    async with FakeServer(primary) as server:
-        async with running(config_for(server.port)) as link:
-            await link.wait_state(LinkState.LIVE)
-        assert primary.disconnects[-1].properties.session_expiry_interval == 0
-
-
 async def test_the_log_lines_of_a_life() -> None:
     """Lifecycle at INFO, a lost connection and a tear-down at WARNING, with the link's name on each line."""
     lines: list[dict[str, object]] = []
@@ -642,16 +606,6 @@ async def test_the_log_lines_of_a_life() -> None:
     assert events.count("snapshot complete") == 2
     assert events.count("replica torn down") == 1
     assert events.count("link is down") == 1
-
-
-@pytest.mark.parametrize("evidence", [Evidence.BARRIER, Evidence.MARKER])
-async def test_the_evidence_of_the_link_is_the_weakest_of_its_selectors(evidence: Evidence) -> None:
-    """One value for the link, as honest as its weakest selector."""
-    primary = FakePrimary(allow_control=evidence is Evidence.MARKER)
-    selectors = (Selector("plant/#"), Selector("office/#"))
-    async with FakeServer(primary) as server, running(config_for(server.port, *selectors)) as link:
-        await link.wait_state(LinkState.LIVE)
-        assert link.status.evidence is evidence
 
 
 async def test_an_audit_is_asked_for_and_told() -> None:
@@ -717,27 +671,6 @@ async def test_a_stop_ends_the_wait_for_an_audit() -> None:
         waiting = asyncio.create_task(link.link.audit())
         await asyncio.sleep(0)
     assert (await waiting).failure
-
-
-@pytest.mark.parametrize(
-    ("allowed", "wanted", "ready"), [(True, "marker", True), (False, "marker", False), (False, "barrier", True)]
-)
-async def test_evidence_weaker_than_wanted_is_not_ready(
-    allowed: bool, wanted: Literal["marker", "barrier"], ready: bool
-) -> None:
-    """A primary that takes no marker: the link is live with the barrier, and ready only if that is enough."""
-    lines: list[dict[str, object]] = []
-    primary = FakePrimary(retained=dict(VALUES), allow_control=allowed)
-    async with (
-        FakeServer(primary) as server,
-        running(config_for(server.port, min_evidence=wanted), logger=logging_to(lines)) as link,
-    ):
-        await link.wait_state(LinkState.LIVE)
-        assert link.status.ready is ready
-        not_ready_reason = link.status.not_ready_reason or ""
-        assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in not_ready_reason) is not ready
-        told = [line for line in lines if line["event"] == "evidence is too weak to be ready"]
-        assert len(told) == (0 if ready else 1)
 
 
 async def test_a_stall_is_an_error_with_its_time_until_it_is_over() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -275,13 +273,10 @@ async def test_a_loss_begins_a_new_epoch(mosquitto: Mosquitto, change: str) -> N
         assert "messages were lost" in link.status.last_error
 
 
-@pytest.mark.parametrize("topics", [1, 2000])
-async def test_what_was_published_at_qos_0_while_the_link_was_away_is_taken_over(
-    mosquitto: Mosquitto, topics: int
-) -> None:
+async def test_what_was_published_at_qos_0_while_the_link_was_away_is_taken_over(mosquitto: Mosquitto) -> None:
     """Nobody promised it: the epoch goes on, and each value is delivered once."""
     await load(mosquitto, VALUES)
-    changed = {f"plant/{number}": b"changed" for number in range(topics)} | {"plant/new": b"1"}
+    changed = {f"plant/{number}": b"changed" for number in range(10)} | {"plant/new": b"1"}
     lines: list[dict[str, object]] = []
     async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port), logger=logging_to(lines)) as link:
         await link.wait_state(LinkState.LIVE)
@@ -321,25 +316,6 @@ async def test_a_cut_in_the_middle_of_the_snapshot_still_gives_the_whole_set(mos
             assert sorted(update[0] for update in link.sink.dispatched()) == sorted(map(str.encode, values))
 
 
-async def test_a_topic_removed_between_two_attempts_of_a_snapshot_is_swept(mosquitto: Mosquitto) -> None:
-    """What the first attempt brought and the second does not is gone at the primary."""
-    values = {f"plant/{number:05}": b"x" * 200 for number in range(5000)}
-    await load(mosquitto, values)
-    async with Proxy(mosquitto.port) as proxy:
-        proxy.cut_after_bytes = 400_000
-        async with running(config_for(proxy.port)) as link:
-            await link.wait(lambda: len(link.replica) > 0)
-            proxy.accepting = False
-            await link.wait_state(LinkState.DOWN)
-            held = next(iter(link.values()))
-            await load(mosquitto, {held: b""})
-            proxy.accepting = True
-            await link.wait_state(LinkState.LIVE)
-            assert held not in link.values()
-            assert len(link.replica) == 4999
-            assert link.sink.payloads(held.encode())[-1] == b""
-
-
 async def test_busy_topics_are_no_loss(mosquitto: Mosquitto) -> None:
     """Topics that change all the time, while the link resumes and verifies, do not look like losses."""
     await load(mosquitto, VALUES)
@@ -369,52 +345,13 @@ async def test_busy_topics_are_no_loss(mosquitto: Mosquitto) -> None:
             ends.set()
 
 
-async def test_a_session_that_was_not_resumed_in_time_is_given_up(mosquitto: Mosquitto) -> None:
-    """When the primary stays away longer than it keeps sessions, the replica is removed while offline."""
-    await load(mosquitto, {"plant/a": b"1"})
-    async with running(config_for(mosquitto.port, session_expiry_s=1)) as link:
-        await link.wait_state(LinkState.LIVE)
-        mosquitto.kill()
-        # The next attempt to connect may already have changed the state again.
-        await link.wait(lambda: ("tearing_down", "down") in pairwise(link.sink.states()))
-        assert link.values() == {}
-        assert link.sink.payloads(b"plant/a") == [b"1", b""]
-        mosquitto.start()
-        await link.wait_state(LinkState.LIVE)
-        assert link.status.counters.epochs_total == 2
-
-
-async def test_mqtt_3_1_1_begins_a_new_epoch_with_every_connection(mosquitto: Mosquitto) -> None:
-    """MQTT 3.1.1 keeps no session that could be trusted: a lost connection is a lost session."""
-    await load(mosquitto, {"plant/a": b"1"})
-    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port, version=4)) as link:
-        await link.wait_state(LinkState.LIVE)
-        proxy.cut()
-        await link.wait(lambda: link.status.counters.epochs_total == 2)
-        await link.wait_state(LinkState.LIVE)
-        assert link.values() == {"plant/a": b"1"}
-        assert link.sink.payloads(b"plant/a") == [b"1", b"", b"1"]
-
-
-async def test_a_new_process_does_not_trust_the_session_of_the_old_one(mosquitto: Mosquitto) -> None:
-    """A link that starts with nothing begins with Clean Start, whatever the primary remembers."""
-    config = config_for(mosquitto.port)
-    async with running(config) as link:
-        await link.wait_state(LinkState.LIVE)
-        link.task.cancel()  # as if the process had ended: nothing of it is left but the session
-        await asyncio.wait([link.task])
-    await load(mosquitto, {"plant/a": b"1"})
-    async with running(config) as link:
-        await link.wait_state(LinkState.LIVE)
-        assert link.values() == {"plant/a": b"1"}
-
-
 async def test_repeated_failures_are_told_once(tmp_path: Path) -> None:
     """While the primary is away, every attempt but the first is silent; the status says what is wrong."""
     server = Mosquitto(tmp_path)
     lines: list[dict[str, object]] = []
+    failed: set[int | None] = set()
     async with running(config_for(server.port), logger=logging_to(lines)) as link:
-        await link.wait(lambda: link.link._reporter._unanswered > 4)
+        await link.wait(lambda: failed.add(link.status.last_error_ns) or len(failed) > 5)
         assert link.sink.states() == ["connecting", "down"]
         assert [line["event"] for line in lines] == ["link state", "link state", "link is down"]
         assert link.status.last_error is not None
@@ -437,30 +374,6 @@ async def test_two_nodes_with_one_identity_are_told(mosquitto: Mosquitto) -> Non
             await link.wait_state(LinkState.DOWN)
         assert "the connection was lost" in (link.status.last_error or "")
         assert "client_id" in (link.status.last_error_hint or "")
-
-
-async def test_a_refused_login_is_told(tmp_path: Path) -> None:
-    """A primary that refuses the user says so in the status, with what to do."""
-    server = Mosquitto(tmp_path, settings=["allow_anonymous false"])
-    server.start()
-    try:
-        async with running(config_for(server.port)) as link:
-            await link.wait(lambda: link.status.last_error is not None)
-            assert "refused the connection" in (link.status.last_error or "")
-            assert "username" in (link.status.last_error_hint or "")
-            assert "snapshot" not in link.sink.states()
-    finally:
-        server.stop()
-
-
-async def test_a_silent_primary_is_given_up(mosquitto: Mosquitto) -> None:
-    """A primary that accepts the connection and says nothing is left after the time for CONNECT."""
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        async with running(config_for(silent.getsockname()[1], connect_timeout_s=0.3)) as link:
-            await link.wait(lambda: link.status.last_error is not None)
-            assert "does not answer CONNECT" in (link.status.last_error or "")
 
 
 async def test_stopping_ends_the_session_at_the_primary(mosquitto: Mosquitto) -> None:

@@ -201,9 +201,8 @@ async def test_without_the_count_an_empty_set_is_doubted_all_the_same(broker: Br
         assert link.status.selectors[0].maybe_unreadable
 
 
-@pytest.mark.parametrize("how", ["by itself", "retry"])
-async def test_rights_granted_while_the_link_is_live_are_found(broker: Broker, how: str) -> None:
-    """The evidence becomes a marker in the same epoch: after some seconds, or at once when an operator says so."""
+async def test_rights_granted_while_the_link_is_live_are_found(broker: Broker) -> None:
+    """The evidence becomes a marker in the same epoch: at once when an operator says so."""
     config = link_config(broker, snapshot_quiet_s=0.5)
     own = (f"user {USER}", f"topic read {SELECTOR.filter}", f"topic write {SELECTOR.filter}")
     await asyncio.to_thread(broker.allow, "\n".join(own))
@@ -213,8 +212,7 @@ async def test_rights_granted_while_the_link_is_live_are_found(broker: Broker, h
         assert "is two-pass, weaker than min_evidence" in (link.status.not_ready_reason or "")
         epoch = link.status.epoch
         await asyncio.to_thread(broker.allow, rules_for(config))
-        if how == "retry":
-            link.link.retry()
+        link.link.retry()
         await link.wait(lambda: link.status.evidence is Evidence.MARKER)
         await link.wait(lambda: link.status.ready)
         assert (link.status.epoch, link.values()) == (epoch, {TOPIC: b"1"})

@@ -102,7 +102,7 @@ def warnings(lines: list[dict[str, object]]) -> list[object]:
 
 
 async def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
-    """Values change all the time; twenty samples begin no audit, and the link's session is as it was."""
+    """Values change all the time; six samples begin no audit, and the link's session is as it was."""
     async with ready(tmp_path) as primary:
         for number in range(10):
             load_retained(primary.mosquitto.port, [(topic, b"%d" % number) for topic, _ in VALUES[number::7]])
@@ -111,7 +111,7 @@ async def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
         sampling = primary.status.sampling
         assert (sampling.missing_total, sampling.changed_total, sampling.failed_total) == (0, 0, 0)
         assert (sampling.audits_total, sampling.off, primary.status.audits.ended_total) == (0, "", 0)
-        assert sampling.topics_total >= 20 * 12
+        assert sampling.topics_total >= 6 * 12
         assert sampling.last_ns > 0
         assert primary.status.counters.epochs_total == 1
         assert primary.status.counters.reconnects_total == 0
@@ -127,13 +127,6 @@ async def test_half_a_tree_that_is_hidden_is_seen_within_two_heartbeats(tmp_path
         assert last is not None
         assert last.checked == len(VALUES)
         assert warnings(primary.lines)[0] == "sample of topics differs from the replica, audit follows"
-
-
-async def test_a_hundredth_that_is_hidden_is_seen_soon(tmp_path: Path) -> None:
-    """One line of a hundred: by about 1/(k f) samples, six, and sixteen at most."""
-    async with ready(tmp_path) as primary:
-        await primary.allow(line for line in range(LINES) if line != 68)
-        assert await primary.samples_until_audit() <= 16
 
 
 async def test_values_that_changed_behind_the_links_back_are_seen(tmp_path: Path) -> None:

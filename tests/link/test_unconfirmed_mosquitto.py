@@ -12,7 +12,6 @@ import pytest
 
 from tests.link.harness import Running, config_for, running
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
-from tests.support.network import Proxy
 from tests.support.raw_reader import RawReader
 from tests.support.waiting import wait_until
 
@@ -114,19 +113,3 @@ async def test_another_user_tells_deleted_topics_from_hidden_ones(ruled: Ruled) 
         assert (report.removed, report.kept, len(link.replica)) == (3, 37, COUNT - 3)
         report = await blind.link.audit()
         assert (report.removed, report.kept, len(blind.replica)) == (0, 40, COUNT)
-
-
-async def test_a_verification_keeps_what_is_hidden(ruled: Ruled) -> None:
-    """A connection is lost after the rules were narrowed: its session goes on, and so do all values."""
-    async with (
-        Proxy(ruled.server.port) as proxy,
-        running(config_for(proxy.port, username="edge", audit_interval_s=0.0)) as link,
-    ):
-        await counted(link)
-        ruled.deny([f"plant/{number}" for number in range(250)])
-        await wait_until(lambda: ruled.readable() == COUNT - 250, what="the new rules")
-        link.sink.clear()
-        proxy.cut()
-        await link.wait(lambda: link.status.counters.reconnects_total > 0 and link.status.unconfirmed == 250)
-        assert (len(link.replica), link.status.counters.epochs_total) == (COUNT, 1)
-        assert not link.status.ready

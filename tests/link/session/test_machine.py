@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from fanout.chain.stamp import encode_stamp
-from fanout.errors import LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
+from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.model.events import (
     Applied,
     AuditEnded,
@@ -18,7 +16,6 @@ from fanout.link.model.events import (
     QosLowered,
     SelectorComplete,
     SessionSeen,
-    StateEntered,
     TearDown,
     TopicsMissing,
 )
@@ -241,19 +238,6 @@ def test_snapshot_topics_grow_while_it_arrives() -> None:
     assert seen[-1] == 50
 
 
-def test_without_permission_to_publish_the_evidence_is_the_barrier() -> None:
-    """A PUBACK that refuses the control topic leaves the barrier, and no heartbeats."""
-    pair = Pair(primary=filled(allow_control=False))
-    pair.connect()
-    assert pair.is_in(S.LIVE)
-    assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
-    assert pair.session.control.lag_ns(pair.now) is None
-    published = len(pair.primary.published)
-    pair.wait(60)
-    assert pair.is_in(S.LIVE)
-    assert len(pair.primary.published) == published
-
-
 def test_a_refused_heartbeat_is_followed_by_the_next() -> None:
     """A quota that is exceeded once makes lag unknown until a heartbeat comes back; then a stall is noticed as ever."""
     pair = Pair(primary=filled())
@@ -363,53 +347,6 @@ def test_without_system_topics_an_own_retained_message_is_the_sentinel() -> None
     assert pair.primary.disconnects[-1].properties.session_expiry_interval == 0
 
 
-def test_without_any_sentinel_the_set_is_taken_twice() -> None:
-    """Where neither sentinel can be had nothing shows the order of answers: two passes that agree are the evidence."""
-    pair = Pair(primary=filled(system_topics=False, allow_control=False))
-    pair.connect()
-    pair.wait(1 + 5)
-    assert pair.is_in(S.PROVING)
-    pair.wait(5)
-    assert pair.is_in(S.LIVE)
-    assert pair.session.peer.sentinel is None
-    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
-
-
-def test_a_fanout_primary_needs_no_sentinel() -> None:
-    """A primary that says it is a fanout node is believed: its PINGRESP waits for the retained set."""
-    pair = Pair(primary=filled(connack=Connack(False, 0, STAMPING)))
-    pair.connect()
-    assert pair.is_in(S.LIVE)
-    assert pair.session.peer.sentinel is None
-    assert pair.session.peer.node == "root"
-    assert all(each.subscriptions[0].topic_filter != SERVER_SENTINEL for each in pair.primary.subscribes)
-
-
-@pytest.mark.parametrize("packets", range(3, 56))
-def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
-    """Wherever the primary begins to drop, even behind the last value, the snapshot is not believed."""
-    primary = filled()
-    pair = Pair(primary=primary)
-    data = pair.connect_until(b"plant/#")
-    primary.truncate_after = packets - 3  # SUBACK, 50 values, sentinel, PINGRESP, marker, PUBACK
-    primary.receive(data)
-    pair.feed(primary.take())
-    pair.pump()
-    if packets - 3 >= 54:  # all but the last PUBACK
-        pair.wait(1)
-        assert S.LIVE not in pair.states()  # the SUBSCRIBE at its own QoS is dropped, too
-        return
-    pair.wait(60)
-    assert S.LIVE not in pair.states()
-    assert pair.session.counters.truncated_total == 1
-    (failed,) = pair.of(Failed)
-    assert isinstance(failed.error, SnapshotUnproved)
-    assert "max_queued_messages" in failed.error.hint
-    assert f"after {min(max(packets - 4, 0), 50)} topics" in str(failed.error)
-    assert pair.states()[-1] is S.TEARING_DOWN
-    assert pair.primary.disconnects[-1].properties.session_expiry_interval == 0
-
-
 def test_a_false_barrier_is_caught_by_the_sentinel() -> None:
     """PINGRESP and marker behind a set that came short, as Mosquitto may send them, prove nothing."""
     primary = filled()
@@ -482,19 +419,6 @@ def test_values_over_a_limit_are_counted_in_the_epoch() -> None:
     pair.go_live()
     assert pair.replica.refused_total == 40
     assert pair.replica.refused.limits(pair.now_ns) == ("topics_max",)
-
-
-def test_unknown_acknowledgements_are_ignored() -> None:
-    """SUBACK, UNSUBACK and PUBACK for nothing change nothing."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.feed(encode(Suback(999, (0,)), version=5))
-    pair.feed(b"\xb0\x04\x03\xe8\x00\x00")
-    pair.feed(encode(Ack(PacketType.PUBACK, 999), version=5))
-    pair.feed(encode(Ack(PacketType.PUBREC, 999), version=5))
-    pair.pump()
-    assert pair.is_in(S.LIVE)
-    assert (PacketType.PUBREL, 999) in pair.primary.acks
 
 
 # --- live ---
@@ -655,16 +579,6 @@ def test_a_long_stall_ends_the_connection() -> None:
     pair.wait(40)
     assert "heartbeats do not come back" in pair.failure()
     assert pair.primary.disconnects[-1].properties.session_expiry_interval is None
-
-
-def test_a_heartbeat_refused_later_ends_heartbeats_not_the_link() -> None:
-    """When the primary takes the permission away, lag is unknown from then on."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.primary.allow_control = False
-    pair.wait(60)
-    assert pair.is_in(S.LIVE)
-    assert pair.session.control.lag_ns(pair.now) is None
 
 
 def test_heartbeats_wait_for_room_in_flight() -> None:
@@ -867,21 +781,6 @@ def test_a_live_update_during_the_verification_is_no_loss() -> None:
         pair.pump()
         assert pair.is_in(S.LIVE), order
         assert pair.dispatched() == [(b"plant/0", b"busy")]
-
-
-def test_messages_at_qos_1_during_the_verification_are_live() -> None:
-    """Copies come at QoS 0, so a message at QoS 1 is live, and dispatched even when its value is the same."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.lose()
-    pair.connect(pump=False)
-    while not pair.is_in(S.VERIFYING):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
-    pair.primary.deliver(b"plant/0", b"0", qos=1, retain=True)
-    pair.pump()
-    assert pair.is_in(S.LIVE)
-    assert pair.dispatched() == [(b"plant/0", b"0")]
 
 
 def test_a_creation_behind_the_last_copy_is_no_loss() -> None:
@@ -1554,48 +1453,7 @@ def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
     assert pair.of(Forwarded) == [Forwarded(int(token), UNAVAILABLE)]
 
 
-def test_entering_a_state_is_told_once() -> None:
-    """Events of states alternate: no state is entered twice in a row."""
-    pair = Pair(primary=filled())
-    pair.connect()
-    resume(pair)
-    states = [event.state for event in pair.of(StateEntered)]
-    assert all(first is not second for first, second in pairwise(states))
-
-
 # --- corners ---
-
-
-def test_a_sentinel_that_comes_late_is_nobodys() -> None:
-    """The primary may set its sentinel topic again; a live link does not care, and does not count it."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)
-    pair.primary.deliver(b"$SYS/broker/version", b"2")
-    pair.pump()
-    assert pair.session.counters.outside_total == 1
-
-
-def test_a_suback_that_comes_late_is_nobodys() -> None:
-    """A SUBACK while nothing is awaited changes nothing, even a refusing one."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    packet_id = pair.session._sender.subscribe(b"x", qos=0, no_local=False, retain_handling=0, now=pair.now)
-    pair.feed(encode(Suback(packet_id, (0x87,)), version=5))
-    assert pair.is_in(S.LIVE)
-
-
-def test_a_value_that_lives_longer_now_is_not_removed() -> None:
-    """The tick of the former expiry finds nothing to remove."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x03")
-    pair.primary.publish(b"plant/0", b"y", properties=b"\x02\x00\x00\x00\x09")
-    pair.pump()
-    pair.events.clear()
-    pair.wait(4)
-    assert pair.values()[b"plant/0"] == b"y"
-    assert pair.of(Applied) == []
 
 
 def test_nothing_is_due_during_a_tear_down() -> None:

@@ -56,38 +56,6 @@ def test_equal_sets_bring_nothing() -> None:
     assert not pair.session.lifecycle.auditing
 
 
-async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dropped() -> None:
-    """Then until one has come to its end, and one that fails otherwise in between does not end the doubt."""
-    one = FakePrimary(retained=dict(VALUES))
-    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
-        await link.wait(lambda: link.status.ready)
-        account = link.link._reporter
-        endless = AuditEnded(AuditReport(False, failure="no end can be told"))
-        account.take(endless)
-        assert (link.status.ready, link.status.audits.failed_total) == (True, 1)
-        account.take(AuditEnded(AuditReport(False, failure="cut short", loss=True)))
-        account.take(endless)
-        assert not link.status.ready
-        assert link.status.not_ready_reason == "updates may be missing since an audit failed: cut short"
-        await link.link.audit()
-        await link.wait(lambda: link.status.ready)
-
-
-async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> None:
-    """What the primary dropped with them the node lacks, and nothing but an audit shows whether that was an update."""
-    one = FakePrimary(retained=dict(VALUES))
-    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
-        await link.wait(lambda: link.status.ready)
-        link.link._reporter.take(HeartbeatsLost(2))
-        assert not link.status.ready
-        assert (
-            link.status.not_ready_reason
-            == "updates may be missing until an audit has ended: the primary dropped heartbeats"
-        )
-        await link.link.audit()
-        await link.wait(lambda: link.status.ready)
-
-
 def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     """Return a link whose connection was lost in the middle of an audit."""
     pair = live(config)
@@ -243,14 +211,6 @@ def test_without_a_sentinel_nothing_is_removed_unasked() -> None:
     pair.wait(12)
     assert report(pair) == AuditReport(False, checked=10, kept=1)
     assert len(pair.replica) == 10
-
-
-def test_an_own_sentinel_that_expired_is_there_again_for_an_audit() -> None:
-    """The link publishes it again before each comparison."""
-    pair = live(system_topics=False)
-    del pair.primary.retained[b"fanout/control/edge-1/plant/fence"]
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=10)
 
 
 def test_what_comes_live_meanwhile_is_live() -> None:

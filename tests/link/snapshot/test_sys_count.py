@@ -254,21 +254,6 @@ def test_only_a_count_of_what_is_selected_confirms_a_set(selectors: tuple[Select
     assert (count.outside, count.state, count.difference) == (50, CountState.OFF, "")
 
 
-async def test_mosquitto_counts_what_is_held(tmp_path: Path) -> None:
-    """Its figure has its own topics in it, and nothing else here: the link is ready with `count` alone."""
-    server = Mosquitto(tmp_path, settings=["sys_interval 1"])
-    server.start()
-    try:
-        assert load_retained(server.port, [(f"plant/{number}", b"x") for number in range(500)]) == 500
-        async with running(config_for(server.port, EVERYTHING, min_evidence="count")) as link:
-            await link.wait(lambda: link.status.ready, 60)
-            assert link.status.evidence is Evidence.COUNT
-            assert link.sink.named("complete")[-1]["evidence"] == "count"
-            assert link.sink.named("complete")[-1]["topics"] == 500
-    finally:
-        server.stop()
-
-
 async def test_mosquitto_counts_what_cannot_be_read(tmp_path: Path) -> None:
     """Topics that `#` does not match are in its figure: more than is held, so the node is not ready."""
     server = Mosquitto(tmp_path, settings=["sys_interval 1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.snapshot.two_pass import PassComparison, PassVerdict, SilentProof
+from fanout.link.snapshot.two_pass import SilentProof
 
 
 def answered() -> SilentProof:
@@ -18,19 +18,6 @@ def answered() -> SilentProof:
 def has_ended(one: SilentProof) -> bool:
     """Say whether a pass has ended."""
     return one.ended
-
-
-def test_a_process_that_was_stopped_listens_again() -> None:
-    """The time in which nobody listened does not count as silence; topics that were there unread prolong it further."""
-    one = answered()
-    one.postpone(60.0)
-    one.end_if_due(64.9)
-    assert not has_ended(one)
-    one.note_topics(1, 64.9)
-    one.end_if_due(69.8)
-    assert not has_ended(one)
-    one.end_if_due(69.9)
-    assert has_ended(one)
 
 
 @pytest.mark.parametrize(("first", "each_s", "told_s"), [(3, 1, 60), (100_000, 10, 120)])
@@ -54,14 +41,3 @@ def test_a_large_set_that_comes_slowly_does_not_trickle(first: int, each_s: int)
         one.note_topics(first + second * each_s, float(second))
         one.end_if_due(float(second))
         assert not one.trickles
-
-
-def test_two_that_are_cut_short_alike_do_not_agree() -> None:
-    """What an earlier pass brought, and nothing removed, is missed by both."""
-    held = {b"a", b"b", b"c"}
-    comparison = PassComparison()
-    comparison.take(held, held=held)
-    for _ in range(2):
-        assert comparison.take({b"a"}, held=held) is PassVerdict.AGAIN
-        assert (comparison.missing, comparison.fresh) == (2, 0)
-    assert comparison.take(set(held), held=held) is PassVerdict.SAME
