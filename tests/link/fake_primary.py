@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig
-from fanout.link.model.events import Applied, Event, Failed, SelectorComplete, StateEntered, TearDown
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import Applied, AuditEnded, Event, Failed, SelectorComplete, StateEntered, TearDown
 from fanout.link.model.resumption import StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer
@@ -423,6 +424,13 @@ class Pair:
         if pump:
             self.pump()
 
+    def connect_to(self, state: LinkState) -> None:
+        """Begin a Network Connection, and let both talk until the session is in a state; its output is not carried."""
+        self.connect(pump=False)
+        while not self.is_in(state):
+            self.primary.receive(self.session.take_output())
+            self.feed(self.primary.take())
+
     def connect_until(self, wanted: bytes) -> bytes:
         """Begin a Network Connection, let both talk until the session writes `wanted`, and return that output."""
         self.connect(pump=False)
@@ -520,6 +528,19 @@ class Pair:
         self._note(self.session.reselect(former, now_ns=self.now_ns, now=self.now))
         if pump:
             self.pump()
+
+    def audit(self, *, confirmed: int | None = None, pump: bool = True, **more: Any) -> None:
+        """Begin an audit, and let both talk until they have nothing to say."""
+        begun = self.session.audit(confirmed=confirmed, now_ns=self.now_ns, now=self.now, **more)
+        assert not isinstance(begun, str), begun
+        self._note(begun)
+        if pump:
+            self.pump()
+
+    def report(self) -> AuditReport:
+        """Return the report of the one audit that has ended, without its duration."""
+        (ended,) = self.of(AuditEnded)
+        return replace(ended.report, seconds=0)
 
     def tear_down(self) -> None:
         """Remove the replica, as `TearDown` asks."""

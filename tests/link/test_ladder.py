@@ -572,8 +572,7 @@ def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept:
     pair.events.clear()
     for number in range(gone):
         del pair.primary.retained[b"plant/%d" % number]
-    assert not isinstance(pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now), str)
-    pair.pump()
+    pair.audit()
     churn(pair, 300)
     (ended,) = pair.of(AuditEnded)
     assert not ended.report.failure
@@ -589,8 +588,7 @@ def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None
     pair.events.clear()
     for number in range(17):
         del pair.primary.retained[b"plant/%d" % number]
-    assert not isinstance(pair.session.audit(confirmed=0, now_ns=pair.now_ns, now=pair.now), str)
-    pair.pump()
+    pair.audit(confirmed=0)
     churn(pair, 300)
     (ended,) = pair.of(AuditEnded)
     assert "no visible end" in ended.report.failure
@@ -669,9 +667,7 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     pair.events.clear()
     del pair.primary.retained[b"plant/0"]
     pair.primary.retained[b"plant/1"] = b"new"
-    begun = pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
-    assert not isinstance(begun, str)
-    pair.pump()
+    pair.audit()
     pair.wait(12)
     (ended,) = pair.of(AuditEnded)
     assert ended.report == AuditReport(False, checked=40, changed=1, kept=1, seconds=ended.report.seconds)

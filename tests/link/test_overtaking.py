@@ -14,7 +14,6 @@ from fanout.link.model.events import Applied, TearDown
 from fanout.link.model.states import LinkState
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
-from tests.link.snapshot.test_audit import ask, report
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
 
@@ -29,13 +28,10 @@ def live(*selectors: Selector, **knobs: object) -> Pair:
 def begin_comparison(pair: Pair, kind: str) -> bytes:
     """Begin an audit, or the verification of a resumed session; return the request for the retained set."""
     if kind == "audit":
-        ask(pair, pump=False)
+        pair.audit(pump=False)
         return pair.session.take_output()
     pair.lose()
-    pair.connect(pump=False)
-    while not pair.is_in(LinkState.VERIFYING):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_to(LinkState.VERIFYING)
     return pair.session.take_output()
 
 
@@ -69,7 +65,7 @@ def test_what_was_overtaken_by_its_copy_is_left_out(kind: str) -> None:
     acknowledged = b"".join(each.acknowledgement for each in pair.of(Applied))
     assert bytes.fromhex("400207d0 400207d1 400207d2") in acknowledged
     if kind == "audit":
-        assert report(pair) == AuditReport(False, checked=10)
+        assert pair.report() == AuditReport(False, checked=10)
 
 
 @pytest.mark.usefixtures("large")
@@ -140,7 +136,7 @@ def test_a_copy_behind_what_was_queued_is_newer() -> None:
     pair.pump()
     assert pair.values() == pair.primary.retained
     assert pair.dispatched() == [(b"plant/1", b"v1"), (b"plant/1", b"dropped")]
-    assert report(pair).changed == 1
+    assert pair.report().changed == 1
 
 
 def test_messages_that_are_not_retained_are_delivered_all_the_same() -> None:
@@ -193,7 +189,7 @@ def test_what_was_overtaken_by_its_copy_is_delivered_whole_where_only_copies_hav
     assert pair.values() == pair.primary.retained
     assert pair.of(TearDown) == []
     if kind == "audit":
-        assert report(pair) == AuditReport(False, checked=10)
+        assert pair.report() == AuditReport(False, checked=10)
 
 
 @pytest.mark.parametrize("kind", ["audit", "verification"])
@@ -214,7 +210,7 @@ def test_what_is_published_during_a_comparison_has_its_qos(kind: str) -> None:
     assert [update[2] for applied in pair.of(Applied) for update in applied.changes.dispatch] == [1] * 5
     assert pair.values() == pair.primary.retained
     if kind == "audit":
-        assert report(pair).changed == 0
+        assert pair.report().changed == 0
 
 
 def test_a_copy_that_no_message_explains_is_a_loss_though_a_message_came_in_front_of_it() -> None:
@@ -245,7 +241,7 @@ def test_an_update_at_qos_0_behind_one_that_explained_a_copy_is_delivered() -> N
     delivered = pair.dispatched()
     assert [each for each in delivered if each[0] == b"plant/3"] == [(b"plant/3", b"v1"), (b"plant/3", b"v2")]
     assert [each for each in delivered if each[0] == b"plant/1"] == [(b"plant/1", b"v3"), (b"plant/1", b"v4")]
-    assert report(pair).changed == 0
+    assert pair.report().changed == 0
 
 
 @pytest.mark.parametrize("kind", ["audit", "verification"])

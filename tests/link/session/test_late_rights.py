@@ -104,8 +104,7 @@ def test_heartbeats_begin_at_a_link_whose_evidence_was_enough() -> None:
     pair.pump()
     pair.wait(6)
     assert pair.session.control.lag_ns(pair.now) is not None
-    pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
-    pair.pump()
+    pair.audit()
     assert evidence_of(pair) is Evidence.MARKER
 
 

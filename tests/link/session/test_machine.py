@@ -298,10 +298,7 @@ def test_a_comparison_leaves_the_marker_out_while_heartbeats_are_refused() -> No
     pair.go_live()
     pair.primary.allow_control, pair.primary.control_code = False, 0x97
     pair.wait(5)
-    begun = pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
-    assert not isinstance(begun, str), begun
-    pair.events += begun
-    pair.pump()
+    pair.audit()
     (ended,) = pair.of(AuditEnded)
     assert ended.report.failure == ""
 
@@ -648,7 +645,7 @@ def test_a_long_snapshot_or_audit_is_no_sleep() -> None:
     assert pair.is_in(S.LIVE)
     pair.tick()
     assert pair.is_in(S.LIVE)
-    assert not isinstance(pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now), str)
+    pair.audit(pump=False)
     pair.now += 40
     pair.pump()
     pair.tick()
@@ -765,10 +762,7 @@ def test_a_live_update_during_the_verification_is_no_loss() -> None:
         pair = Pair(primary=filled())
         pair.go_live()
         pair.lose()
-        pair.connect(pump=False)
-        while not pair.is_in(S.VERIFYING):
-            pair.primary.receive(pair.session.take_output())
-            pair.feed(pair.primary.take())
+        pair.connect_to(S.VERIFYING)
         data = pair.session.take_output()
         if order == "before":
             pair.primary.deliver(b"plant/0", b"busy", retain=True)
@@ -788,10 +782,7 @@ def test_a_creation_behind_the_last_copy_is_no_loss() -> None:
     pair = Pair(primary=filled())
     pair.go_live()
     pair.lose()
-    pair.connect(pump=False)
-    while not pair.is_in(S.VERIFYING):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_to(S.VERIFYING)
     data = pair.session.take_output()
     marker_at = data.index(b"\xc0\x00") + 2
     pair.primary.receive(data[:marker_at])
@@ -826,10 +817,7 @@ def test_a_missed_value_that_expires_before_the_comparison_ends_is_gone() -> Non
     pair.lose()
     pair.primary.retained[b"plant/0"] = b"missed"
     pair.primary.properties = b"\x02\x00\x00\x00\x01"
-    pair.connect(pump=False)
-    while not pair.is_in(S.VERIFYING):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_to(S.VERIFYING)
     pair.primary.swallow = (Pingresp,)
     pair.pump()
     pair.wait(2)
@@ -864,10 +852,7 @@ def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     pair = Pair(primary=filled())
     pair.go_live()
     pair.lose()
-    pair.connect(pump=False)
-    while not pair.is_in(S.VERIFYING):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
+    pair.connect_to(S.VERIFYING)
     pair.primary.truncate_after = 20
     pair.pump()
     pair.wait(30)

@@ -306,8 +306,7 @@ def test_a_retained_message_that_is_too_large_leaves_the_others(
     assert pair.replica.refused.limits(pair.now_ns) == ()
     epoch = pair.session.lifecycle.epoch
     for _ in range(3):
-        pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
-        pair.pump()
+        pair.audit()
         pair.wait(60)
     assert pair.session.lifecycle.epoch == epoch
     assert pair.values() == values

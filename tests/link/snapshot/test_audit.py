@@ -30,26 +30,11 @@ def live(config: LinkConfig | None = None, **knobs: object) -> Pair:
     return pair
 
 
-def ask(pair: Pair, *, confirmed: int | None = None, pump: bool = True) -> None:
-    """Begin an audit on demand."""
-    begun = pair.session.audit(confirmed=confirmed, now_ns=pair.now_ns, now=pair.now)
-    assert not isinstance(begun, str), begun
-    pair.events += begun
-    if pump:
-        pair.pump()
-
-
-def report(pair: Pair) -> AuditReport:
-    """Return the report of the one audit that has ended, without its duration."""
-    (ended,) = pair.of(AuditEnded)
-    return replace(ended.report, seconds=0)
-
-
 def test_equal_sets_bring_nothing() -> None:
     """Unchanged values are not delivered again, and the link stays live at the QoS of its selector."""
     pair = live()
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=10)
+    pair.audit()
+    assert pair.report() == AuditReport(False, checked=10)
     assert pair.dispatched() == []
     assert pair.states() == []
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
@@ -59,7 +44,7 @@ def test_equal_sets_bring_nothing() -> None:
 def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     """Return a link whose connection was lost in the middle of an audit."""
     pair = live(config)
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.receive(pair.session.take_output())
     assert pair.primary.subscriptions[b"plant/#"].qos == 0
     pair.lose()
@@ -108,7 +93,7 @@ async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> N
 def test_a_node_that_stops_in_an_audit_leaves_its_session_at_its_own_qos() -> None:
     """So that what is published until it is back waits for it."""
     pair = live()
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.session.close(end_session=False, now=pair.now)
     pair.primary.receive(pair.session.take_output())
@@ -121,21 +106,21 @@ def test_what_was_missed_is_repaired_and_delivered() -> None:
     pair = live()
     del pair.primary.retained[b"plant/0"]
     pair.primary.retained |= {b"plant/1": b"new", b"plant/more": b"new"}
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=11, changed=2, removed=1)
+    pair.audit()
+    assert pair.report() == AuditReport(False, checked=11, changed=2, removed=1)
     assert sorted(pair.dispatched()) == [(b"plant/0", b""), (b"plant/1", b"new"), (b"plant/more", b"new")]
     assert pair.values() == pair.primary.retained
     assert {event.changes.phase for event in pair.of(Applied) if event.changes.updates} == {Phase.AUDIT}
     pair.events.clear()
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=10)
+    pair.audit()
+    assert pair.report() == AuditReport(False, checked=10)
 
 
 def test_one_set_at_a_time_with_rests() -> None:
     """Of many selectors: each is asked for when the one before is through, and messages flow in between."""
     config = make_config(*(Selector(f"plant/{number}", qos=0) for number in range(10)))
     pair = live(config)
-    ask(pair)
+    pair.audit()
     for number in range(10):
         assert [pair.primary.asked(b"plant/%d" % each) for each in (number, number + 1)] == [2, 1 if number < 9 else 0]
         pair.primary.publish(b"plant/1", b"%d" % number)
@@ -143,7 +128,7 @@ def test_one_set_at_a_time_with_rests() -> None:
         assert pair.values()[b"plant/1"] == b"%d" % number
         assert pair.session.lifecycle.auditing == (number < 9)
         pair.wait(0.11)
-    assert report(pair).failure == ""
+    assert pair.report().failure == ""
     assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
 
 
@@ -158,8 +143,8 @@ def test_a_primary_restored_from_an_old_copy_is_found() -> None:
     pair.pump()
     pair.events.clear()
     pair.primary.retained = copy
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=11, changed=4, removed=1)
+    pair.audit()
+    assert pair.report() == AuditReport(False, checked=11, changed=4, removed=1)
     assert pair.values() == copy
     assert (b"plant/later", b"") in pair.dispatched()
 
@@ -169,7 +154,7 @@ def test_expiry_and_deletion_without_a_message_are_found() -> None:
     pair = live(make_config(audit_interval_s=100.0))
     del pair.primary.retained[b"plant/3"]
     pair.wait(120)
-    assert report(pair).removed == 1
+    assert pair.report().removed == 1
     assert pair.dispatched() == [(b"plant/3", b"")]
 
 
@@ -178,7 +163,7 @@ def test_a_content_filter_holds_in_an_audit_too() -> None:
     pair = live(make_config(Selector("plant/#", max_payload=5)))
     pair.primary.retained[b"plant/large"] = b"too large"
     pair.primary.retained[b"plant/1"] = b"too large"
-    ask(pair)
+    pair.audit()
     assert b"plant/large" not in pair.values()
     assert b"plant/1" not in pair.values()
     assert len(pair.replica) == 9
@@ -190,12 +175,12 @@ def test_removals_have_a_cap() -> None:
     for number in range(3):
         del pair.primary.retained[b"plant/%d" % number]
     pair.primary.retained[b"plant/9"] = b"new"
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=10, changed=1, kept=3)
+    pair.audit()
+    assert pair.report() == AuditReport(False, checked=10, changed=1, kept=3)
     assert len(pair.replica) == 10
     pair.events.clear()
-    ask(pair, confirmed=3)
-    assert report(pair) == AuditReport(True, checked=10, removed=3)
+    pair.audit(confirmed=3)
+    assert pair.report() == AuditReport(True, checked=10, removed=3)
     assert pair.values() == pair.primary.retained
 
 
@@ -207,9 +192,9 @@ def test_without_a_sentinel_nothing_is_removed_unasked() -> None:
     assert pair.is_in(LinkState.LIVE)
     pair.events.clear()
     del pair.primary.retained[b"plant/0"]
-    ask(pair)
+    pair.audit()
     pair.wait(12)
-    assert report(pair) == AuditReport(False, checked=10, kept=1)
+    assert pair.report() == AuditReport(False, checked=10, kept=1)
     assert len(pair.replica) == 10
 
 
@@ -221,7 +206,7 @@ def test_what_comes_live_meanwhile_is_live() -> None:
     pair.primary.publish(b"office/1", b"same")
     pair.pump()
     pair.events.clear()
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.primary.publish(b"plant/1", b"old")
     pair.primary.publish(b"plant/2", b"new")
@@ -230,13 +215,13 @@ def test_what_comes_live_meanwhile_is_live() -> None:
     assert pair.session.lifecycle.auditing
     pair.wait(0.2)
     assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"new")]
-    assert report(pair) == AuditReport(False, checked=11)
+    assert pair.report() == AuditReport(False, checked=11)
 
 
 def test_what_came_live_wins_over_a_late_copy() -> None:
     """A primary whose retained store lags: the copy is older than what came live in front of it, and is left out."""
     pair = live(version_text=b"other 1.0")
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     request = pair.session.take_output()
     pair.primary.deliver(b"plant/1", b"live", qos=1, retain=True)
     pair.primary.deliver(b"plant/2", b"live", qos=1, retain=True)
@@ -245,14 +230,14 @@ def test_what_came_live_wins_over_a_late_copy() -> None:
     pair.pump()
     assert pair.values()[b"plant/1"] == pair.values()[b"plant/2"] == b"live"
     assert pair.dispatched() == [(b"plant/1", b"live"), (b"plant/2", b"live")]
-    assert report(pair) == AuditReport(False, checked=10)
+    assert pair.report() == AuditReport(False, checked=10)
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_what_came_live_before_its_copy_is_delivered_once(together: bool) -> None:
     """At QoS 0 both look alike: an update sent before the primary got SUBSCRIBE, and the copy of the same value."""
     pair = live(make_config(Selector("plant/#", qos=0)))
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     request = pair.session.take_output()
     pair.primary.publish(b"plant/1", b"before", qos=0)
     pair.primary.publish(b"plant/2", b"first", qos=0)
@@ -268,7 +253,7 @@ def test_what_came_live_before_its_copy_is_delivered_once(together: bool) -> Non
         (b"plant/2", b"second"),
         (b"plant/1", b"behind"),
     ]
-    assert report(pair).removed == 0
+    assert pair.report().removed == 0
     assert pair.values() == pair.primary.retained
 
 
@@ -279,7 +264,7 @@ def test_stamps_tell_what_is_live() -> None:
         return encode_stamp(Stamp("root", 1, sequence, 1))
 
     pair = live(connack=Connack(False, 0, STAMPING), properties=stamp(5))
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     request = pair.session.take_output()
     pair.primary.deliver(b"plant/1", b"first", qos=1, retain=True, properties=stamp(6))
     del pair.primary.retained[b"plant/1"]
@@ -289,7 +274,7 @@ def test_stamps_tell_what_is_live() -> None:
     pair.primary.deliver(b"plant/1", b"second", retain=True, properties=stamp(7))
     pair.pump()
     assert pair.values()[b"plant/1"] == b"second"
-    assert report(pair).kept == report(pair).removed == 0
+    assert pair.report().kept == pair.report().removed == 0
 
 
 def test_audits_are_periodic() -> None:
@@ -336,13 +321,13 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     """Wherever the primary begins to drop: it is told, the replica stays, and the next audit follows soon."""
     pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
     del pair.primary.retained[b"plant/0"]
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.truncate_after = packets  # SUBACK, nine values, the sentinel, PINGRESP, the marker
     pair.pump()
     pair.primary.truncate_after = 0
     pair.wait(15.5)
-    assert report(pair).failure
-    assert report(pair).loss, "what was dropped may have been updates, too"
+    assert pair.report().failure
+    assert pair.report().loss, "what was dropped may have been updates, too"
     assert pair.session.counters.truncated_total == 0, "it counts as an audit that failed"
     assert len(pair.replica) == 10
     assert pair.is_in(LinkState.LIVE)
@@ -351,7 +336,7 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair.events.clear()
     pair.feed(encode(Pingresp(), version=5))
     pair.wait(RETRY_S + 1)
-    assert report(pair) == AuditReport(False, checked=10, removed=1)
+    assert pair.report() == AuditReport(False, checked=10, removed=1)
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -362,22 +347,22 @@ def test_a_primary_that_pauses_in_an_audit_has_not_cut_it_short() -> None:
     held: list[bytes] = []
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
-        ask(pair)
+        pair.audit()
         pair.wait(12)
     pair.primary.receive(b"".join(held))
     pair.pump()
-    assert report(pair) == AuditReport(False, checked=10, removed=1)
+    assert pair.report() == AuditReport(False, checked=10, removed=1)
 
 
 def test_a_probe_that_is_answered_in_front_of_the_set_shows_a_cut_at_once() -> None:
     """What is in between was dropped; there is nothing to be patient for."""
     pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.truncate_after = 5
     pair.pump()
     pair.primary.truncate_after = None
     pair.wait(5.1)
-    assert report(pair).loss
+    assert pair.report().loss
 
 
 def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() -> None:
@@ -386,9 +371,9 @@ def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() 
     held: list[bytes] = []
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
-        ask(pair)
+        pair.audit()
         pair.wait(15.1)
-    assert report(pair).failure
+    assert pair.report().failure
     pair.primary.retained[b"plant/1"] = b"missed"
     pair.primary.receive(b"".join(held))
     pair.feed(pair.primary.take())
@@ -405,9 +390,9 @@ def test_the_qos_after_an_audit_was_given_up() -> None:
     held: list[bytes] = []
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
-        ask(pair)
+        pair.audit()
         pair.wait(15.1)
-    assert report(pair).failure
+    assert pair.report().failure
     pair.events.clear()
     request, own_qos_pending = b"".join(held).split(b"\xc0\x00", 1)
     pair.primary.receive(request)
@@ -423,9 +408,9 @@ def test_the_qos_after_an_audit_was_given_up() -> None:
 def test_an_audit_ends_with_its_connection() -> None:
     """Who waits for it is told, and the resumed session is verified as always."""
     pair = live()
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.lose()
-    assert report(pair).failure == "the connection was lost"
+    assert pair.report().failure == "the connection was lost"
     pair.connect()
     assert pair.is_in(LinkState.LIVE)
     assert LinkState.VERIFYING in pair.states()
@@ -436,7 +421,7 @@ def test_only_a_live_link_is_audited() -> None:
     pair = Pair()
     assert pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now) == "the link is down"
     pair = live()
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     assert pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now) == "an audit is under way"
     pair.pump()
     assert not pair.of(Failed)
@@ -448,7 +433,7 @@ def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
     pair.primary.swallow = (Pingresp,)
     pair.wait(24)
     assert pair.session.take_output() == b""
-    ask(pair)
+    pair.audit()
     pair.wait(5.1)
     assert "does not answer PINGREQ" in pair.failure()
 
@@ -462,19 +447,19 @@ def test_a_sentinel_of_our_own_is_made_anew() -> None:
     sentinel = pair.session.control.sentinel_topic
     assert pair.session.peer.sentinel == sentinel
     del pair.primary.retained[sentinel]
-    ask(pair)
-    assert report(pair) == AuditReport(False, checked=10)
+    pair.audit()
+    assert pair.report() == AuditReport(False, checked=10)
     pair.events.clear()
     assert pair.session.counters.outside_total == 0
 
     del pair.primary.retained[sentinel]
     del pair.primary.retained[b"plant/0"]
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.truncate_after = 1 + 1 + 1 + 9  # the sentinel coming back, its PUBACK, SUBACK, nine values
     pair.pump()
     pair.primary.truncate_after = None
     pair.wait(5.1)
-    assert report(pair).failure
+    assert pair.report().failure
     assert len(pair.replica) == 10
 
 
@@ -556,7 +541,7 @@ def test_no_value_expires_when_the_time_of_day_was_set_during_a_comparison() -> 
     primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
     pair = Stepped(make_config(), primary)
     pair.go_live()
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.now += 0.1
     pair.step_s = 100_000
     pair.pump()
@@ -600,7 +585,7 @@ def test_an_audit_follows_when_heartbeats_were_dropped(interval_s: float) -> Non
     drop_heartbeats(pair, 2)
     assert pair.of(HeartbeatsLost) == [HeartbeatsLost(2)]
     assert pair.session.counters.heartbeats_lost_total == 2
-    assert report(pair) == AuditReport(False, checked=10, changed=1)
+    assert pair.report() == AuditReport(False, checked=10, changed=1)
     assert pair.values() == pair.primary.retained
     assert pair.states() == [], "live all the time"
     pair.wait(60)
@@ -620,13 +605,13 @@ def test_audits_that_dropped_heartbeats_call_for_have_a_pause_between() -> None:
 def test_the_pause_behind_a_failed_audit_is_kept_when_heartbeats_are_dropped() -> None:
     """The next one is due then anyway."""
     pair = live()
-    ask(pair, pump=False)
+    pair.audit(pump=False)
     pair.primary.truncate_after = 5
     pair.pump()
     pair.primary.truncate_after = None
     pair.wait(5.1)
     pair.feed(encode(Pingresp(), version=5))
-    assert report(pair).failure
+    assert pair.report().failure
     failed_at = pair.now
     drop_heartbeats(pair)
     assert pair.session.counters.heartbeats_lost_total == 1
@@ -647,7 +632,7 @@ def test_heartbeats_that_a_resumed_session_or_an_audit_lost_call_for_no_audit() 
     pair.primary.silent_control = True
     pair.wait(6)
     pair.primary.silent_control = False
-    ask(pair)
+    pair.audit()
     assert len(pair.of(AuditEnded)) == 1
     pair.wait(60)
     assert pair.session.counters.heartbeats_lost_total == 0

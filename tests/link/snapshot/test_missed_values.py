@@ -112,7 +112,7 @@ def test_a_session_that_was_left_in_an_audit_was_promised_nothing() -> None:
     """Its subscription had QoS 0; once it is live again it has its own QoS, and the rule is the ordinary one."""
     pair = live(published_qos=1)
     epoch = pair.session.lifecycle.epoch
-    assert not isinstance(pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now), str)
+    pair.audit(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.lose()
     pair.events.clear()

@@ -210,12 +210,8 @@ def test_the_system_topics_do_not_bring_the_sentinel_of_an_audit() -> None:
     """An audit that begins while they are on their way waits until they are there."""
     pair = counting_pair()
     pair.lose()
-    pair.connect(pump=False)
-    while not pair.is_in(LinkState.LIVE):
-        pair.primary.receive(pair.session.take_output())
-        pair.feed(pair.primary.take())
-    begun = pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
-    assert not isinstance(begun, str)
+    pair.connect_to(LinkState.LIVE)
+    pair.audit(pump=False)
     asked = pair.primary.asked(b"#")
     pair.primary.receive(pair.session.take_output())
     assert pair.primary.asked(b"$SYS/#") == 2
