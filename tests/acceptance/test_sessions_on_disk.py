@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from fanout.link.snapshot.retained_pass import KEEPS_QOS_TOPICS
+from fanout.link.snapshot.retained_set import KEEPS_QOS_TOPICS
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from tests.support.durable import DURABLE, publish_numbers
 from tests.support.examples import examples
