@@ -148,7 +148,10 @@ class PoolMembers:
         self._failures_total = dict.fromkeys(map(str, AskFailure), 0)
         self._facts: MemberFacts | None = None
         """What this node tells the others, for some time (`_answer`)."""
-        self._facts_until_s = float("-inf")
+        self._facts_s = float("-inf")
+        """When that was so."""
+        self._told_s: dict[str, float] = {}
+        """Other member to when that was so which it was told last."""
         self._client: PeerClient | None = None
         self._begun_s: float | None = None
         self._watches: dict[MemberAddress, asyncio.Task[None]] = {}
@@ -233,6 +236,15 @@ class PoolMembers:
             and self.membership.is_reachable(peer, now_s=now_s)
         )
         return all(self._named_at.get((link, facts.node)) == facts.instance for facts in alike for link in links)
+
+    def have_asked(self, *, since_s: float) -> bool:
+        """Return whether every other member that answers was told facts of this node as of a time or later.
+
+        Args:
+            since_s: The time, monotonic seconds.
+        """
+        answer = (other.peer.name for other in self.others() if other.reachable)
+        return all(self._told_s.get(name, float("-inf")) >= since_s for name in answer)
 
     @property
     def are_known(self) -> bool:
@@ -400,9 +412,11 @@ class PoolMembers:
 
     def _answer(self, asker: str) -> bytes:
         """Return the document for another member; the facts in it are found at most twice in a ping interval."""
-        if self._facts is None or self._monotonic() >= self._facts_until_s:
-            self._facts = self.own_facts()
-            self._facts_until_s = self._monotonic() + self.config.ping_interval_s / 2
+        now_s = self._monotonic()
+        if self._facts is None or now_s >= self._facts_s + self.config.ping_interval_s / 2:
+            self._facts, self._facts_s = self.own_facts(), now_s
+        if asker in self.others_heard():
+            self._told_s[asker] = self._facts_s
         cuts, are_right = self._cuts.at_heartbeats_of(asker), self.copies_are_right_at(asker)
         counter = 0 if self.epochs is None else self.epochs.reading
         return encode_answer(MemberAnswer(self._facts, cuts, copies_are_right=are_right, epoch_counter=counter))

@@ -7,10 +7,10 @@ cannot carry is refused, never widened or left out.
 from __future__ import annotations
 
 import enum
+import html
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-from xml.sax.saxutils import escape
 
 from fanout.escaping import printable
 
@@ -146,7 +146,7 @@ def _hivemq(rights: Sequence[Right], link: LinkConfig, title: str) -> list[str]:
 def _xml(text: str) -> str:
     if printable(text) != text:
         raise AclUnwritable(text, "XML 1.0 cannot carry all control characters")
-    return escape(text)
+    return html.escape(text, quote=False)
 
 
 def _xml_comment(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Final
 
 from fanout.durable.moving.context import MoveContext
@@ -18,7 +19,7 @@ _OFFERED_S: Final = 2.0
 _OFFERS_MAX: Final = 3_000
 """Sessions that are offered at a time: as many as a member lets come."""
 _GOODBYE_S: Final = 1.0
-"""Time that a member which leaves is still there, so that all have heard that it does."""
+"""Longest time that a member without sessions stays there, so that all others hear that it has none."""
 _STUCK_S: Final = 8.0
 """Time without any progress after which a hand-over is given up."""
 
@@ -52,7 +53,7 @@ class HandOver:
         self.is_under_way = True
         figures = self._ledger.figures
         begun = figures.moved_out_total
-        left, moved_at_s = 1, self._clock.monotonic()
+        left, moved_at_s, done_s = 1, self._clock.monotonic(), math.inf
         while takers := [other for other in self._others.states() if _may_take(other)]:
             before = (figures.moved_out_total, left)
             self._offer_absent()
@@ -62,8 +63,12 @@ class HandOver:
             now_s = self._clock.monotonic()
             if (figures.moved_out_total, left) != before:
                 moved_at_s = now_s
-            is_done = not left and not self._host.absent() and not self._ledger.moves
-            if now_s - moved_at_s >= (_GOODBYE_S if is_done else _STUCK_S):
+            if left or self._host.absent() or self._ledger.moves:
+                is_over = now_s - moved_at_s >= _STUCK_S
+            else:
+                done_s = min(done_s, now_s)
+                is_over = self._others.have_asked(since_s=done_s) or now_s - moved_at_s >= _GOODBYE_S
+            if is_over:
                 break
         self._logger.info("sessions handed over", moved=figures.moved_out_total - begun, left=len(self._host.absent()))
 
@@ -76,7 +81,7 @@ class HandOver:
         ready = [other.name for other in self._others.states() if other.is_ready]
         now_s = self._clock.monotonic()
         for turn, (client_id, user, superuser) in enumerate(self._host.absent()):
-            if self._ledger.is_promised(client_id) or not ready or self._offered.get(client_id, 0.0) > now_s:
+            if not ready or self._offered.get(client_id, 0.0) > now_s:
                 continue
             if len(self._offered) >= _OFFERS_MAX:
                 self._offered = {each: until_s for each, until_s in self._offered.items() if until_s > now_s}
@@ -84,7 +89,10 @@ class HandOver:
                     break
             self._offered[client_id] = now_s + _OFFERED_S
             question = TakeQuestion(client_id, self._ledger.next_epoch(), user, superuser, anyone=False)
-            self._calls.to(ready[turn % len(ready)]).offer.ask(question).add_done_callback(_ignore)
+            # A member that has asked for it may have given up since; if it has not, the offer changes nothing there.
+            asker = self._ledger.promised_for(client_id)
+            taker = asker if asker in ready else ready[turn % len(ready)]
+            self._calls.to(taker).offer.ask(question).add_done_callback(_ignore)
 
 
 def _may_take(other: OtherMemberState) -> bool:

@@ -229,9 +229,10 @@ class SessionLedger:
 
     # Sessions that go.
 
-    def is_promised(self, client_id: str) -> bool:
-        """Return whether a session is promised to a member."""
-        return client_id in self._promised
+    def promised_for(self, client_id: str) -> str | None:
+        """Return the member to which a session is promised; None for none."""
+        promise = self._promised.get(client_id)
+        return None if promise is None else promise.member
 
     def promised_to(self, member: str) -> list[str]:
         """Return the Client Identifiers of the sessions that are promised to a member."""

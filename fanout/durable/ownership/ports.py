@@ -224,6 +224,9 @@ class Others(Protocol):
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
 
+    def have_asked(self, *, since_s: float) -> bool:
+        """Return whether every other member that answers was told how this one is, as of a time or later."""
+
     @property
     def is_isolated(self) -> bool:
         """True while this node hears neither another member nor itself at a primary: others may take it for dead."""

@@ -25,7 +25,7 @@ __all__ = ["LinkCuts", "keep_equal"]
 _CUTS_IN_TIME: Final = 5
 """Cuts of each member in `converge_after_s`."""
 _LOOK_S: Final = 0.05
-"""Time between two looks at whether a link can give a cut again."""
+"""Time between two looks at whether a link can give a cut again, and to whom."""
 _HEARD_IN_TIME: Final = 3
 """Heartbeats of each member in `dead_after_s`."""
 
@@ -62,24 +62,23 @@ async def keep_equal(link: Link, *, members: PoolMembers, clock: Clock, logger: 
     """
     convergence, name = members.convergence, link.config.name
     # This node has to hear itself at the primary, and the others it, several times before either takes it for dead.
-    pause_s = min(members.config.converge_after_s / _CUTS_IN_TIME, members.config.dead_after_s / _HEARD_IN_TIME)
+    longest_s = min(members.config.converge_after_s / _CUTS_IN_TIME, members.config.dead_after_s / _HEARD_IN_TIME)
+    pause_s, could, heard = longest_s, link.may_cut, members.others_heard()
     while True:
-        await _pause(link, until_s=clock.monotonic() + pause_s, clock=clock)
-        link.cut(members.others_heard())
+        until_s = clock.monotonic() + pause_s
+        pause_s = min(longest_s, 2 * pause_s)
+        while clock.monotonic() < until_s:
+            await asyncio.sleep(_LOOK_S)
+            before, could, heard = (could, heard), link.may_cut, members.others_heard()
+            if could and before != (could, heard):
+                # What it brings has no place that others know before its first cut; those that do not listen yet miss
+                # that one, and hear the next.
+                pause_s = min(longest_s, members.config.ping_interval_s)
+                break
+        link.cut(heard)
         repair = convergence.due(name, now_s=clock.monotonic())
         if repair is not None and await _audit(link, repair, logger=logger):
             convergence.note_repair(name, now_s=clock.monotonic())
-
-
-async def _pause(link: Link, *, until_s: float, clock: Clock) -> None:
-    """Wait until the next cut of a link is due, or it can give one again: what it brings has no place before that."""
-    could = link.may_send_marker
-    while clock.monotonic() < until_s:
-        await asyncio.sleep(_LOOK_S)
-        can = link.may_send_marker
-        if can and not could:
-            return
-        could = can
 
 
 async def _audit(link: Link, repair: Repair, *, logger: FilteringBoundLogger) -> bool:

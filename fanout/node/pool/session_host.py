@@ -151,6 +151,10 @@ class PoolWitness:
         is_alike = facts.config_digest == self._members.config_digest
         return facts.keeps_copies and is_alike and facts.state in ("ready", "not_ready")
 
+    def have_asked(self, *, since_s: float) -> bool:
+        """Return whether every other member that answers was told how this one is, as of a time or later."""
+        return self._members.have_asked(since_s=since_s)
+
     @property
     def is_isolated(self) -> bool:
         """True while this node hears neither another member nor itself at a primary."""

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from xxhash import xxh3_64_intdigest
 
-from fanout.durable.moving import arrivals, move, own_markers
+from fanout.durable.moving import arrivals, hand_over, move, own_markers
 from fanout.durable.moving.session_pool import ANSWER_S, SessionPool
 from fanout.durable.ownership import ledger
 from fanout.durable.ownership.copy_messages import InheritRequest
@@ -307,6 +307,9 @@ async def members(*names: str) -> AsyncIterator[tuple[Network, list[Member]]]:
     """Give members that know each other."""
     network = Network()
     network.members = {name: Member(name, network) for name in names}
+    clocks = [member.pool.ledger.epochs for member in network.members.values()]
+    for clock in clocks:  # as members do when they answer each other; else one may be a millisecond behind
+        clock.hear(max(other.reading for other in clocks))
     running = [asyncio.create_task(member.pool.run()) for member in network.members.values()]
     try:
         yield network, list(network.members.values())
@@ -635,6 +638,23 @@ async def test_a_member_that_leaves_gives_its_sessions_away() -> None:
         assert (a.sessions, a.connected, d.sessions) == ({}, set(), {})
         assert len(b.sessions) + len(c.sessions) == 300
         assert min(len(b.sessions), len(c.sessions)) > 100
+
+
+async def test_a_session_is_offered_again_though_it_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member that asked for it has given up when the answer comes too late, as on a busy machine."""
+    monkeypatch.setattr(hand_over, "_OFFERED_S", 0.2)
+    async with members("a", "b", "c") as (network, (a, b, c)):
+        a.sessions["x"] = b"1"
+        lost = Counter[str]()
+
+        def is_lost(name: str, path: str) -> bool:
+            lost[path] += path == TAKE_PATH and name == "a"
+            return path == TAKE_PATH and name == "a" and lost[path] < 3
+
+        network.lost = is_lost
+        async with asyncio.timeout(5):
+            await a.pool.hand_over(clients_per_s=100)
+        assert (a.sessions, b.sessions, c.sessions) == ({}, {"x": b"1"}, {})
 
 
 async def test_a_member_that_leaves_alone_does_not_wait() -> None:
