@@ -159,19 +159,26 @@ def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
     listener: dict[str, Any] = {"address": "mqtt://127.0.0.1:0"}
     rule: dict[str, Any] = {"filter": "plant/#", "allow": "all"}
     reserved: dict[str, Any] = {"user": "links"}
+    quota: dict[str, Any] = {}
     tables: dict[str, dict[str, Any]] = {
         "node": {"id": "edge-1"},
         "server": {"listener": [listener]},
         "http": {},
         "pool": {},
         "log": {"ship": {"to": "s3://bucket"}},
-        "access": {"rule": [rule], "reserved": [reserved], "http": {"url": "http://127.0.0.1:9000/"}},
+        "access": {
+            "rule": [rule],
+            "reserved": [reserved],
+            "quota": [quota],
+            "http": {"url": "http://127.0.0.1:9000/"},
+        },
         "retained": {},
     }
     of = {
         **tables,
         "log.ship": tables["log"]["ship"],
         "access.http": tables["access"]["http"],
+        "access.quota": quota,
         "access.reserved": reserved,
         "access.rule": rule,
         "server.listener": listener,
@@ -218,7 +225,7 @@ def test_every_key_exists(page: str) -> None:
 @PAGE
 def test_every_section_exists(page: str) -> None:
     """`[section]` and `[[section]]` in backticks, each with the brackets that it has in a file."""
-    lists = {"server.listener", "access.reserved", "access.rule", "link", "link.selector"}
+    lists = {"server.listener", "access.quota", "access.reserved", "access.rule", "link", "link.selector"}
     for opening, section in re.findall(r"`(\[+)([a-z]+(?:\.[a-z]+)*)\]+", prose(page)):
         if section == "s3":  # an extra of a package
             continue

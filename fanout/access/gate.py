@@ -27,8 +27,8 @@ from fanout.access.http_hook import FAILURES, Answer, HttpHook, Question
 from fanout.access.identity import Credentials, Identity, Means
 from fanout.access.password_checks import PasswordChecks, PasswordOutcome
 from fanout.access.passwords import PasswordFile
-from fanout.access.rules import RuleSet
-from fanout.config.access import AccessConfig, HookAction, rules_of
+from fanout.access.rules import ANY, RuleSet
+from fanout.config.access import AccessConfig, HookAction, QuotaSection, rules_of
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.origin import origin_of
 
@@ -157,6 +157,10 @@ class Gate:
     def has_users(self) -> bool:
         """True if clients may have a user by a password or the hook; by a certificate they may in any case."""
         return self._passwords is not None or self.hook is not None
+
+    def quota_of(self, user: str) -> QuotaSection | None:
+        """Return the first table of quotas that fits a user, "" for clients without one; None without such a table."""
+        return next((one for one in self.config.quotas if one.user in (ANY, user)), None)
 
     def authorize(self, identity: Identity) -> Access:
         """Return the rights of a client, to be kept with its session."""

@@ -554,7 +554,7 @@ class ServerStatus(_Document):
     )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
     limits_reached_total: dict[str, NonNegativeInt] = Field(
-        description="How often clients reached a limit, by its key in [server]."
+        description="How often clients reached a limit, by its key in [server] or access.quota."
     )
     entry_faults_total: dict[str, NonNegativeInt] = Field(
         description="Network Connections with a fault below MQTT: proxy_header, tls, websocket."

@@ -1,4 +1,4 @@
-"""Settings of access control: `[access]`, `[[access.rule]]` and `[access.http]`, legal values, rules between keys.
+"""Settings of access control: `[access]`, its tables and `[access.http]`, legal values, rules between keys.
 
 The dataclasses are in the style of `fanout.config.settings`, which includes `AccessConfig`: Pydantic reads the
 annotations when a file is loaded, and a class that is built directly is not validated.
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict
 
 from fanout.access.filters import RuleFilter, covers
 from fanout.access.rules import ANY, DECISIONS_MAX, Direction, Rule
-from fanout.config.values import Count, HookUrl, PathText, Seconds, SecondsOrZero, fault, parsed
+from fanout.config.values import ByteCount, Count, HookUrl, PathText, Seconds, SecondsOrZero, fault, parsed
 from fanout.errors import ConfigFault
 from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
@@ -23,6 +23,7 @@ __all__ = [
     "AnonymousPolicy",
     "HookAction",
     "HookConfig",
+    "QuotaSection",
     "RuleSection",
     "find_access_faults",
     "rules_of",
@@ -110,6 +111,27 @@ class ReservedSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSection:
+    """`[[access.quota]]`: bounds on what one user may have at this node; the first table that fits a user counts."""
+
+    __pydantic_config__ = _STRICT
+
+    user: RuleUser = ANY
+    """User that it is for: a name, "*" for every user by itself, or "" for all clients without a user together."""
+    sessions_max: Count | None = None
+    """Sessions of the user; None for four fifths of `server.sessions_max`."""
+    connections_max: Count | None = None
+    """Network Connections of the user; None for four fifths of `server.connections_max`."""
+    subscriptions_max: Count = 1_000_000
+    """Subscriptions of all sessions of the user."""
+    retained_topics_max: Count | None = None
+    """Retained values of this node's own topics that the user published; None for four fifths of
+    `server.retained_topics_max`."""
+    retained_bytes_max: ByteCount | None = None
+    """Bytes of their topics, payloads and properties; None for four fifths of `server.retained_bytes_max`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookConfig:
     """`[access.http]`: a service that is asked."""
 
@@ -156,6 +178,8 @@ class AccessConfig:
     """Decisions on topics of PUBLISH packets that are remembered, for all clients together."""
     http: HookConfig | None = None
     """`[access.http]`; None when absent: no service is asked."""
+    quotas: Annotated[tuple[QuotaSection, ...], Field(alias="quota")] = ()
+    """Tables `[[access.quota]]`, in order; for a user without one the defaults hold, if clients may have users."""
     reserved: tuple[ReservedSection, ...] = ()
     """Tables `[[access.reserved]]`; with none every client may have every Client Identifier."""
     rules: Annotated[tuple[RuleSection, ...], Field(alias="rule")] = ()

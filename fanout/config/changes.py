@@ -91,7 +91,7 @@ RULES: Final[Mapping[type, Mapping[str, Rule]]] = dict(
         _rules("server.listener", live="*"),
         _rules(
             "access",
-            live="anonymous password_file decisions_max http reserved rules",
+            live="anonymous password_file decisions_max http quotas reserved rules",
             restart={
                 _READ_ONCE: "password_checks_max password_queue_max password_remember_s password_remembered_max",
             },

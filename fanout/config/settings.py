@@ -275,6 +275,11 @@ class ServerConfig:
         """Every listener, those of `listen` first."""
         return (*(ListenerConfig(address=address) for address in self.listen), *self.listener_tables)
 
+    @property
+    def verifies_certificates(self) -> bool:
+        """Whether clients may have a user by a certificate."""
+        return any(one.client_ca_file is not None for one in self.listeners)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fanout.config.access import AccessConfig, HookConfig, ReservedSection, RuleSection
+from fanout.config.access import AccessConfig, HookConfig, QuotaSection, ReservedSection, RuleSection
 from fanout.config.address import Address
 from fanout.config.pool import PoolConfig
 from fanout.config.settings import (
@@ -47,6 +47,7 @@ SECTIONS: Mapping[str, type] = {
     "server.listener": ListenerConfig,
     "access": AccessConfig,
     "access.http": HookConfig,
+    "access.quota": QuotaSection,
     "access.reserved": ReservedSection,
     "access.rule": RuleSection,
     "http": HttpConfig,
@@ -62,6 +63,7 @@ SECTIONS: Mapping[str, type] = {
 
 _TITLES = {
     "server.listener": "[[server.listener]]",
+    "access.quota": "[[access.quota]]",
     "access.reserved": "[[access.reserved]]",
     "access.rule": "[[access.rule]]",
     "link": "[[link]]",

@@ -62,6 +62,7 @@ from fanout.node.readiness import NodeReadiness, judge, link_reasons
 from fanout.node.reload import Reloads
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
+from fanout.replica.owners import RetainedOwners
 from fanout.replica.store import Replica
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.client_list import ClientQuery
@@ -139,6 +140,8 @@ class NodeParts(Protocol):
     def link_replicas(self) -> Sequence[tuple[Link, Replica]]:
         """Every link with its replica, in the order of the configuration."""
 
+    owners: RetainedOwners
+    """Users of the values of own topics."""
     own: Replica
     """Retained values that clients published at this node."""
     store: CombinedStore
@@ -498,7 +501,7 @@ class NodeDocuments:
             return None
         figures = dataclasses.asdict(server.stats())
         own = self._node.own
-        figures["limits_reached_total"] |= own.refused_by
+        figures["limits_reached_total"] |= own.refused_by | self._node.owners.refused_by
         short_by = own.refused.limits(self._node.clock.now_ns())
         return ServerStatus(
             **figures, retained_topics=len(self._node.store), own_complete=not short_by, own_short_by=short_by

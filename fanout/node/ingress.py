@@ -12,6 +12,7 @@ from typing import Protocol
 from fanout.chain.stamp import StampCount, split_publisher_stamp
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.owners import RetainedOwners
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
@@ -47,6 +48,7 @@ class LocalIngress:
         accept: Callable[[Changes, str | None, Sequence[PublishRow]], PendingVerdict | None],
         expiry_s: int = 0,
         publisher_stamps: bool = False,
+        owners: RetainedOwners | None = None,
     ) -> None:
         """Join the ingress with the rest of the node.
 
@@ -61,12 +63,14 @@ class LocalIngress:
                 packets. Returns a verdict to await before these are acknowledged; None to acknowledge at once.
             expiry_s: Expiry in seconds of retained values without a Message Expiry Interval; 0: never.
             publisher_stamps: True if stamps of publishers are read; else they are ordinary properties.
+            owners: Bounds the retained values of each user; None for no bound.
         """
         self.replica = replica
         self._stamps = stamps
         self._selectors = tuple(selectors)
         self._control_prefixes = tuple(control_prefixes)
-        self._accept = accept
+        self._accept_changes = accept
+        self._owners = owners
         self.expiry_s = expiry_s
         self.publisher_stamps = publisher_stamps
 
@@ -90,12 +94,16 @@ class LocalIngress:
                 if changes.updates:
                     self._accept(changes, None, ())
 
-    def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
+    def publish(
+        self, client_id: str, rows: list[PublishRow], now_ns: int, *, user: str = ""
+    ) -> Sequence[PublishVerdict]:
         """Take a run of PUBLISH packets; the contract is `fanout.server.base.ports.Ingress.publish`."""
         verdicts: list[PublishVerdict] = []
         updates: list[Update] = []
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
+        owners = self._owners
+        quota = None if owners is None else owners.quota_of(user)
         reads_stamps = self.publisher_stamps
         own_expires_ns = now_ns + self.expiry_s * 1_000_000_000 if self.expiry_s else 0
         stamps = self._stamps
@@ -105,6 +113,11 @@ class LocalIngress:
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
                 verdicts.append(self._of_replica(row))
                 continue
+            if quota is not None and flags & 1 and payload and owners is not None:
+                size = len(topic) + len(payload) + len(properties)
+                if not owners.take(user, topic, size=size, quota=quota):
+                    verdicts.append(ReasonCode.QUOTA_EXCEEDED)
+                    continue
             stamp = None
             if reads_stamps and properties:
                 properties, stamp = split_publisher_stamp(properties, user_at)
@@ -151,6 +164,11 @@ class LocalIngress:
             self._accept(changes, None, ())
         expiry_ns = self.replica.next_expiry_ns
         return expiry_ns is not None and expiry_ns <= now_ns
+
+    def _accept(self, changes: Changes, client_id: str | None, rows: Sequence[PublishRow]) -> PendingVerdict | None:
+        if self._owners is not None:
+            self._owners.note(changes)
+        return self._accept_changes(changes, client_id, rows)
 
     def _owner(self, topic: bytes) -> tuple[Selector, Forward] | None:
         if not topic.startswith(self._control_prefixes):

@@ -52,6 +52,7 @@ from fanout.node.shared_ports import keep_shared_ports
 from fanout.node.sys_topics import LinkFigures, SysTopics
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.history import Origin
+from fanout.replica.owners import RetainedOwners
 from fanout.replica.recent import RecentUpdates
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
@@ -171,6 +172,8 @@ class Node:
             [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
         )
         self._own_source = self.log.source() if self.log else None
+        self.owners = RetainedOwners(self._retained_quota)
+        """Users of the values of own topics."""
         self.ingress = LocalIngress(
             stamps=self.stamps,
             replica=self.own,
@@ -179,6 +182,7 @@ class Node:
             accept=self._accept_own,
             expiry_s=config.retained.expiry_s,
             publisher_stamps=server_config is not None and server_config.publisher_stamps,
+            owners=self.owners,
         )
         self._announcers: dict[str, MissingAnnouncer] = {}
         self.gate = self._make_gate() if server_config else None
@@ -789,6 +793,11 @@ class Node:
             for config in links
             for selector in config.selectors
         ]
+
+    def _retained_quota(self, user: str) -> tuple[int, int] | None:
+        """Return the most values of own topics that a user may have, and their bytes; None for no bound."""
+        quota = None if self.server is None else self.server.quotas.of(user)
+        return None if quota is None else (quota.retained_topics, quota.retained_bytes)
 
     def _accept_own(self, changes: Changes, client_id: str | None, rows: Sequence[PublishRow]) -> Accepted | None:
         committed = self._keep_own(changes, client_id, rows)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fanout.config import AccessConfig, Address, NodeConfig, ServerConfig, parse_config
-from fanout.config.access import HookConfig, ReservedSection, RuleSection
+from fanout.config.access import HookConfig, QuotaSection, ReservedSection, RuleSection
 from fanout.config.changes import RULES, Change, Cost, find_changes, merge, takes_selectors_alone
 from fanout.config.settings import LinkConfig, ListenerConfig, SelectorSection
 from fanout.config.translation import SECTIONS
 from fanout.selection import Selector
 
 FULL = parse_config((Path(__file__).parents[2] / "configs" / "full.toml").read_text(), path="full.toml")
-WHOLE = {ReservedSection, RuleSection}
+WHOLE = {QuotaSection, ReservedSection, RuleSection}
 """Tables of a list that is compared as a whole."""
 LISTED = {"links", "listen", "listener_tables", "selectors"}
 """Fields whose items are told apart by what names them."""

@@ -70,9 +70,9 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     [listener] = data["server"]["listener"]
     single = {name: data[name] for name in ("node", "server", "http", "pool", "log", "retained", "sessions")}
     access = data["access"]
-    [rule], [reserved] = access["rule"], access["reserved"]
+    [rule], [reserved], [quota] = access["rule"], access["reserved"], access["quota"]
     log = {"log.ship": data["log"]["ship"]}
-    tables = {"access.reserved": reserved, "access.rule": rule}
+    tables = {"access.quota": quota, "access.reserved": reserved, "access.rule": rule}
     guarded = {"access": access, "access.http": access["http"], **tables}
     return {"": data, **single, **log, "server.listener": listener, **guarded, "link": link, "link.selector": selector}
 
@@ -207,6 +207,7 @@ def test_the_optional_lines_of_full_are_right() -> None:
             "server.listener": config.server.listener_tables[0],
             "link": config.links[0],
             "access": config.access,
+            "access.quota": config.access.quotas[0],
             "access.reserved": config.access.reserved[0],
             "access.rule": config.access.rules[0],
             "http": config.http,

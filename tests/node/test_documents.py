@@ -190,6 +190,7 @@ class PartsOfNode(SimpleNamespace):
                 refused_by={"retained_topics_max": 3},
                 refused=SimpleNamespace(limits=lambda now_ns: ("retained_topics_max",) if now_ns == NOW_NS else ()),
             ),
+            owners=SimpleNamespace(refused_by={"access.quota.retained_topics_max": 2}),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             storage=None,
             http=None,
@@ -481,7 +482,7 @@ def test_figures_of_the_server_are_all_there() -> None:
     assert server is not None
     assert server.model_dump() == dataclasses.asdict(SERVER_STATS) | {
         "retained_topics": 2,
-        "limits_reached_total": {"sessions_max": 19, "retained_topics_max": 3},
+        "limits_reached_total": {"sessions_max": 19, "retained_topics_max": 3, "access.quota.retained_topics_max": 2},
         "own_complete": False,
         "own_short_by": ("retained_topics_max",),
     }

@@ -14,6 +14,7 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.properties import split_publish_properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.ingress import Forward, LocalIngress
+from fanout.replica.owners import RetainedOwners
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
@@ -95,6 +96,7 @@ def ingress(
     bytes_max: int | None = None,
     expiry_s: int = 0,
     publisher_stamps: bool = False,
+    owners: RetainedOwners | None = None,
 ) -> LocalIngress:
     """Return the ingress of the node `hub`."""
     return LocalIngress(
@@ -105,6 +107,7 @@ def ingress(
         accept=accepted,
         expiry_s=expiry_s,
         publisher_stamps=publisher_stamps,
+        owners=owners,
     )
 
 
@@ -413,3 +416,15 @@ def test_retained_values_expire_where_the_publisher_did_not_say(accepted: Accept
     ((changes, _),) = accepted.batches
     second = 1_000_000_000
     assert [update[6] for update in changes.updates] == [NOW_NS + 60 * second, NOW_NS + 5 * second, 0]
+
+
+def test_a_quota_of_the_user_refuses_a_retained_value(accepted: Accepted) -> None:
+    """It is neither delivered nor retained (0x97); messages without RETAIN, removals and expiry are as always."""
+    hub = ingress(accepted, owners=RetainedOwners({"alice": (1, 100)}.get))
+    rows = [row(b"a", retain=True, expiry_s=1), row(b"b", retain=True), row(b"b"), row(b"c", b"", retain=True)]
+    assert hub.publish("c", rows, NOW_NS, user="alice") == [SUCCESS, ReasonCode.QUOTA_EXCEEDED, SUCCESS, SUCCESS]
+    assert accepted.topics == [b"a", b"b", b"c"]
+    assert hub.publish("d", [row(b"b", retain=True)], NOW_NS, user="bob") == [SUCCESS]
+    hub.remove_expired(NOW_NS + 1_000_000_000, piece=10)
+    assert hub.publish("c", [row(b"d", retain=True)], NOW_NS, user="alice") == [SUCCESS]
+    assert sorted(hub.replica.values) == [b"b", b"d"]

@@ -91,7 +91,7 @@ class NodeInMemory:
         """Return the retained values of topics."""
         return self.replica.get_many(topics)
 
-    def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> list[PublishVerdict]:
+    def publish(self, client_id: str, rows: list[PublishRow], now_ns: int, *, user: str = "") -> list[PublishVerdict]:
         """Take what a client published."""
         self.published += [(client_id, row) for row in rows]
         verdicts: list[PublishVerdict] = []

@@ -135,7 +135,7 @@ class SessionValues:
             raise refused(exported.client_id, reason)
         messages = messages or MessageMaker(now_ns=self._clock.now_ns())
         session = self._registry.restore(exported, messages=messages, waiting=waiting, retained_anew=retained_anew)
-        session.access = self._access(exported)
+        self._registry.set_access(session, self._access(exported))
         session.will = exported.will
         session.expiry_s = math.ceil(self._expiry_s(exported))
         self.set_deadlines(session, exported)

@@ -33,7 +33,7 @@ class DropReason(enum.Enum):
 
 
 class Limit(enum.Enum):
-    """A limit that a client can reach, by its key in `[server]`.
+    """A limit that a client can reach, by its key in `[server]`, or a quota of its user, by its key in the file.
 
     Limits of a session's queue and of its messages in flight are not here: `DropReason` and gauges show them.
     """
@@ -64,6 +64,12 @@ class Limit(enum.Enum):
     """A connection was ended because a packet had too many User Properties."""
     RECEIVE_MAXIMUM = "receive_maximum"
     """A connection was ended because its client had too many unacknowledged messages."""
+    USER_SESSIONS = "access.quota.sessions_max"
+    """A client was refused because its user had too many sessions for one more."""
+    USER_CONNECTIONS = "access.quota.connections_max"
+    """A client was refused because its user had too many Network Connections."""
+    USER_SUBSCRIPTIONS = "access.quota.subscriptions_max"
+    """A Topic Filter was refused because its user had too many subscriptions."""
 
 
 class EntryFault(enum.Enum):

@@ -89,7 +89,9 @@ class RetainedStore(Protocol):
 class Ingress(Protocol):
     """Receives the messages that local clients publish."""
 
-    def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
+    def publish(
+        self, client_id: str, rows: list[PublishRow], now_ns: int, *, user: str = ""
+    ) -> Sequence[PublishVerdict]:
         """Receive a run of PUBLISH packets or a Will Message: store, log, and dispatch the accepted messages.
 
         Topic Names are valid; the ingress decides whether they may be published (`$SYS/...`, a topic of a replica).
@@ -99,6 +101,7 @@ class Ingress(Protocol):
             client_id: Client Identifier of the publisher, to be handed to `Server.dispatch` as origin.
             rows: In the order of arrival.
             now_ns: Unix time in nanoseconds when they arrived.
+            user: The verified user of the publisher; empty without one.
 
         Returns:
             One verdict for each of `rows`. A pending verdict delays the acknowledgements of later messages, which

@@ -273,7 +273,7 @@ class AuthorizationFlow:
         """
         access = session.access
         if access is None or access.may_publish_all:
-            return self._ingress.publish(session.client_id, rows, self._clock.now_ns())
+            return self._ingress.publish(session.client_id, rows, self._clock.now_ns(), user=session.user)
         decisions = [access.may_publish(rows[0][0])] if len(rows) == 1 else _decide(access, rows)
         first = next((index for index, one in enumerate(decisions) if not isinstance(one, bool)), None)
         if first is None:
@@ -323,9 +323,10 @@ class AuthorizationFlow:
     ) -> Sequence[PublishVerdict]:
         now_ns = self._clock.now_ns()
         if all(decisions):
-            return self._ingress.publish(session.client_id, rows, now_ns)
+            return self._ingress.publish(session.client_id, rows, now_ns, user=session.user)
         allowed = [row for row, decision in zip(rows, decisions, strict=True) if decision]
-        verdicts = iter(self._ingress.publish(session.client_id, allowed, now_ns) if allowed else ())
+        taken = self._ingress.publish(session.client_id, allowed, now_ns, user=session.user) if allowed else ()
+        verdicts = iter(taken)
         return [next(verdicts) if decision else ReasonCode.NOT_AUTHORIZED for decision in decisions]
 
 

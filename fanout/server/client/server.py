@@ -47,6 +47,7 @@ from fanout.server.routing.observer import OBSERVED, Observer
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
+from fanout.server.session.user_quotas import UserQuotas
 
 __all__ = ["Server"]
 
@@ -116,7 +117,9 @@ class Server:
         """The log."""
         self.counters = counters
         """Totals of this server."""
-        self.registry = SessionRegistry(config=config, store=store, counters=counters)
+        self.quotas = UserQuotas(config, gate=gate, counters=counters, logger=logger)
+        """What users have, and may have."""
+        self.registry = SessionRegistry(config=config, store=store, counters=counters, quotas=self.quotas)
         """The sessions."""
         self._clock = clock
         self._node_id = node_id
@@ -134,7 +137,12 @@ class Server:
         self._slow_clients = SlowClients(context)
         self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
         self.lifecycles = SessionLifecycles(
-            context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
+            context,
+            registry=self.registry,
+            quotas=self.quotas,
+            authorization=authorization,
+            dispatcher=self._dispatcher,
+            gate=gate,
         )
         """Begins and ends sessions."""
         self.gate = gate
@@ -227,7 +235,7 @@ class Server:
         own_ports = _own_ports(config)
         if own_ports != _own_ports(self.config):
             await self._listeners.change(own_ports, self)
-        self.config = self.context.config = self.registry.config = config
+        self.config = self.context.config = self.registry.config = self.quotas.config = config
         self._slots.limit(config, now_s=self._clock.monotonic())
         self._early_bytes.limit(config)
 

@@ -34,6 +34,7 @@ from fanout.server.routing.subscribers import ShareGroup
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_fence import SessionFence
+from fanout.server.session.user_quotas import UserQuotas
 from fanout.server.session.wills import WillMessage
 
 __all__ = ["SessionLifecycles"]
@@ -56,6 +57,7 @@ class SessionLifecycles:
         context: ServerContext,
         *,
         registry: SessionRegistry,
+        quotas: UserQuotas,
         authorization: AuthorizationFlow,
         dispatcher: Dispatcher,
         gate: Gate | None,
@@ -65,6 +67,7 @@ class SessionLifecycles:
         Args:
             context: Shared objects of the server.
             registry: The sessions.
+            quotas: What users have, and may have.
             authorization: Publishes Will Messages that are allowed.
             dispatcher: Delivers undelivered messages of an ended session to the other members of its share groups.
             gate: Checks sessions again when its rules change; None allows everything.
@@ -81,6 +84,7 @@ class SessionLifecycles:
         self.fence = SessionFence()
         """Up while another member of the pool may take this node for dead."""
         self._registry = registry
+        self._quotas = quotas
         self._authorization = authorization
         self._dispatcher = dispatcher
         self._gate = gate
@@ -112,7 +116,7 @@ class SessionLifecycles:
             connection.refuse(reason_code, properties=properties)
         elif self._is_fenced_off(terms):
             self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="this node hears no other member")
-        elif finder is None or (terms.clean_start and not self._has_users):
+        elif finder is None or (terms.clean_start and not self._quotas.has_users):
             self._attach(connection, terms, access)
         elif self._registry.get(terms.client_id) is None:
             user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)
@@ -144,12 +148,6 @@ class SessionLifecycles:
             self._attach(connection, terms, access)
         connection.resume()
 
-    @property
-    def _has_users(self) -> bool:
-        """True if a client may be another user than the owner of the session that it wants to end."""
-        has_certificates = any(one.client_ca_file is not None for one in self._context.config.listeners)
-        return self._gate is not None and (self._gate.has_users or has_certificates)
-
     def _is_fenced_off(self, terms: Terms) -> bool:
         """Return whether a client asks for a durable session that this node may not serve now."""
         if self.finder is None or not self.finder.is_fenced:
@@ -170,6 +168,11 @@ class SessionLifecycles:
         former = self._registry.get(terms.client_id)
         session = self._session_to_resume(terms, claim)
         session_present = session is not None
+        user = "" if access is None else access.identity.user
+        if (reached := self._quotas.reached_by(user, new_session=session is None)) is not None:
+            self._quotas.refuse(reached, user=user, client_id=terms.client_id)
+            connection.refuse(ReasonCode.QUOTA_EXCEEDED)
+            return
         if session is None:
             if self._registry.full:
                 self._counters.limits_reached[Limit.SESSIONS] += 1
@@ -213,7 +216,7 @@ class SessionLifecycles:
         self._send_due_will(session.client_id)
         self.cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
         self._registry.index.join(session, wire=terms.wire)
-        session.access = access
+        self._registry.set_access(session, access)
         session.will = terms.will
         session.expiry_s = terms.session_expiry_s
         self._registry.limit_age(session)
@@ -228,12 +231,14 @@ class SessionLifecycles:
             session_present=session_present,
         )
         connection.open(session, terms, session_present=session_present, keepers=self.keepers)
+        self._registry.count(session)
 
     def detach(self, session: Session) -> None:
         """Detach a session from its connection, which has ended: publish its Will Message, end it or let it expire."""
         address = self.connection_of.pop(session).address
         self._logger.debug("client_gone", client_id=session.client_id, address=address)
         session.disconnect()
+        self._registry.count(session)
         self.keepers.note_gone(session.client_id)
         if self.stopping:
             return

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from fanout.access.authorization import Access
 from fanout.chain.age_bound import AgeBound
 from fanout.chain.manifest import ASK_FOR_MANIFEST
 from fanout.config import ServerConfig
@@ -38,6 +39,7 @@ from fanout.server.session.retained_cache import RetainedPieces
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import RELEASED, MessageMaker, WaitingMessages
+from fanout.server.session.user_quotas import UserQuotas
 
 __all__ = ["SessionRegistry"]
 
@@ -51,8 +53,12 @@ _SEND_IF_NEW = 1
 class SessionRegistry:
     """All sessions of a server."""
 
-    def __init__(self, *, config: ServerConfig, store: RetainedStore, counters: Counters) -> None:
+    def __init__(
+        self, *, config: ServerConfig, store: RetainedStore, counters: Counters, quotas: UserQuotas | None = None
+    ) -> None:
         self.config = config
+        self.quotas = quotas
+        """What users have, and may have; None where nobody counts it."""
         self._store = store
         self._counters = counters
         self._sessions: dict[str, Session] = {}
@@ -114,7 +120,20 @@ class SessionRegistry:
         """Create the session of a client that has none."""
         assert client_id not in self._sessions
         session = self._sessions[client_id] = self._make(client_id, wire=wire, overflowed=self.overflowed)
+        self.count(session)
         return session
+
+    def count(self, session: Session) -> None:
+        """Count for its user what a session has now."""
+        if self.quotas is not None:
+            self.quotas.count(session)
+
+    def set_access(self, session: Session, access: Access | None) -> None:
+        """Give a session the rights of its client, and count it for the client's user."""
+        if self.quotas is None:
+            session.access = access
+        else:
+            self.quotas.set_access(session, access)
 
     def collect(self, subscriptions: Iterable[ExportedSubscription]) -> Session:
         """Collect the messages for a session that is still at another node, as a session that nobody can resume.
@@ -165,6 +184,8 @@ class SessionRegistry:
         self.overflowed.pop(session, None)
         self.index.leave(session)
         self._shared.leave(session)
+        if self.quotas is not None:
+            self.quotas.count(session, exists=False)
 
     def has_room_for(self, exported: ExportedSession, *, waiting: WaitingMessages | None = None) -> bool:
         """Return whether a session of another node is within the limits of this one.
@@ -184,6 +205,10 @@ class SessionRegistry:
             and all(_levels(topic_filter) <= config.filter_levels_max for topic_filter in filters)
             and waiting.count <= config.queue_messages_max
             and waiting.bytes <= config.queue_bytes_max
+            and (
+                self.quotas is None
+                or self.quotas.admits(exported.owner.user if exported.owner else "", subscriptions=len(filters))
+            )
         )
 
     def restore(
@@ -280,6 +305,8 @@ class SessionRegistry:
         codes: list[int] = []
         config = self.config
         room = config.subscriptions_max - len(session.subscriptions) - len(session.shared)
+        over_quota = False
+        user_room = sys.maxsize if self.quotas is None else self.quotas.room_for_subscriptions(session.user)
         room_bytes = config.filter_bytes_max - sum(map(len, session.topic_filters))
         for index, subscription in enumerate(packet.subscriptions):
             if index in refused:
@@ -303,11 +330,15 @@ class SessionRegistry:
                 reached = Limit.SUBSCRIPTIONS
             elif size > room_bytes:
                 reached = Limit.FILTER_BYTES
+            elif new and user_room <= 0:
+                reached = Limit.USER_SUBSCRIPTIONS
+                over_quota = True
             if reached is not None:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
                 self._counters.limits_reached[reached] += 1
                 continue
             room -= new
+            user_room -= new
             room_bytes -= size
             options = SubscriptionOptions(
                 qos=min(subscription.qos, config.qos_max),
@@ -326,6 +357,9 @@ class SessionRegistry:
                 )
         if added:
             self.index.change(session, added=added)
+        self.count(session)
+        if over_quota and self.quotas is not None:
+            self.quotas.log(Limit.USER_SUBSCRIPTIONS, user=session.user, client_id=session.client_id)
         told = self._take_age(session, packet, added)
         for delivery in retained.values():
             session.add_retained(delivery)
@@ -391,6 +425,7 @@ class SessionRegistry:
             session.bounded = session.bounded.difference(removed)
             for topic_filter in removed:
                 session.cancel_retained(topic_filter)  # [MQTT-3.10.4-2]
+        self.count(session)
         return Unsuback(packet.packet_id, tuple(codes))
 
 

@@ -36,6 +36,7 @@ class Session(Subscriber):
         "access",
         "age_asked",
         "bounded",
+        "counted",
         "expiry",
         "expiry_s",
         "owner_since",
@@ -73,6 +74,8 @@ class Session(Subscriber):
         """Bound on the age that its client asked for in SUBSCRIBE; None for none."""
         self.bounded: frozenset[bytes] = frozenset()
         """Topic Filters of the SUBSCRIBEs that asked for it."""
+        self.counted = 0, 0, 0
+        """Sessions, connections and subscriptions that `UserQuotas` counts for it."""
         self.receiver = SessionReceiver(version=wire.version, counters=counters)
         """Messages from the client."""
         self.expiry_s = 0

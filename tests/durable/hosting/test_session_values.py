@@ -27,6 +27,7 @@ from fanout.mqtt.packets import Ack, PacketType, Publish, Subscribe, Subscriptio
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.session.exported_session import ExportedSession, MoveRefusal
+from fanout.server.session.user_quotas import Usage
 from tests.access.pieces import cheap_hash
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
@@ -478,6 +479,23 @@ async def test_only_its_owner_gets_a_moved_session(start_guarded: Callable[..., 
     async with await log_in(new, "alice") as client:
         assert client.connack.session_present
         assert payloads(await client.messages(1)) == [b"1"]
+
+
+async def test_a_session_that_comes_counts_for_its_user(start_guarded: Callable[..., Any]) -> None:
+    """It stays where it is if its user has no room for it, or for its subscriptions."""
+    hashes = {user: cheap_hash(password) for user, password in PASSWORDS.items()}
+    old, full = await start_guarded(hashes), await start_guarded(hashes, quota=[{"sessions_max": 1}])
+    narrow, new = await start_guarded(hashes, quota=[{"subscriptions_max": 1}]), await start_guarded(hashes)
+    client = await log_in(old, "alice")
+    await client.subscribe(b"t", b"$share/g/t", qos=1)
+    await leave(old, client)
+    exported = taken(old, "c")
+    async with await connect(full, client_id="a", username="alice", password=PASSWORDS["alice"]):
+        assert refusal(partial(full.values.import_session, exported)) is MoveRefusal.LIMITS
+    assert refusal(partial(narrow.values.import_session, exported)) is MoveRefusal.LIMITS
+    assert old.server.quotas.usage("alice") == new.server.quotas.usage("alice") == Usage()
+    new.values.import_session(exported)
+    assert new.server.quotas.usage("alice") == Usage(sessions=1, subscriptions=2)
 
 
 async def test_rules_of_the_new_node_hold(start_guarded: Callable[..., Any], start_node: StartNode) -> None:
