@@ -8,6 +8,9 @@ loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
@@ -19,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fanout import __version__
-from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, STALE_HEADER, add_browsing
+from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, add_browsing
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
     BODY_BYTES_MAX,
@@ -47,6 +50,7 @@ from fanout.api.operator_guard import OperatorGuard
 from fanout.api.page.files import add_page
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
+from fanout.runtime.slices import OneForMany, Slices
 
 __all__ = ["ACTIONS", "ENDPOINTS", "STALE_HEADER", "create_app"]
 
@@ -68,6 +72,8 @@ ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/reload", "/v1/clients/ki
 """Every path that takes POST."""
 _WAITING_MAX = 256
 """Requests for costly documents that may wait; more are answered 429."""
+_KEPT_MAX = 16
+"""Pages that are kept for those who ask for the same within `KEPT_S`."""
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
 _BUSY: _Responses = {429: {"model": Fault, "description": "Too many requests wait."}}
 _GUARDED: _Responses = {
@@ -93,6 +99,7 @@ _BROWSING: dict[int, dict[str, Any]] = {
 _ASK = "see /openapi.json"
 
 Asked = TypeVar("Asked", bound=BaseModel)
+Made = TypeVar("Made")
 
 DrainingCode = Annotated[
     Literal["404", "503"],
@@ -140,7 +147,8 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     )
     app.add_middleware(OperatorGuard, access=access)
     registry = node_registry(node)
-    turns = _Turns()
+    turns = _Turns(node.browser.slices)
+    slowest: OneForMany[int, ClientsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
     explaining = asyncio.Lock()
 
     # HEAD too: some probes, and `wget --spider`, use it.
@@ -176,20 +184,17 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     @app.get("/v1/status", operation_id="status", responses=_BUSY)
     async def status() -> NodeStatus:
         """Answer everything about the node: links, server, replication log, limits."""
-        await turns.wait()
-        return node.status()
+        return await turns.make(node.status)
 
     @app.get("/v1/lag", operation_id="lag", responses=_BUSY)
     async def lag() -> LagDocument:
         """Answer how far each link is behind; null where that is not known."""
-        await turns.wait()
-        return node.lag()
+        return await turns.make(node.lag)
 
     @app.get("/v1/pool", operation_id="pool", responses={**_BUSY, **_REFUSES})
     async def pool() -> PoolDocument:
         """Answer the members of the pool, as this node sees them; 409 from a node that is in none."""
-        await turns.wait()
-        return node.pool()
+        return await turns.make(node.pool)
 
     @app.get(
         "/v1/explain",
@@ -214,12 +219,12 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     )
     async def metrics(request: Request) -> Response:
         """Answer the metrics, as Prometheus text or, where asked for, OpenMetrics."""
-        await turns.wait()
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
         except (TypeError, ValueError):  # not a version
             encode, content_type = choose_encoder("")
-        return Response(encode(registry), headers={"Content-Type": content_type})
+        text = await turns.make(lambda: encode(registry))
+        return Response(text, headers={"Content-Type": content_type})
 
     @app.post(
         "/v1/drain",
@@ -264,8 +269,9 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         client_id: Annotated[str | None, Query(max_length=65_535, description="The only client to show.")] = None,
     ) -> ClientsDocument:
         """Answer with connected clients, their waiting messages, and slow readers."""
-        await turns.wait()
-        return await node.clients(order=order, after=after, limit=limit, client_id=client_id)
+        async with turns.place():
+            make = partial(node.clients, order=order, after=after, limit=limit, client_id=client_id)
+            return await (slowest.get(limit, make) if order == "slowest" and client_id is None else make())
 
     @app.post(
         "/v1/clients/kick",
@@ -305,10 +311,10 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     async def unconfirmed(link: str, after: Annotated[str, Query(max_length=65_535)] = "") -> UnconfirmedDocument:
         """Answer a page of the topics that the newest comparison with the primary did not bring."""
         _check_link(node, link)
-        await turns.wait()
-        return await node.unconfirmed(link, after=after)
+        async with turns.place():
+            return await node.unconfirmed(link, after=after)
 
-    add_browsing(app, node.browser, wait=turns.wait, refusals=_BROWSING)
+    add_browsing(app, node.browser, place=turns.place, refusals=_BROWSING)
     add_page(app)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
@@ -328,22 +334,32 @@ class _Refusal(HTTPException):
 
 
 class _Turns:
-    """Limits costly documents to one per turn of the event loop, so that probes and MQTT are served in between."""
+    """Bounds the requests for costly documents that wait, and makes these in their share of the event loop."""
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
         self._waiting = 0
 
-    async def wait(self) -> None:
-        """Wait until it is this request's turn."""
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Take a place for as long as a document is made."""
         if self._waiting >= _WAITING_MAX:
             raise _Refusal(429, "too many requests wait", hint="Ask again later")
         self._waiting += 1
         try:
-            async with self._lock:
-                await asyncio.sleep(0)
+            yield
         finally:
             self._waiting -= 1
+
+    async def make(self, document: Callable[[], Made]) -> Made:
+        """Make a document at once, when it is its turn."""
+
+        def steps() -> Generator[None, None, Made]:
+            yield
+            return document()
+
+        async with self.place():
+            return await self._slices.run(steps())
 
 
 def _check_link(node: NodeView, link: str) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from fanout.api.models import ClientDetail, ClientsDocument, KickRequest, KickResult, utc_from_ns
 from fanout.errors import RequestRefused
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.runtime.slices import Slices
 from fanout.runtime.system_clock import Clock
 from fanout.server.client.client_list import ClientFigures, ClientQuery
 from fanout.server.client.server import Server
@@ -29,14 +30,16 @@ _AWAY_PAUSE_S: Final = 0.1
 class ClientsView:
     """The clients of one node."""
 
-    def __init__(self, server: Server | None, *, node: str, clock: Clock) -> None:
+    def __init__(self, server: Server | None, *, node: str, clock: Clock, slices: Slices) -> None:
         """Prepare.
 
         Args:
             server: Serves the clients; None on a node without clients.
             node: Identifier of the node.
             clock: The clock.
+            slices: Share of the event loop for lists.
         """
+        self._slices = slices
         self._server = server
         self._node = node
         self._clock = clock
@@ -52,12 +55,12 @@ class ClientsView:
                 node=self._node, at=utc_from_ns(self._clock.now_ns()), sessions=0, clients=(), next=None
             )
         began_s = self._clock.monotonic()
-        page = await self._server.clients(query)
+        page = await self._server.clients(query, slices=self._slices)
         if query.client_ids and not page.clients:
             raise self._unknown(query.client_ids[0])
         await asyncio.sleep(RATE_S)
         names = tuple(client.client_id for client in page.clients)
-        later = await self._server.clients(ClientQuery(client_ids=names))
+        later = await self._server.clients(ClientQuery(client_ids=names), slices=self._slices)
         took_s = max(self._clock.monotonic() - began_s, RATE_S)
         now_by_id = {client.client_id: client for client in later.clients}
         now_ns = self._clock.now_ns()

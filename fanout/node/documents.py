@@ -441,7 +441,8 @@ class NodeDocuments:
 
     @property
     def _clients(self) -> ClientsView:
-        return ClientsView(self._node.server, node=self._node.config.node.id, clock=self._node.clock)
+        node = self._node
+        return ClientsView(node.server, node=node.config.node.id, clock=node.clock, slices=node.browser.slices)
 
     def may_serve_new_clients(self) -> bool:
         """Return True while the node is ready, or offers its values as stale."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Generator
 
-from fanout.runtime.slices import Slices, in_turns
+from fanout.runtime.slices import OneForMany, Slices, in_turns
 
 
 def busy(seconds: float) -> Generator[None, None, int]:
@@ -52,3 +52,57 @@ async def test_items_of_one_piece_of_work_take_several_turns() -> None:
     counting.cancel()
     assert done == 50
     assert turns > 5
+
+
+async def test_slices_leave_the_rest_of_the_time_to_others() -> None:
+    """With a share of a quarter, work takes at least four times as long, however many do it."""
+    slices = Slices(slice_s=0.001, share=0.25)
+    begun_s = time.perf_counter()
+    await asyncio.gather(*(slices.run(busy(0.002)) for _ in range(11)))
+    assert time.perf_counter() - begun_s >= 10 * 0.002 * 4
+
+
+async def test_many_that_ask_get_what_is_made_once() -> None:
+    """Within the time; another key is another result, and the oldest are forgotten."""
+    now_s, made = 0.0, []
+    shared: OneForMany[str, int] = OneForMany(keep_s=1.0, entries_max=2, monotonic=lambda: now_s)
+
+    async def make(key: str) -> int:
+        await asyncio.sleep(0)
+        made.append(key)
+        return len(made)
+
+    async def ask(key: str) -> int:
+        return await shared.get(key, lambda: make(key))
+
+    assert await asyncio.gather(*(ask("a") for _ in range(50)), ask("b")) == [1] * 50 + [2]
+    now_s = 0.9
+    assert await ask("a") == 1
+    now_s = 1.0
+    assert await ask("a") == 3
+    assert [await ask("c"), await ask("a")] == [4, 5]
+
+
+async def test_who_gives_up_leaves_the_work_to_the_next() -> None:
+    """A client that goes away, and a failure, are no result for those that wait."""
+    shared: OneForMany[str, int] = OneForMany(keep_s=1.0, entries_max=2)
+    begun = asyncio.Event()
+
+    async def forever() -> int:
+        begun.set()
+        return await asyncio.Future()
+
+    async def fail() -> int:
+        raise OSError("it cannot be made")
+
+    async def make() -> int:
+        return 1
+
+    first = asyncio.create_task(shared.get("a", forever))
+    await begun.wait()
+    others = [asyncio.create_task(shared.get("a", way)) for way in (fail, make, fail)]
+    await asyncio.sleep(0)
+    first.cancel()
+    results = await asyncio.gather(*others, return_exceptions=True)
+    assert isinstance(results[0], OSError)
+    assert results[1:] == [1, 1]

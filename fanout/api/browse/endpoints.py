@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Header, Path, Query, Response
@@ -11,8 +13,9 @@ from fastapi.responses import StreamingResponse
 
 from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.api.browse.view import NodeBrowser, TopicQuery
+from fanout.runtime.slices import OneForMany
 
-__all__ = ["BROWSE_ENDPOINTS", "STALE_HEADER", "STREAM_PATHS", "add_browsing"]
+__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "add_browsing"]
 
 BROWSE_ENDPOINTS: Final = ("/v1/topics", "/v1/topics/{topic}", "/v1/tree", "/v1/top", "/v1/stream", "/v1/events")
 """Paths that are added."""
@@ -20,6 +23,9 @@ STREAM_PATHS: Final = frozenset({"/v1/stream", "/v1/events"})
 """Those whose answers may have no end."""
 STALE_HEADER: Final = "Fanout-Stale-Seconds"
 """Header with the age of the values, in whole seconds, of a node that offers them as stale."""
+KEPT_S: Final = 1.0
+"""Time for which a costly document is given to others that ask for the same."""
+_KEPT_MAX: Final = 16
 _EVENT_STREAM: Final = "text/event-stream"
 _TEXT_MAX: Final = 65_535
 
@@ -36,7 +42,7 @@ def add_browsing(
     app: FastAPI,
     browser: NodeBrowser,
     *,
-    wait: Callable[[], Awaitable[None]],
+    place: Callable[[], AbstractAsyncContextManager[None]],
     refusals: Mapping[int, dict[str, Any]],
 ) -> None:
     """Add the endpoints.
@@ -44,7 +50,7 @@ def add_browsing(
     Args:
         app: The application.
         browser: Reads topics and events of the node.
-        wait: Waits until it is the turn of a costly document.
+        place: Takes a place among the requests for costly documents.
         refusals: Descriptions of the answers 409, 422 and 429, for the schema.
     """
     wrong: dict[int | str, dict[str, Any]] = {422: refusals[422]}
@@ -54,6 +60,8 @@ def add_browsing(
         **wrong,
         409: refusals[409],
     }
+
+    searches: OneForMany[TopicQuery, TopicsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
 
     def checked_filter(text: str) -> bytes:
         topic_filter = text.encode()
@@ -84,9 +92,11 @@ def add_browsing(
             limit=limit,
             value_bytes=value_bytes,
         )
-        await wait()
+        async with place():
+            make = partial(browser.page, query)
+            document = await (searches.get(query, make) if query.search else make())
         tell_age(response)
-        return await browser.page(query)
+        return document
 
     @app.get("/v1/topics/{topic:path}", operation_id="topic", responses=wrong)
     async def topic(response: Response, topic: Annotated[str, Path(max_length=_TEXT_MAX)]) -> TopicDetail:
@@ -105,17 +115,17 @@ def add_browsing(
         limit: PageLimit = 100,
     ) -> TreeDocument:
         """Answer the levels below a branch, with the number of topics of each."""
-        await wait()
         tell_age(response)
-        return await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
+        async with place():
+            return await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
 
     @app.get("/v1/top", operation_id="top", responses=busy)
     async def top(
         count: Annotated[int, Query(ge=1, le=1000, description="Most topics in the answer.")] = 20,
     ) -> TopTopics:
         """Answer the busiest topics; counting begins with the first request and ends half a minute after the last."""
-        await wait()
-        return browser.top(count)
+        async with place():
+            return browser.top(count)
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
     async def stream(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.runtime.slices import Slices
 
 __all__ = ["NodeBrowser", "TopicQuery"]
 
@@ -31,6 +32,10 @@ class TopicQuery:
 
 class NodeBrowser(Protocol):
     """Reads topics and events of a node."""
+
+    @property
+    def slices(self) -> Slices:
+        """Share of the event loop for costly documents."""
 
     def is_topic_filter(self, topic_filter: bytes) -> bool:
         """Say whether this is a valid Topic Filter, not of a Shared Subscription."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Final
 
 from fanout.api.browse.models import BusyTopic, EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.api.browse.view import TopicQuery
@@ -13,9 +14,16 @@ from fanout.node.browse.events import NodeEvents
 from fanout.node.browse.pages import Store, TopicPages
 from fanout.node.browse.streams import Streams, frame
 from fanout.replica.update import Update
+from fanout.runtime.slices import Slices
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["Browser"]
+
+
+_SLICE_S: Final = 0.002
+"""Time of the event loop that costly documents take at once."""
+_SHARE: Final = 0.5
+"""Most of the event loop's time that they take together."""
 
 
 class Browser:
@@ -39,12 +47,14 @@ class Browser:
             stale_s: Returns the age in seconds of stale values that are served; None otherwise.
             clock: The clock.
         """
+        self.slices = Slices(slice_s=_SLICE_S, share=_SHARE)
+        """Share of the event loop for costly documents."""
         self.node_events = NodeEvents(clock.now_ns)
         """The node's events."""
         self._stale_s = stale_s
         self.activity = TopicActivity(observe, monotonic=clock.monotonic)
         """Counts of messages."""
-        self._pages = TopicPages(stores, activity=self.activity)
+        self._pages = TopicPages(stores, activity=self.activity, slices=self.slices)
         self._streams = None if observe is None else Streams(observe, match)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -14,12 +14,10 @@ from fanout.api.models import utc_from_ns
 from fanout.node.browse.activity import TopicActivity
 from fanout.replica.store import Replica
 from fanout.replica.update import DIGEST, EXPIRES_NS, PAYLOAD, QOS, RECEIVED_NS, TOPIC, Update
-from fanout.runtime.slices import in_turns
+from fanout.runtime.slices import Slices
 
 __all__ = ["Store", "TopicPages", "past_value"]
 
-_SLICE_S: Final = 0.002
-"""Time of the event loop that a search takes at once."""
 _COUNTED_MAX: Final = 100_000
 """Topics of one level of a replica on disk that are counted one by one."""
 _PAGE_BYTES_MAX: Final = 1 << 20
@@ -41,18 +39,23 @@ class Store(NamedTuple):
 class TopicPages:
     """Reads the replicas of a node, in slices of the event loop."""
 
-    def __init__(self, stores: Callable[[], Sequence[Store]], *, activity: TopicActivity) -> None:
+    def __init__(self, stores: Callable[[], Sequence[Store]], *, activity: TopicActivity, slices: Slices) -> None:
         """Read replicas.
 
         Args:
             stores: Returns the replicas, which do not overlap.
             activity: Counts messages by topic.
+            slices: Share of the event loop for searches.
         """
         self._stores = stores
+        self._slices = slices
         self._activity = activity
 
     async def page(self, query: TopicQuery) -> TopicsDocument:
         """Return a page of topics; the replicas may change meanwhile."""
+        return await self._slices.run(self._page(query))
+
+    def _page(self, query: TopicQuery) -> Generator[None, None, TopicsDocument]:
         self._activity.look()
         low = max(query.prefix, query.after + b"\0" if query.after else b"")
         high = query.prefix + b"\xff" if query.prefix else None
@@ -63,7 +66,8 @@ class TopicPages:
             last = found[query.limit][0] if len(found) > query.limit else None
             here: list[bytes] = []
             pieces = store.replica.topics.match(query.topic_filter, low=low, high=high)
-            async for topics in in_turns(pieces, slice_s=_SLICE_S):
+            for topics in pieces:
+                yield
                 if words:
                     topics = [topic for topic in topics if all(word in topic.lower() for word in words)]
                 here += topics
@@ -72,7 +76,8 @@ class TopicPages:
             found = sorted([*found, *((topic, number) for topic in here)])[: query.limit + 1]
         views: list[TopicView] = []
         size, last, more = 0, b"", len(found) > query.limit
-        async for topic, number in in_turns(found[: query.limit], slice_s=_SLICE_S):
+        for topic, number in found[: query.limit]:
+            yield
             if size > _PAGE_BYTES_MAX:
                 more = True
                 break
@@ -106,6 +111,9 @@ class TopicPages:
             after: Name of the level after which the page begins; None for the first page.
             limit: Most levels on the page.
         """
+        return await self._slices.run(self._tree(prefix, after, limit))
+
+    def _tree(self, prefix: bytes, after: bytes | None, limit: int) -> Generator[None, None, TreeDocument]:
         self._activity.look()
         root = prefix + b"/" if prefix else b""
         stores = self._stores()
@@ -115,13 +123,16 @@ class TopicPages:
         levels: list[tuple[bytes, bytes]] = []
         for store in stores:
             first = islice(_levels(store, root, low, stores), limit + 1)
-            async for level in in_turns(first, slice_s=_SLICE_S):
+            for level in first:
+                yield
                 if level not in levels:
                     insort(levels, level)
         names = [name for _, name in levels]
         rates = self._activity.by_level(root)
-        turns = in_turns(names[:limit], slice_s=_SLICE_S)
-        children = [self._child(stores, root, name, rates) async for name in turns]
+        children: list[TreeChild] = []
+        for name in names[:limit]:
+            yield
+            children.append(self._child(stores, root, name, rates))
         return TreeDocument(
             prefix=prefix.decode(),
             children=tuple(children),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -27,6 +27,10 @@ FILTERS_SHOWN: Final = 20
 _BYTES_ACKED_AT: Final = 120
 """Offset of `tcpi_bytes_acked` in Linux' `struct tcp_info`, 64 bits."""
 _TCP_INFO_BYTES: Final = 128
+_STEP: Final = 500
+"""Sessions that are compared at once."""
+_FIGURES_STEP: Final = 25
+"""Clients whose figures are read at once."""
 
 ClientOrder: TypeAlias = Literal["id", "slowest"]
 """By Client Identifier; or the slowest first: longest slow, then most waiting messages."""
@@ -115,33 +119,27 @@ class Kicked:
 
 def list_clients(
     query: ClientQuery,
-    sessions: Iterable[Session],
+    sessions: Sequence[Session],
     *,
-    count: int,
     get: Callable[[str], Session | None],
     connection_of: Callable[[Session], ClientConnection | None],
     slow_s: Callable[[ClientConnection], float | None],
     now_s: float,
-) -> ClientPage:
-    """Return the clients that a query asks for.
+) -> Generator[None, None, ClientPage]:
+    """Return the clients that a query asks for, in steps of a millisecond; sessions may come and go in between.
 
     Args:
         query: The query.
         sessions: All sessions.
-        count: Their number.
         get: Returns the session of a client; None when it has none.
         connection_of: Returns the connection of a session; None without one.
         slow_s: Returns for how long a client has been slow; None when it is not.
         now_s: Monotonic seconds.
     """
     limit = min(query.limit, CLIENTS_MAX)
-    more = False
+    chosen: list[Session] = []
     if query.client_ids is not None:
         chosen = [session for session in map(get, query.client_ids[:limit]) if session is not None]
-    elif query.order == "id":
-        behind = (session for session in sessions if session.client_id > query.after)
-        chosen = heapq.nsmallest(limit + 1, behind, key=lambda session: session.client_id)
-        more = len(chosen) > limit
     else:
 
         def slowness(session: Session) -> tuple[float, int, int]:
@@ -150,17 +148,24 @@ def list_clients(
             queue = session.sender.queue
             return (-1.0 if slow is None else slow, queue.bytes, len(session.sender.newest_values))
 
-        chosen = heapq.nlargest(limit + 1, sessions, key=slowness)
-        more = len(chosen) > limit
+        by_id = query.order == "id"
+        everybody = [one for one in sessions if one.client_id > query.after] if by_id else sessions
+        for begin in range(0, len(everybody), _STEP):
+            yield
+            some = [*chosen, *everybody[begin : begin + _STEP]]
+            if by_id:
+                chosen = heapq.nsmallest(limit + 1, some, key=lambda session: session.client_id)
+            else:
+                chosen = heapq.nlargest(limit + 1, some, key=slowness)
+    figures: list[ClientFigures] = []
     named = query.client_ids is not None
-    return ClientPage(
-        clients=tuple(
-            _figures(each, connection_of(each), slow_s, now_s, named=named, topic=query.topic)
-            for each in chosen[:limit]
-        ),
-        sessions=count,
-        more=more,
-    )
+    for number, session in enumerate(chosen[:limit]):
+        if number % _FIGURES_STEP == 0:
+            yield
+        if get(session.client_id) is session:  # else it has ended meanwhile
+            connection = connection_of(session)
+            figures.append(_figures(session, connection, slow_s, now_s, named=named, topic=query.topic))
+    return ClientPage(clients=tuple(figures), sessions=len(sessions), more=len(chosen) > limit)
 
 
 def _figures(

@@ -23,6 +23,7 @@ from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.history import HistoryBatch
 from fanout.replica.update import Update
+from fanout.runtime.slices import Slices
 from fanout.server.accept.early_bytes import EarlyBytes
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
@@ -341,17 +342,17 @@ class Server:
         """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
 
-    async def clients(self, query: ClientQuery) -> ClientPage:
-        """Return the figures of single clients; without an await, so they are of one moment."""
-        return list_clients(
+    async def clients(self, query: ClientQuery, *, slices: Slices | None = None) -> ClientPage:
+        """Return the figures of single clients, in slices of the event loop; None for slices of their own."""
+        steps = list_clients(
             query,
-            self.registry,
-            count=len(self.registry),
+            list(self.registry),
             get=self.registry.get,
             connection_of=self.lifecycles.connection_of.get,
             slow_s=self._slow_clients.slow_s,
             now_s=self._clock.monotonic(),
         )
+        return await (slices or Slices()).run(steps)
 
     async def kick(
         self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION

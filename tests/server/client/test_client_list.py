@@ -12,7 +12,15 @@ from fanout.access.gate import Gate
 from fanout.mqtt.packets import Connack, Connect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.client.client_list import FILTERS_SHOWN, ClientFigures, ClientQuery, Kicked
+from fanout.server.client.client_list import (
+    FILTERS_SHOWN,
+    ClientFigures,
+    ClientOrder,
+    ClientQuery,
+    Kicked,
+    list_clients,
+)
+from fanout.server.messages.encoding import WireVariant
 from tests.access.pieces import ManualClock
 from tests.server.accept.test_admission import behind_proxy
 from tests.server.accept.test_proxy_header import tcp4
@@ -150,6 +158,33 @@ async def test_the_slowest_come_first(node: NodeInMemory) -> None:
         assert (found.client_id, found.slow_s, page.more) == ("slow", 30.0, True)
         assert found.conflated_topics > 0
         assert found.unsent_bytes > 0
+
+
+@pytest.mark.parametrize("order", ["id", "slowest"])
+async def test_many_clients_are_listed_in_turns(node: NodeInMemory, order: ClientOrder) -> None:
+    """Others are served in between; a session that ends meanwhile is left out."""
+    for number in range(5_000):
+        node.server.registry.create(f"c{number:04}", wire=WireVariant(5))
+    steps = list_clients(
+        ClientQuery(order=order, limit=2),
+        list(node.server.registry),
+        get=node.server.registry.get,
+        connection_of=lambda session: None,
+        slow_s=lambda connection: None,
+        now_s=0.0,
+    )
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            page = ended.value
+            break
+        turns += 1
+        if turns == 10:
+            node.server.registry.end(node.server.registry.get("c0000") or pytest.fail("it is there"))
+    assert turns >= 10
+    assert ([client.client_id for client in page.clients], page.more) == (["c0001"], True)
 
 
 async def test_kicked_client_can_resume_its_session(node: NodeInMemory) -> None:
