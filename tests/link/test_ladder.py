@@ -248,7 +248,7 @@ async def test_an_asynchronous_primary_defeats_marker_and_barrier() -> None:
         assert "overtake" in str(told["detail"])
 
 
-@pytest.mark.parametrize(("wanted", "ready"), [("two-pass", True), ("quiet", True), ("barrier", False)])
+@pytest.mark.parametrize(("wanted", "ready"), [("two-pass", True), ("barrier", False)])
 async def test_two_passes_are_enough_where_the_configuration_says_so(wanted: str, ready: bool) -> None:
     """At a primary whose retained messages come by themselves, some at a time."""
     one = without_sentinel(asynchronous=True, burst=3)
@@ -337,13 +337,6 @@ async def test_a_primary_without_retained_messages_for_wildcards_is_found_out(ve
         assert not link.status.ready
         assert "live" not in link.sink.states()
         assert one.asked(b"plant/#") == 0
-
-
-def test_without_wildcards_and_without_a_sentinel_nothing_is_ready_by_default() -> None:
-    """Two passes agree that there is nothing: too weak."""
-    pair = Pair(primary=without_sentinel(wildcards=False))
-    request_own_qos(pair)
-    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
 
 @pytest.mark.parametrize("selector", [Selector("plant/7"), Selector("plant/#", live_only=True)])
@@ -471,15 +464,6 @@ def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
     assert pair.values() == VALUES
 
 
-async def test_two_pass_is_fooled_by_a_limit_hence_not_enough_by_default() -> None:
-    """A primary that always sends the same part: nothing shows it, so the node is not ready unless it is told to be."""
-    one = without_sentinel(lose=lambda number, topic: topic > b"plant/2")
-    async with linked(one) as (link, wait_for):
-        await wait_for(lambda link: link.status.state is S.LIVE)
-        assert not link.status.ready
-        assert "allow the link's user to read $SYS/broker/version" in (link.status.not_ready_reason or "")
-
-
 def test_a_topic_created_between_two_passes_needs_a_third() -> None:
     """Live or late cannot be told: another pass brings it again, or not."""
     pair = Pair(primary=without_sentinel())
@@ -532,14 +516,6 @@ def test_an_old_copy_behind_a_newer_update_is_put_right_soon() -> None:
     assert pair.values() == one.retained
     (ended,) = pair.of(AuditEnded)
     assert (ended.report.changed, ended.report.failure) == (1, "")
-
-
-def test_no_audit_follows_a_snapshot_that_came_in_order() -> None:
-    """There an update comes behind the copies, and nothing is in doubt."""
-    pair = Pair(make_config(audit_interval_s=0.0), primary())
-    pair.go_live()
-    pair.wait(600)
-    assert pair.of(AuditEnded) == []
 
 
 def churn(pair: Pair, seconds: int) -> None:
@@ -631,14 +607,6 @@ def test_what_a_lost_session_left_is_swept_with_quiet_too() -> None:
     assert pair.values() == pair.primary.retained
 
 
-async def test_quiet_is_not_enough_by_default() -> None:
-    """It is the weakest: the node is not ready, and says why."""
-    async with linked(without_sentinel(sends_again=False)) as (link, wait_for):
-        await wait_for(lambda link: link.status.state is S.LIVE)
-        assert not link.status.ready
-        assert "is quiet, weaker than min_evidence = barrier" in (link.status.not_ready_reason or "")
-
-
 def test_a_primary_that_does_not_even_answer_is_not_quiet() -> None:
     """Silence without SUBACK and PINGRESP is no end of a set."""
     pair = Pair(primary=without_sentinel())
@@ -671,19 +639,6 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     pair.wait(12)
     (ended,) = pair.of(AuditEnded)
     assert ended.report == AuditReport(False, checked=40, changed=1, kept=1, seconds=ended.report.seconds)
-
-
-def test_an_audit_follows_a_verification_without_an_order_too() -> None:
-    """An old copy may have come behind a newer update there as well."""
-    pair = Pair(make_config(audit_interval_s=0.0), foreign(asynchronous=True))
-    request_own_qos(pair)
-    pair.wait(60)
-    pair.lose()
-    pair.connect()
-    pair.events.clear()
-    pair.wait(60)
-    assert pair.is_in(S.LIVE)
-    assert len(pair.of(AuditEnded)) == 1
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -725,12 +680,3 @@ async def test_live_only_needs_no_evidence() -> None:
     async with linked(one, selectors=(Selector("plant/#", live_only=True),), min_evidence="marker") as (link, wait_for):
         await wait_for(lambda link: link.status.state is S.LIVE)
         assert link.status.ready
-
-
-def test_a_subscribe_for_live_only_carries_the_sentinel() -> None:
-    """So that the answer has its place, as for every other selector."""
-    pair = Pair(make_config(Selector("plant/#", live_only=True)), primary())
-    pair.go_live()
-    (packet,) = [each for each in pair.primary.subscribes if each.subscriptions[0].topic_filter == b"plant/#"]
-    assert isinstance(packet, Subscribe)
-    assert len(packet.subscriptions) == 2

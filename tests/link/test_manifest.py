@@ -104,18 +104,6 @@ def test_a_node_that_does_not_promise_one_is_proved_as_before() -> None:
     assert pair.session.lifecycle.evidence == [Evidence.MARKER]
 
 
-def test_another_kind_of_primary_is_not_asked() -> None:
-    """A User Property that nobody knows is left out; what looks like a manifest is nobody's."""
-    pair = Pair(primary=FakePrimary(retained=dict(VALUES), manifest=True))
-    pair.go_live()
-    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
-    assert all(ASK_FOR_MANIFEST not in each.properties.user_property for each in pair.primary.subscribes)
-    outside = pair.session.counters.outside_total
-    pair.primary.deliver(b"$SYS/fanout/manifest", b"{}")
-    pair.pump()
-    assert pair.session.counters.outside_total == outside + 1
-
-
 def test_a_resumed_session_and_an_audit_have_one_too() -> None:
     """Verification ends with the same evidence, and an audit may remove what did not come."""
     pair = Pair(primary=node())

@@ -152,23 +152,6 @@ def test_messages_that_are_not_retained_are_delivered_all_the_same() -> None:
     assert pair.session.counters.overtaken_total == 0
 
 
-def test_other_selectors_keep_their_qos_and_their_order() -> None:
-    """Only the one whose set is under way has QoS 0 meanwhile."""
-    pair = live(Selector("plant/#"), Selector("office/#"))
-    pair.primary.publish(b"office/1", b"a")
-    pair.pump()
-    pair.events.clear()
-    request = begin_comparison(pair, "audit")
-    pair.primary.receive(request)
-    pair.primary.publish(b"office/1", b"b")
-    pair.primary.publish(b"office/1", b"c")
-    pair.pump()
-    pair.wait(1)
-    assert not pair.session.lifecycle.auditing
-    assert pair.dispatched() == [(b"office/1", b"b"), (b"office/1", b"c")]
-    assert pair.session.counters.overtaken_total == 0
-
-
 def test_a_primary_whose_order_is_not_known_may_send_old_copies() -> None:
     """There what has QoS 1 is applied, whenever it comes."""
     pair = live(version_text=b"other 1.0")

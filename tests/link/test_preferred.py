@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from itertools import pairwise
 
 import pytest
 
@@ -54,47 +52,21 @@ async def test_the_preferred_address_is_taken_back(mosquitto: Mosquitto) -> None
             assert len(link.sink.dispatched()) == 1
 
 
-class TimedPrimary(FakePrimary):
-    """Remembers when the link connected; its probe, which has no session, ends the one that the link had."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.times: list[float] = []
+class ProbedPrimary(FakePrimary):
+    """A probe, which has no session, ends the one that the link had."""
 
     def send(self, packet: Packet) -> None:
-        """Note the answer to CONNECT."""
+        """Answer."""
         if isinstance(packet, Connack) and self.connects[-1].client_id.endswith("-probe"):
             self.has_session = False
-        elif isinstance(packet, Connack):
-            self.times.append(time.monotonic())
         super().send(packet)
-
-    def gaps(self) -> list[float]:
-        """Return the times from one connection of the link to the next, in seconds."""
-        return [later - earlier for earlier, later in pairwise(self.times)]
-
-
-async def test_a_preferred_address_that_only_accepts_is_left_in_peace() -> None:
-    """It refuses the selector: each return in vain makes the pause before the next longer, until one goes well."""
-    preferred = TimedPrimary(refuse_filters=(b"plant/#",), retained={b"plant/1": b"x"})
-    other = TimedPrimary(retained={b"plant/1": b"x"})
-    async with FakeServer(preferred) as one, FakeServer(other) as two:
-        config = config_for(0, primaries=(at(one.port), at(two.port)))
-        async with running(config) as link:
-            await link.wait(lambda: len(preferred.times) >= 4)
-            _, *returned = preferred.gaps()
-            assert [gap >= least for gap, least in zip(returned, (0.4, 0.8), strict=False)] == [True, True]
-            await link.wait(lambda: link.status.primary == str(at(two.port)) and link.status.ready)
-            preferred.refuse_filters = ()
-            await link.wait(lambda: link.status.primary == str(at(one.port)) and link.status.ready)
-            assert link.values() == {"plant/1": b"x"}
 
 
 async def test_an_answer_that_comes_while_the_link_is_stalled_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The preferred address is taken once the link is live again, without another question."""
-    preferred, other = (TimedPrimary(retained={b"plant/1": b"x"}) for _ in range(2))
+    preferred, other = (ProbedPrimary(retained={b"plant/1": b"x"}) for _ in range(2))
     preferred.connack = Connack(False, 0x88)
     ask, asked, answered = probe.ask, asyncio.Event(), asyncio.Event()
 
@@ -118,18 +90,6 @@ async def test_an_answer_that_comes_while_the_link_is_stalled_is_not_forgotten(
             assert link.status.primary == str(at(two.port))
             other.silent_control = False
             await link.wait(lambda: link.status.primary == str(at(one.port)) and link.status.ready)
-
-
-async def test_addresses_that_all_fail_have_pauses_of_their_own() -> None:
-    """The second is tried without a pause behind the first; then each waits longer and longer for itself."""
-    primaries = [TimedPrimary(connack=Connack(False, 0x88)) for _ in range(2)]
-    async with FakeServer(primaries[0]) as one, FakeServer(primaries[1]) as two:
-        config = config_for(0, primaries=(at(one.port), at(two.port)), retry_max_s=0.4)
-        async with running(config) as link:
-            await link.wait(lambda: all(len(primary.times) >= 5 for primary in primaries))
-    assert primaries[0].times[0] < primaries[1].times[0] < primaries[0].times[1]
-    for primary in primaries:
-        assert [gap >= least for gap, least in zip(primary.gaps(), (0.05, 0.1, 0.2, 0.4), strict=False)] == [True] * 4
 
 
 @pytest.mark.parametrize(

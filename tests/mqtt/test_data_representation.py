@@ -19,30 +19,9 @@ from fanout.mqtt.data_representation import (
     encode_binary,
     encode_string,
     encode_varint,
-    malformed,
-    protocol_error,
 )
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.mqtt.strategies import blobs, refused, texts
-
-VARINTS = [
-    # MQTT 5, table 1-1: the smallest and largest value of each length
-    (0, b"\x00"),
-    (127, b"\x7f"),
-    (128, b"\x80\x01"),
-    (16_383, b"\xff\x7f"),
-    (16_384, b"\x80\x80\x01"),
-    (2_097_151, b"\xff\xff\x7f"),
-    (2_097_152, b"\x80\x80\x80\x01"),
-    (268_435_455, b"\xff\xff\xff\x7f"),
-]
-
-
-@pytest.mark.parametrize(("value", "encoded"), VARINTS)
-def test_varint_limits_of_each_length(value: int, encoded: bytes) -> None:
-    """The limits of table 1-1 are encoded and decoded as it says."""
-    assert encode_varint(value) == encoded
-    assert decode_varint(b"?" + encoded + b"?", 1) == (value, 1 + len(encoded))
 
 
 @given(st.integers(0, MAX_VARINT))
@@ -77,12 +56,6 @@ def test_varint_malformed(encoded: bytes) -> None:
     """A Variable Byte Integer that is cut off, too long or not the shortest [MQTT-1.5.5-1] is malformed."""
     with refused(ReasonCode.MALFORMED_PACKET):
         decode_varint(encoded, 0)
-
-
-def test_integers_are_big_endian() -> None:
-    """Two and Four Byte Integers have the most significant byte first (sections 1.5.2 and 1.5.3)."""
-    assert decode_u16(b"?\x12\x34", 1) == (0x1234, 3)
-    assert decode_u32(b"?\x12\x34\x56\x78", 1) == (0x12345678, 5)
 
 
 CUT_OFF: list[tuple[Callable[[bytes, int], object], bytes]] = [
@@ -146,9 +119,3 @@ def test_string_that_cannot_be_encoded(text: str) -> None:
     """U+0000 and surrogates in our own text are our mistake."""
     with pytest.raises(ValueError, match=r"U\+0000|surrogates"):
         encode_string(text)
-
-
-def test_two_kinds_of_fault() -> None:
-    """A Malformed Packet is 0x81, a Protocol Error 0x82 (section 4.13)."""
-    assert malformed("x").reason_code == 0x81
-    assert protocol_error("x").reason_code == 0x82

@@ -21,25 +21,6 @@ C = PacketType
 # The receiver
 
 
-def test_inbound_qos_1_is_always_a_new_message() -> None:
-    """At QoS 1 the receiver treats every PUBLISH as new, whatever DUP says [MQTT-4.3.2-5]."""
-    inbound = Inbound()
-    assert inbound.accept(1, 1)
-    assert inbound.accept(1, 1, dup=True)
-    inbound.acknowledge(1)
-    assert inbound.accept(1, 1)
-
-
-@pytest.mark.parametrize("dup", [False, True])
-def test_inbound_qos_2_is_applied_once(dup: bool) -> None:
-    """Until PUBREL the same Packet Identifier is the same message, with or without DUP [MQTT-4.3.3-10]."""
-    inbound = Inbound()
-    assert inbound.accept(1, 2)
-    assert not inbound.accept(1, 2, dup)
-    assert inbound.release(1)
-    assert inbound.accept(1, 2, dup)  # [MQTT-4.3.3-12]: after PUBREL it is a new message
-
-
 def test_inbound_release_of_an_unknown_identifier() -> None:
     """A PUBREL without a message is told apart, so that PUBCOMP can say 0x92."""
     inbound = Inbound()
@@ -112,31 +93,6 @@ def test_inbound_unreleased_is_made_anew_only_when_it_changed() -> None:
 # The sender
 
 
-def test_outbound_qos_1() -> None:
-    """PUBACK completes a QoS 1 message and frees its Packet Identifier [MQTT-4.3.2-3]."""
-    outbound: Outbound[str] = Outbound(window=1)
-    packet_id = outbound.send("m", 1)
-    assert outbound.free == 0
-    assert outbound.message(packet_id) == "m"
-    assert outbound.acknowledge(C.PUBACK, packet_id) is AckOutcome.COMPLETED
-    assert outbound.free == 1
-    assert outbound.acknowledge(C.PUBACK, packet_id) is AckOutcome.UNKNOWN
-    with pytest.raises(KeyError):
-        outbound.message(packet_id)
-
-
-def test_outbound_qos_2() -> None:
-    """PUBREC asks for PUBREL [MQTT-4.3.3-4], also when repeated; PUBCOMP completes [MQTT-4.3.3-5]."""
-    outbound: Outbound[str] = Outbound()
-    packet_id = outbound.send("m", 2)
-    assert outbound.acknowledge(C.PUBREC, packet_id) is AckOutcome.RELEASE
-    assert outbound.acknowledge(C.PUBREC, packet_id) is AckOutcome.RELEASE
-    assert list(outbound.in_flight()) == [(packet_id, "m", SendState.AWAIT_PUBCOMP)]
-    assert outbound.acknowledge(C.PUBCOMP, packet_id) is AckOutcome.COMPLETED
-    assert len(outbound) == 0
-    assert outbound.acknowledge(C.PUBREC, packet_id) is AckOutcome.UNKNOWN
-
-
 @pytest.mark.parametrize(
     ("qos", "before", "ack_type"),
     [
@@ -171,15 +127,6 @@ def test_outbound_refused(qos: int, ack_type: PacketType) -> None:
     packet_id = outbound.send("m", qos)
     assert outbound.acknowledge(ack_type, packet_id, 0x87) is AckOutcome.REFUSED
     assert outbound.free == 1
-
-
-def test_outbound_pubcomp_with_0x92_completes() -> None:
-    """PUBCOMP 0x92 after a lost session ends the delivery all the same."""
-    outbound: Outbound[str] = Outbound()
-    packet_id = outbound.send("m", 2)
-    outbound.acknowledge(C.PUBREC, packet_id)
-    assert outbound.acknowledge(C.PUBCOMP, packet_id, 0x92) is AckOutcome.REFUSED
-    assert len(outbound) == 0
 
 
 def test_outbound_window() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from fanout.errors import ProtocolError, UnsupportedProtocolVersion
-from fanout.mqtt.packet_bodies import Protocol, decode_ack, decode_body, decode_connect, decode_protocol
+from fanout.mqtt.packet_bodies import decode_body, decode_connect, decode_protocol
 from fanout.mqtt.packet_types import PacketType
 from fanout.mqtt.packets import (
     Ack,
@@ -44,19 +44,6 @@ def connect(body: bytes) -> Connect:
 
 
 # Section 3.1, CONNECT
-
-
-@pytest.mark.parametrize(
-    ("body", "protocol"),
-    [
-        (b"\x00\x04MQTT\x05", Protocol(5, bridge=False, stop=7)),
-        (b"\x00\x04MQTT\x04", Protocol(4, bridge=False, stop=7)),
-        (b"\x00\x04MQTT\x84", Protocol(4, bridge=True, stop=7)),
-    ],
-)
-def test_protocol_accepted(body: bytes, protocol: Protocol) -> None:
-    """MQTT 5, MQTT 3.1.1, and MQTT 3.1.1 with the bridge bit are known."""
-    assert decode_protocol(body) == protocol
 
 
 @pytest.mark.parametrize(
@@ -317,9 +304,3 @@ def test_every_cut_and_every_tail(packet_type: PacketType, version: int, body: b
     for candidate in [*(body[:length] for length in range(len(body))), body + b"\x00"]:
         with contextlib.suppress(ProtocolError):
             assert type(decode_body(packet_type, candidate, version=version)) is type(packet)
-
-
-@pytest.mark.parametrize("packet_type", [C.PUBACK, C.PUBREC, C.PUBREL, C.PUBCOMP])
-def test_ack_of_each_type(packet_type: PacketType) -> None:
-    """`decode_ack` keeps the type that the fixed header gave."""
-    assert decode_ack(packet_type, b"\x00\x07", version=5) == Ack(packet_type, 7)

@@ -10,17 +10,6 @@ from fanout.errors import SendQuotaExceeded
 from fanout.mqtt.packet_ids import PacketIds
 
 
-def test_starts_at_1_and_ascends() -> None:
-    """Identifiers are not 0 [MQTT-2.2.1-3] and ascend, released or not."""
-    packet_ids = PacketIds()
-    assert packet_ids.allocate() == 1
-    packet_ids.release(1)
-    assert [packet_ids.allocate() for _ in range(3)] == [2, 3, 4]
-    assert packet_ids.in_use == 3
-    assert 4 in packet_ids
-    assert 1 not in packet_ids
-
-
 def test_all_in_use() -> None:
     """All 65,535 can be in use at once; then there is none until one is released [MQTT-2.2.1-3]."""
     packet_ids = PacketIds()
@@ -32,15 +21,6 @@ def test_all_in_use() -> None:
     assert packet_ids.allocate() == 500
     assert packet_ids.allocate() == 40_000
     assert packet_ids.in_use == 65_535
-
-
-def test_wraps_to_1_and_passes_over_what_is_in_use() -> None:
-    """Behind 65,535 comes 1, unless it is in use."""
-    packet_ids = PacketIds()
-    for _ in range(65_535):
-        packet_ids.allocate()
-    packet_ids.release_all([3, 65_535, 7, 7])
-    assert [packet_ids.allocate() for _ in range(3)] == [3, 7, 65_535]
 
 
 def test_a_run_is_what_one_by_one_would_be() -> None:
@@ -66,17 +46,6 @@ def test_a_run_that_is_too_long_changes_nothing() -> None:
         packet_ids.allocate_run(6)
     assert packet_ids.in_use == 65_530
     assert list(packet_ids.allocate_run(5)) == [65_531, 65_532, 65_533, 65_534, 65_535]
-
-
-def test_release_of_what_is_not_in_use() -> None:
-    """Releasing twice is our mistake; in a run such identifiers are passed over."""
-    packet_ids = PacketIds()
-    packet_ids.allocate()
-    packet_ids.release(1)
-    with pytest.raises(KeyError):
-        packet_ids.release(1)
-    packet_ids.release_all([1, 2])
-    assert packet_ids.in_use == 0
 
 
 class PacketIdsMachine(RuleBasedStateMachine):

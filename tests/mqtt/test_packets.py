@@ -229,14 +229,6 @@ def test_encode_acks_on_either_byte_order(monkeypatch: pytest.MonkeyPatch) -> No
     assert {little, big} == {b"\x40\x02\x00\x01", b"\x02\x40\x01\x00"}
 
 
-def test_encode_acks_refuses() -> None:
-    """Other packets acknowledge nothing, and an identifier has two bytes."""
-    with pytest.raises(ValueError, match="PINGREQ"):
-        encode_acks(PacketType.PINGREQ, [1])
-    with pytest.raises(OverflowError):
-        encode_acks(PacketType.PUBACK, [65_536])
-
-
 @pytest.mark.parametrize("kind", [PacketType.PUBREL, PacketType.PUBCOMP])
 def test_unknown_identifiers_are_encoded_as_one_by_one(kind: PacketType) -> None:
     """The bytes are those of acknowledgements with 0x92."""

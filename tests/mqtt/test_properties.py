@@ -237,11 +237,6 @@ def test_encode_refuses(owner: PropertyOwner, wrong: Properties, text: str) -> N
         encode_properties(wrong, packet=owner)
 
 
-def test_split_without_properties() -> None:
-    """An empty block has nothing."""
-    assert split_publish_properties(b"") == PublishProperties(b"", None, None, (), 0)
-
-
 def test_split_cuts_out_what_does_not_travel() -> None:
     """Topic Alias, Subscription Identifiers and expiry are cut, the rest keeps its order [MQTT-3.3.2-18]."""
     first, second, third = b"\x26\x00\x01a\x00\x01b", b"\x01\x01", b"\x03\x00\x01t"
@@ -331,6 +326,25 @@ def test_split_agrees_with_the_table(raw: bytes) -> None:
         assert fast == slow
 
 
+@given(st.data())
+def test_split_of_legal_blocks(data: st.DataObject) -> None:
+    """`kept` is empty or decodes, for whatever a PUBLISH may hold."""
+    drawn = data.draw(properties(C.PUBLISH))
+    encoded = encode_properties(drawn, packet=C.PUBLISH)
+    raw = encoded[len(encode_varint(len(encoded) - 1)) :] if len(encoded) <= 128 else encoded[2:]
+    expiry_s, topic_alias, identifiers, kept = slow_split(raw)  # type: ignore[misc]
+    assert fast_split(raw) == (expiry_s, topic_alias, identifiers, kept)
+
+
+@pytest.mark.timeout(30)
+def test_time_is_linear_in_repeated_properties() -> None:
+    """A packet full of properties that may be repeated is decoded in a moment; a quadratic way would take minutes."""
+    user_properties = b"\x26\0\0\0\0" * 200_000
+    found, _ = decode_properties(encode_varint(len(user_properties)) + user_properties, 0, packet=C.CONNECT)
+    assert len(found.user_property) == 200_000
+    assert split_publish_properties(b"\x0b\x01" * 500_000).subscription_identifiers == (1,) * 500_000
+
+
 @pytest.mark.parametrize(
     ("raw", "reason_code"),
     [
@@ -361,22 +375,3 @@ def test_split_refuses(raw: bytes, reason_code: ReasonCode) -> None:
     assert slow_split(raw) is reason_code
     with refused(reason_code):
         split_publish_properties(raw)
-
-
-@given(st.data())
-def test_split_of_legal_blocks(data: st.DataObject) -> None:
-    """`kept` is empty or decodes, for whatever a PUBLISH may hold."""
-    drawn = data.draw(properties(C.PUBLISH))
-    encoded = encode_properties(drawn, packet=C.PUBLISH)
-    raw = encoded[len(encode_varint(len(encoded) - 1)) :] if len(encoded) <= 128 else encoded[2:]
-    expiry_s, topic_alias, identifiers, kept = slow_split(raw)  # type: ignore[misc]
-    assert fast_split(raw) == (expiry_s, topic_alias, identifiers, kept)
-
-
-@pytest.mark.timeout(30)
-def test_time_is_linear_in_repeated_properties() -> None:
-    """A packet full of properties that may be repeated is decoded in a moment; a quadratic way would take minutes."""
-    user_properties = b"\x26\0\0\0\0" * 200_000
-    found, _ = decode_properties(encode_varint(len(user_properties)) + user_properties, 0, packet=C.CONNECT)
-    assert len(found.user_property) == 200_000
-    assert split_publish_properties(b"\x0b\x01" * 500_000).subscription_identifiers == (1,) * 500_000

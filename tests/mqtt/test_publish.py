@@ -10,7 +10,7 @@ from fanout.mqtt.data_representation import MAX_VARINT
 from fanout.mqtt.decoder import Decoder, PublishRun
 from fanout.mqtt.packet_types import PacketType
 from fanout.mqtt.properties import Properties, encode_properties
-from fanout.mqtt.publish import encode_publish, encode_varint
+from fanout.mqtt.publish import encode_publish
 from tests.mqtt.strategies import topic_names
 
 
@@ -18,18 +18,6 @@ def test_the_example_of_the_specification() -> None:
     """Topic `a/b`, QoS 1, Packet Identifier 10: figures 3-8 and 3-9, in both versions."""
     assert encode_publish(b"a/b", b"!", version=4, qos=1, packet_id=10) == b"\x32\x08\x00\x03a/b\x00\x0a!"
     assert encode_publish(b"a/b", b"!", version=5, qos=1, packet_id=10) == b"\x32\x09\x00\x03a/b\x00\x0a\x00!"
-
-
-def test_flags() -> None:
-    """DUP is bit 3, QoS bits 2 and 1, RETAIN bit 0."""
-    assert encode_publish(b"a", b"", version=4, retain=True)[0] == 0x31
-    assert encode_publish(b"a", b"", version=4, qos=1, dup=True, packet_id=1)[0] == 0x3A
-    assert encode_publish(b"a", b"", version=4, qos=2, dup=True, retain=True, packet_id=1)[0] == 0x3D
-
-
-def test_packet_id_at_qos_0_is_left_out() -> None:
-    """A PUBLISH at QoS 0 has no Packet Identifier [MQTT-2.2.1-2]."""
-    assert encode_publish(b"a", b"x", version=4, packet_id=7) == b"\x30\x04\x00\x01ax"
 
 
 def test_properties_are_put_together() -> None:
@@ -43,12 +31,6 @@ def test_properties_are_put_together() -> None:
         subscription_identifiers=(1, 128),
     )
     assert encoded == b"\x30\x11\x00\x01a\x0c\x01\x01\x02\x00\x00\x00\x05\x0b\x01\x0b\x80\x01x"
-
-
-def test_version_4_has_no_properties() -> None:
-    """MQTT 3.1.1 ignores all properties."""
-    encoded = encode_publish(b"a", b"x", version=4, properties=b"\x01\x01", expiry_s=5, subscription_identifiers=(1,))
-    assert encoded == b"\x30\x04\x00\x01ax"
 
 
 @pytest.mark.parametrize("payload_bytes", [0, 1, 120, 121, 122, 123, 124, 125, 126, 127, 16_370, 16_390, 2_097_160])
@@ -120,8 +102,3 @@ def test_decodes_to_what_was_encoded(
     )
     decoder = Decoder(version=version, packet_bytes_max=10_000, role="client")
     assert decoder.feed(encoded) == [PublishRun([row])]
-
-
-def test_varint_is_public_here() -> None:
-    """The varint encoder can be had from where PUBLISH is encoded."""
-    assert encode_varint(128) == b"\x80\x01"

@@ -119,13 +119,6 @@ def test_short_batches_are_joined() -> None:
         counts[link] += 1
 
 
-def test_before_the_first_heartbeat_updates_have_no_place() -> None:
-    """No other member has a name for it."""
-    recent = history()
-    recent.note("plant", updates(0, 2), now_ns=1)
-    assert recent.stray_number == 1
-
-
 def test_updates_at_qos_0_have_no_place() -> None:
     """A primary may drop them at one member and not at another."""
     a, b = history(), history()
@@ -140,17 +133,6 @@ def test_updates_at_qos_0_have_no_place() -> None:
     end = a.ends(exactly=True)["plant"]
     assert end is not None
     assert behind(b, end) == []
-
-
-def test_nothing_has_a_name_before_the_first_heartbeat() -> None:
-    """Members start at different times."""
-    recent = history()
-    recent.note("plant", updates(0, 2), now_ns=1)
-    assert recent.ends(exactly=True) == recent.ends(exactly=False) == {"plant": None}
-    (batch,) = recent.batches_from(1)
-    assert recent.find(batch.updates[0]) is None
-    recent.mark("plant", "edge-1", "7 1")
-    assert recent.ends(exactly=True) == {"plant": Place("edge-1", "7 1", 0, 0)}
 
 
 def test_an_interruption_takes_names_until_the_next_heartbeat() -> None:
@@ -205,20 +187,6 @@ def test_an_update_with_other_properties_is_another_one(is_interrupted: bool) ->
     places = [(one.place, message_digest(each)) for one, each in zip(found, (first, second, plain), strict=True) if one]
     expected = [first, second, None if is_interrupted else plain]
     assert [b.get("plant", place, digest=digest) for place, digest in places] == expected
-
-
-def test_a_place_whose_updates_are_others_here_is_not_found_exactly() -> None:
-    """The primary has dropped one on the way to this member."""
-    a, b = history(), history()
-    for recent in (a, b):
-        recent.mark("plant", "edge-1", "7 1")
-    a.note("plant", updates(0, 6), now_ns=1)
-    b.note("plant", [*updates(0, 2), *updates(3, 6)], now_ns=1)
-    (batch,) = a.batches_from(1)
-    place = a.find(batch.updates[4])
-    assert place is not None
-    assert behind(b, place.place) is None
-    assert behind(b, place.place, exactly=False) == [0, 1, 3, 4, 5]
 
 
 def test_a_new_epoch_is_connected_with_nothing_before() -> None:
@@ -279,26 +247,6 @@ def test_heartbeats_of_a_link_without_traffic_leave_room_for_the_others() -> Non
             recent.mark("plant", "edge-1", f"7 {number}")
     held = sum(len(batch.updates) for batch in recent.batches_from(1))
     assert held > 100
-
-
-def test_heartbeats_alone_are_bounded_too() -> None:
-    """In a link without traffic, for days."""
-    recent = history(bytes_max=100_000)
-    for number in range(1_000):
-        recent.mark("plant", "edge-1", f"7 {number}")
-    assert recent.bytes <= 100_000
-    assert recent.is_gone("plant", Place("edge-1", "7 0", 0, 0))
-    assert not recent.is_gone("plant", Place("edge-1", "7 999", 0, 0))
-
-
-def test_a_place_that_is_to_come_is_not_gone() -> None:
-    """Another member may be ahead, or have been started anew; of one that was not heard yet it is not known."""
-    recent = history()
-    recent.mark("plant", "edge-1", "7 5")
-    assert not recent.is_gone("plant", Place("edge-1", "7 6", 3, 1))
-    assert not recent.is_gone("plant", Place("edge-1", "8 1", 3, 1))
-    assert recent.is_gone("plant", Place("edge-2", "7 1", 3, 1))
-    assert recent.is_gone("plant", Place("edge-1", "7 4", 3, 1))
 
 
 def test_a_place_over_several_links() -> None:
@@ -380,3 +328,13 @@ def test_random_streams_against_lists(seed: int) -> None:
             held = {each[0] for other in b.batches_from(1) for each in other.updates}
             if one[0] in held:
                 assert b.get("plant", found.place, digest=one[7]) in (None, one)
+
+
+def test_heartbeats_alone_are_bounded_too() -> None:
+    """In a link without traffic, for days."""
+    recent = history(bytes_max=100_000)
+    for number in range(1_000):
+        recent.mark("plant", "edge-1", f"7 {number}")
+    assert recent.bytes <= 100_000
+    assert recent.is_gone("plant", Place("edge-1", "7 0", 0, 0))
+    assert not recent.is_gone("plant", Place("edge-1", "7 999", 0, 0))

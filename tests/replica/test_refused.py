@@ -104,15 +104,6 @@ def test_a_complete_pass_settles_what_it_did_not_bring(make: Make) -> None:
     assert replica.refused.limits(NOW) == ()
 
 
-def test_a_pass_that_is_given_up_settles_nothing(make: Make) -> None:
-    """Only a complete one shows what the primary lacks."""
-    replica = make(payload_max=4)
-    live(replica, value(b"a", LARGE))
-    replica.begin_pass()
-    replica.drop_pass()
-    assert replica.refused.limits(NOW) == ("retained.max_payload",)
-
-
 def test_a_pass_that_goes_on_with_another_settles_nothing(make: Make) -> None:
     """What the one before refused may be there still; nor does one that never began."""
     replica = make(payload_max=4)
@@ -155,12 +146,4 @@ def test_very_many_topics_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatc
     replica.apply([value(b"0", LARGE)], phase=Phase.AUDIT)
     end_pass(replica)
     live(replica, value(b"0"))
-    assert replica.refused.limits(NOW) == ()
-
-
-def test_a_replica_that_begins_anew_lacks_nothing(make: Make) -> None:
-    """As a link does with each epoch."""
-    replica = make(payload_max=4)
-    live(replica, value(b"a", LARGE))
-    replica.refused.clear()
     assert replica.refused.limits(NOW) == ()

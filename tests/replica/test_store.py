@@ -113,32 +113,6 @@ def test_copies_of_held_values_are_unchanged_and_not_dispatched(make: Make, phas
     assert len(changes.updates) == 5
 
 
-def test_live_updates_with_the_same_value_are_dispatched(make: Make) -> None:
-    """A publisher that repeats a value reaches subscribers each time."""
-    replica = make()
-    changes = replica.apply([update(b"a"), update(b"a")], phase=Phase.LIVE)
-    assert kinds(changes) == [ChangeKind.NEW, ChangeKind.REPLACED]
-    assert len(changes.dispatch) == 2
-
-
-def test_values_are_kept_as_they_came(make: Make) -> None:
-    """The newest update of a topic is kept as the same object."""
-    replica = make()
-    newest = update(b"a", b"2")
-    replica.apply([update(b"a"), newest], phase=Phase.LIVE)
-    assert replica.view == {b"a": newest}
-    assert replica.view[b"a"] == newest
-    assert replica.payload_bytes == 1
-
-
-def test_a_topic_removed_and_added_in_one_batch_is_found(make: Make) -> None:
-    """The index agrees with the values after a batch that removes and adds the same topics."""
-    replica = make()
-    replica.apply([update(b"a"), update(b"b")], phase=Phase.LIVE)
-    replica.apply([update(b"a", b""), update(b"a"), update(b"c"), update(b"c", b"")], phase=Phase.LIVE)
-    assert [each[0] for piece in replica.match(b"#") for each in piece] == [b"a", b"b"]
-
-
 def test_match_passes_over_values_removed_meanwhile(make: Make) -> None:
     """A value removed while a search runs is not yielded; the others are those of the moment."""
     replica = make()
@@ -218,14 +192,6 @@ def test_a_replacement_that_does_not_fit_drops_the_old_value(make: Make) -> None
     assert replica.refused_total == 1
 
 
-def test_a_smaller_replacement_fits_even_above_the_limit(make: Make) -> None:
-    """Shrinking a value is never refused."""
-    replica = make()
-    replica.apply([update(b"a", b"12345"), update(b"b", b"12345")], phase=Phase.LIVE)
-    replica.bytes_max = 4
-    assert kinds(replica.apply([update(b"a", b"1234")], phase=Phase.LIVE)) == [ChangeKind.REPLACED]
-
-
 # --- expiry ---
 
 
@@ -293,58 +259,6 @@ expiry_steps = st.lists(
 """Topic; in what time its new value expires, 0 for never, None to clear it; how much time passes then."""
 
 
-def test_expired_values_are_removed_as_zero_length_updates(make: Make) -> None:
-    """Values whose expiry has passed are removed, with removals to dispatch [MQTT-3.3.2-5]."""
-    assert make().next_expiry_ns is None
-    replica = make()
-    replica.apply(
-        [
-            update(b"a", expires_ns=NOW + 2 * SECOND),
-            update(b"b", expires_ns=NOW + SECOND),
-            update(b"c"),
-        ],
-        phase=Phase.SNAPSHOT,
-    )
-    assert replica.next_expiry_ns == NOW + SECOND
-    assert replica.remove_expired(NOW + SECOND - 1).updates == []
-    changes = replica.remove_expired(NOW + SECOND)
-    removal = (b"b", b"", 1, True, b"", NOW + SECOND, 0, content_digest(b"b", b""), None)
-    assert changes.updates == [removal]
-    assert changes.dispatch == [removal]
-    assert kinds(changes) == [ChangeKind.REMOVED]
-    assert changes.phase is Phase.AUDIT
-    assert replica.next_expiry_ns == NOW + 2 * SECOND
-    replica.remove_expired(NOW + 5 * SECOND)
-    assert set(replica.view) == {b"c"}
-    assert replica.next_expiry_ns is None
-
-
-def test_a_newer_value_is_not_removed_by_the_old_ones_expiry(make: Make) -> None:
-    """Replacing a value replaces its expiry, be it by a later one, an earlier one or none."""
-    replica = make()
-    for topic in (b"later", b"earlier", b"none", b"gone"):
-        replica.apply([update(topic, expires_ns=NOW + 10 * SECOND)], phase=Phase.LIVE)
-    replica.apply(
-        [
-            update(b"later", b"2", expires_ns=NOW + 20 * SECOND),
-            update(b"earlier", b"2", expires_ns=NOW + 5 * SECOND),
-            update(b"none", b"2"),
-            update(b"gone", b""),
-        ],
-        phase=Phase.LIVE,
-    )
-    assert [each[0] for each in replica.remove_expired(NOW + 10 * SECOND).updates] == [b"earlier"]
-    assert set(replica.view) == {b"later", b"none"}
-    assert replica.next_expiry_ns is not None
-
-
-def test_a_repeated_expiry_removes_once(make: Make) -> None:
-    """Two updates with the same expiry leave one removal."""
-    replica = make()
-    replica.apply([update(b"a", expires_ns=NOW + SECOND)] * 3, phase=Phase.LIVE)
-    assert len(replica.remove_expired(NOW + SECOND).updates) == 1
-
-
 def test_outdated_expiries_do_not_pile_up() -> None:
     """A topic updated often, always with a new expiry, does not make the heap grow without bound."""
     replica = Replica()
@@ -385,36 +299,6 @@ def test_each_value_goes_when_it_expires(steps: list[tuple[bytes, int | None, in
 # --- selectors ---
 
 TWO = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",), prefix="site/"))
-
-
-def test_counts_and_digests_are_kept_for_each_selector(make: Make) -> None:
-    """Every selector has its own count and digest; the totals are their sums."""
-    replica = make(selectors=TWO)
-    replica.apply(
-        [
-            update(b"plant/1/a", b"x"),
-            update(b"plant/2/a", b"y"),
-            update(b"plant/1/b", b"z", prefix=b"site/"),
-        ],
-        phase=Phase.SNAPSHOT,
-    )
-    assert [replica.count(0), replica.count(1), replica.count()] == [2, 1, 3]
-    expected = {b"plant/1/a": 0, b"plant/2/a": 0, b"site/plant/1/b": 1}
-    assert replica.selector_of == {topic: expected[topic] for topic in replica.values}
-    replica.apply([update(b"plant/1/a", b"xx"), update(b"plant/2/a", b"")], phase=Phase.LIVE)
-    assert replica.count(0) == 1
-    assert replica.digest(0) == content_digest(b"plant/1/a", b"xx")
-    assert replica.digest(1) == content_digest(b"plant/1/b", b"z")
-    assert replica.digest() == (replica.digest(0) + replica.digest(1)) % 2**64
-    assert b"plant/2/a" not in replica.selector_of
-
-
-def test_one_selector_has_the_totals(make: Make) -> None:
-    """With one selector its count and digest are the replica's."""
-    replica = make(selectors=[Selector("a/#")])
-    replica.apply([update(b"a/1")], phase=Phase.LIVE)
-    assert replica.count(0) == replica.count() == 1
-    assert replica.digest(0) == replica.digest() != 0
 
 
 def test_topics_outside_every_selector_count_for_the_total_only(make: Make) -> None:
@@ -543,13 +427,6 @@ def test_a_dropped_pass_shows_nothing(make: Make) -> None:
     assert end_pass(replica).unseen == ()
 
 
-def test_ending_without_a_pass_shows_nothing(make: Make) -> None:
-    """Without a running pass there is nothing to report."""
-    replica = make()
-    replica.apply([update(b"a")], phase=Phase.LIVE)
-    assert end_pass(replica).unseen == ()
-
-
 # --- tear-down ---
 
 
@@ -574,15 +451,6 @@ def test_tear_down_removes_everything_in_pieces(make: Make, selectors: Sequence[
     assert replica.next_expiry_ns is None
     assert [each for piece in replica.match(b"#") for each in piece] == []
     assert [replica.count(index) for index in range(len(selectors))] == [0] * len(selectors)
-
-
-def test_a_replica_torn_down_can_be_filled_again(make: Make) -> None:
-    """After a tear-down a replica works like a new one."""
-    replica = make()
-    replica.apply([update(b"a")], phase=Phase.SNAPSHOT)
-    assert [len(piece.updates) for piece in replica.tear_down(now_ns=NOW)] == [1]
-    assert kinds(replica.apply([update(b"a")], phase=Phase.SNAPSHOT)) == [ChangeKind.NEW]
-    assert replica.digest() == content_digest(b"a", b"1")
 
 
 # --- against a plain model ---

@@ -61,22 +61,6 @@ def test_topics_between_bounds_are_counted(topics: set[bytes], low: bytes, high:
     assert tree_of(topics).count_between(low, high, most=9) == sum(low <= one < high for one in topics)
 
 
-@given(st.lists(st.tuples(st.booleans(), TOPICS), max_size=60))
-def test_add_and_discard_keep_a_set(steps: list[tuple[bool, bytes]]) -> None:
-    """Adding and discarding in any order, repeated too, leaves the same topics as a set."""
-    tree, model = TopicTree(), set()
-    for adds, topic in steps:
-        if adds:
-            tree.add(topic)
-            model.add(topic)
-        else:
-            tree.discard(topic)
-            model.discard(topic)
-        assert (topic in tree) == (topic in model)
-    assert len(tree) == len(model)
-    assert sorted(matched(tree, b"#")) == expected(model, b"#")
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 40, 700, 5000])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_large_trees_split_and_shrink(batch_size: int, shuffled: bool) -> None:
@@ -131,23 +115,6 @@ def test_match_survives_changes_while_it_runs(topic_filter: bytes) -> None:
     kept = [topic for topic in found if topic in set(stay)]
     assert kept == stay
     assert len(found) == len(set(found))
-
-
-def test_dollar_topics_are_hidden_from_leading_wildcards() -> None:
-    """A filter that begins with a wildcard does not match a topic that begins with `$` [MQTT-4.7.2-1]."""
-    tree = tree_of([b"$SYS/up", b"$SYS", b"x", b"%x", b"a/$SYS"])
-    assert list(matched(tree, b"#")) == [b"%x", b"a/$SYS", b"x"]
-    assert list(matched(tree, b"+/up")) == []
-    assert list(matched(tree, b"$SYS/#")) == [b"$SYS", b"$SYS/up"]
-    assert list(matched(tree, b"$SYS/+")) == [b"$SYS/up"]
-
-
-def test_empty_batches_change_nothing() -> None:
-    """Adding nothing is allowed."""
-    tree = TopicTree()
-    tree.add_new([])
-    assert tree.take(5) == []
-    assert list(matched(tree, b"a")) == []
 
 
 def test_long_search_comes_in_pieces() -> None:

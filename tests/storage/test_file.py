@@ -18,27 +18,6 @@ from fanout.storage.file import FORMAT, FileDamagedError, RetainedFile, Sync
 from tests.storage.pieces import contents, opened, value
 
 
-def test_what_is_committed_is_read_again(tmp_path: Path) -> None:
-    """Values of several stores, replaced and removed, are there when the file is opened again."""
-    path = tmp_path / "deep" / "retained.sqlite"
-    file = opened(path)
-    file.commit(
-        {"a": {b"t/1": value(b"t/1"), b"t/2": value(b"t/2")}, "b": {b"t/1": value(b"t/1", b"b")}}, {}, force=False
-    )
-    file.commit({"a": {b"t/1": value(b"t/1", b"new"), b"t/2": None, b"gone": None}}, {"a": b"session"}, force=True)
-    file.close()
-    file = opened(path)
-    assert contents(file, "a") == {b"t/1": b"new"}
-    assert contents(file, "b") == {b"t/1": b"b"}
-    assert contents(file, "unknown") == {}
-    assert file.sessions() == {"a": b"session", "b": None}
-    file.forget("a")
-    assert contents(file, "a") == {}
-    assert file.sessions() == {"b": None}
-    assert file.size_bytes > 0
-    file.close()
-
-
 @pytest.mark.parametrize("sync", ["off", "interval", "always"])
 def test_random_changes_are_those_of_a_dictionary(tmp_path: Path, sync: Sync) -> None:
     """Whatever is set and removed, in transactions of any size: the file holds what a dictionary does."""
@@ -71,18 +50,6 @@ def test_a_process_that_is_killed_leaves_what_it_committed(tmp_path: Path) -> No
     again = opened(left / "r")
     assert contents(again, "a") == {b"t": b"1"}
     again.close()
-
-
-def test_a_transaction_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """What could not be committed is not there, and the next transaction is not in its way."""
-    file = opened(tmp_path / "r")
-    wrong = (b"t", b"1", 1, True, b"", 1, 0, 2**64, None)  # its digest has no place in a value
-    with pytest.raises(struct.error):
-        file.commit({"new": {b"t": wrong}}, {}, force=False)
-    assert file.sessions() == {}
-    file.commit({"new": {b"t": value(b"t")}}, {}, force=False)
-    assert contents(file, "new") == {b"t": b"1"}
-    file.close()
 
 
 def test_only_one_opens_it(tmp_path: Path) -> None:

@@ -162,18 +162,6 @@ def test_the_next_expiry_is_exact(tmp_path: Path) -> None:
         assert replica.next_expiry_ns == NOW + 9 * SECOND
 
 
-def test_very_many_expire_some_at_a_time(tmp_path: Path) -> None:
-    """A step removes some thousand, and says that more are due."""
-    with opened(tmp_path / "retained.sqlite") as store:
-        replica = DiscReplica(store.table("link"))
-        replica.apply([value(b"%d" % number, expires_ns=NOW) for number in range(5000)], phase=Phase.LIVE)
-        removed = []
-        while replica.next_expiry_ns is not None:
-            removed.append(len(replica.remove_expired(NOW).updates))
-        assert removed == [2000, 2000, 1000]
-        assert len(replica) == 0
-
-
 def test_large_values_come_in_small_pieces(tmp_path: Path) -> None:
     """A search has a few values in memory, however large they are; each comes once."""
     with opened(tmp_path / "retained.sqlite") as store:
@@ -183,17 +171,6 @@ def test_large_values_come_in_small_pieces(tmp_path: Path) -> None:
         pieces = list(replica.match(b"t/#"))
         assert max(map(len, pieces)) == 3
         assert [each[0] for piece in pieces for each in piece] == [b"t/%02d" % number for number in range(20)]
-
-
-def test_a_search_that_finds_nothing_comes_in_pieces(tmp_path: Path) -> None:
-    """Each step looks at some hundred topics: nobody has to wait until all of them were looked at."""
-    with opened(tmp_path / "retained.sqlite") as store:
-        replica = DiscReplica(store.table("link"))
-        replica.apply([value(b"t/%04d/x" % number) for number in range(2000)], phase=Phase.LIVE)
-        for search in (replica.match(b"t/+/y"), replica.match_topics(b"t/+/y")):
-            pieces = list(search)
-            assert len(pieces) >= 4
-            assert not any(pieces)
 
 
 def test_what_is_not_good_any_more_goes_when_it_is_loaded(tmp_path: Path) -> None:

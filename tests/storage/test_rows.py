@@ -40,13 +40,6 @@ def test_a_value_that_is_cut_off_is_refused(stamp: Stamp | None, properties: byt
             decode_update(b"a", value[:length])
 
 
-def test_a_qos_that_does_not_exist_is_refused() -> None:
-    """The first byte is the QoS."""
-    value = encode_value((b"a", b"p", 1, True, b"", 1, 0, 2, None))
-    with pytest.raises(ValueError, match="QoS"):
-        decode_update(b"a", b"\x03" + value[1:])
-
-
 def test_a_long_head_does_not_hide_a_wrong_qos() -> None:
     """The mark of long properties stands beside the QoS, which is looked at all the same."""
     value = encode_value((b"a", b"p", 1, True, bytes(70_000), 1, 0, 2, None))

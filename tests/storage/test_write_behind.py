@@ -227,19 +227,6 @@ async def test_a_commit_before_the_hold_ends_it(tmp_path: Path, monkeypatch: pyt
         assert held == [True, False]
 
 
-async def test_a_disk_that_fails_until_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`close` does not wait for ever, and says that something is missing."""
-    monkeypatch.setattr(module, "_RETRY_S", 0.01)
-
-    def failing(*_: object, **__: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(RetainedFile, "commit", failing)
-    async with started(tmp_path / "r") as storage:
-        storage.put("a", [changes_of(Replica(), value(b"1"))])
-        assert not await asyncio.to_thread(storage.close, timeout_s=0.05)
-
-
 async def test_messages_of_the_history_count_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold memory until they are committed, also those that are not retained and have no payload."""
     disk = FailingDisk(monkeypatch, broken=True)
@@ -316,15 +303,6 @@ async def test_a_writer_that_ends_is_told(tmp_path: Path, monkeypatch: pytest.Mo
             await asyncio.wait_for(storage.wait_failed(), 30)
         assert storage.stats().alarm == "the writer ended unexpectedly"
         assert not await asyncio.to_thread(storage.close, timeout_s=1)
-
-
-async def test_values_with_long_properties_are_committed(tmp_path: Path) -> None:
-    """User Properties may have more than 65,535 bytes."""
-    long = (b"t", b"1", 1, True, bytes(90_018), 1, 0, 7, None)
-    async with started(tmp_path / "r") as storage:
-        storage.put("a", [changes_of(Replica(), long)])
-        await committed(storage)
-    assert read(tmp_path / "r") == {b"t": b"1"}
 
 
 async def test_a_disk_that_fails_is_not_tried_without_a_pause_while_closing(

@@ -192,12 +192,3 @@ def test_what_waits_goes_with_its_connection() -> None:
     commit_gate.disconnected()
     commit_gate.write(b"nobody")
     assert again == [b"CONNECT"]
-
-
-def test_a_tear_down_is_handed_over_in_pieces() -> None:
-    """Nobody waits for it."""
-    disk, commit_gate, written = pieces()
-    commit_gate.remove(applied().changes)
-    assert len(disk.puts) == 1
-    commit_gate.write(b"now")
-    assert written == [b"now"]

@@ -71,11 +71,6 @@ def test_what_is_no_session_is_not_resumed(data: bytes | None) -> None:
     assert find_resumption(data, CONFIG, node_id="edge-1") is None
 
 
-def test_another_node_has_another_session() -> None:
-    """The control topic has the node's identifier, and is subscribed in the session."""
-    assert find_resumption(stored(), CONFIG, node_id="edge-2") is None
-
-
 def test_a_further_address_of_the_same_primary_changes_nothing() -> None:
     """One address in common is enough."""
     config = replace(CONFIG, primaries=(Address("mqtt", "second", 1883), *CONFIG.primaries))
@@ -131,16 +126,6 @@ def live(config: LinkConfig | None = None) -> Pair:
     return pair
 
 
-def test_a_session_without_values_is_none() -> None:
-    """Before there is a session, and after it is lost, nothing is left for a later process."""
-    pair = Pair()
-    assert pair.session.stored_session() is None
-    pair.go_live()
-    stored_session = pair.session.stored_session()
-    assert stored_session is not None
-    assert (stored_session.epoch, stored_session.evidence) == (pair.session.lifecycle.epoch, (Evidence.MARKER,))
-
-
 def test_the_next_process_resumes_and_verifies() -> None:
     """Clean Start 0, the same epoch, no value dispatched again; live only when verified."""
     pair = live()
@@ -156,23 +141,6 @@ def test_the_next_process_resumes_and_verifies() -> None:
     assert again.session.lifecycle.epoch == pair.session.lifecycle.epoch
     assert again.dispatched() == []
     assert again.values() == {b"plant/a": b"1"}
-
-
-def test_the_next_process_finds_what_was_lost() -> None:
-    """A value that changed without a message means a loss."""
-    again = next_process(live())
-    again.primary.retained[b"plant/a"] = b"other"
-    again.connect()
-    assert "messages were lost" in again.reason()
-
-
-def test_a_session_that_the_primary_forgot_is_torn_down() -> None:
-    """Session Present 0: what was loaded is removed, as after any lost session."""
-    pair = live()
-    pair.primary.has_session = False
-    again = next_process(pair)
-    again.connect()
-    assert again.states()[-1] is LinkState.TEARING_DOWN
 
 
 def test_a_replica_older_than_the_session_is_given_up_offline() -> None:

@@ -17,13 +17,6 @@ def item_lag(stamp: Stamp | None = None) -> tuple[ItemLag, ControlChannel]:
     return ItemLag(control), control
 
 
-def test_nothing_is_behind_while_heartbeats_are_in_time() -> None:
-    """Each has passed the primary behind everything that came before it."""
-    one, _ = item_lag(Stamp("hub", 1, 10, 0))
-    assert one.items(5.0, newest=None) == 0
-    assert not one.is_wanted(5.0)
-
-
 def test_what_the_primary_counted_beyond_what_came_is_behind() -> None:
     """Unknown until the primary is asked; what comes meanwhile is taken off, and the heartbeat behind it ends it."""
     one, control = item_lag(Stamp("hub", 1, 10, 0))
@@ -48,13 +41,6 @@ def test_another_count_says_nothing(count: Count) -> None:
     one, _ = item_lag(Stamp("hub", 1, 10, 0))
     one.note_count(count)
     assert one.items(16.0, newest=None) is None
-
-
-def test_without_stamps_items_are_not_known() -> None:
-    """At a primary that is no `fanout primary`; nothing is asked there."""
-    one, _ = item_lag()
-    assert one.items(1.0, newest=None) is None
-    assert not one.is_wanted(100.0)
 
 
 def test_a_node_that_tells_no_count_is_not_asked() -> None:

@@ -243,31 +243,6 @@ def test_members_are_subscribed_as_they_come_and_go() -> None:
     assert primary.asked(b"fanout/control/edge-3/plant", retain_handling=2) == 2
 
 
-def test_heartbeats_that_the_primary_dropped_do_not_end_the_cuts() -> None:
-    """Though all that may be under way are lost: one now and then is sent, and room is left for the regular ones."""
-    pair = Pair()
-    pair.go_live()
-    pair.primary.silent_control = True
-
-    def sent() -> int:
-        return sum(topic == b"fanout/control/edge-1/plant" for topic, *_ in pair.primary.published)
-
-    before, times = sent(), list[float]()
-    for step in range(20):
-        pair.now += 0.2
-        cut(pair, "edge-2")
-        if sent() > before + len(times):
-            times.append(round((step + 1) * 0.2, 1))
-    assert times == [0.2, 0.4, 0.6, 0.8, 1.8, 2.8, 3.8]
-    pair.primary.silent_control = False
-    pair.wait(6)
-    assert pair.session.counters.heartbeats_lost_total == 7
-    before = sent()
-    cut(pair, "edge-2")
-    assert sent() == before + 1
-    assert len(pair.session.cuts.own) == 2
-
-
 def test_markers_that_the_primary_dropped_do_not_hide_that() -> None:
     """Room is left for the regular heartbeat, which comes back and shows what was lost."""
     pair = Pair()
@@ -295,17 +270,6 @@ def test_no_marker_is_sent_while_it_would_not_come_back() -> None:
     pair = Pair(primary=FakePrimary(allow_control=False))
     pair.go_live()
     assert pair.session.send_heartbeat(now=pair.now) is None
-
-
-def test_a_link_that_is_told_of_itself_hears_its_heartbeats_all_the_same() -> None:
-    """Its own control topic is not subscribed again, without messages of its own."""
-    pair = Pair()
-    pair.go_live()
-    cut(pair, "edge-1", "edge-2")
-    cut(pair, "edge-1", "edge-2")
-    assert pair.primary.asked(b"fanout/control/edge-1/plant", retain_handling=2) == 1
-    assert pair.primary.subscriptions[b"fanout/control/edge-1/plant"].no_local is False
-    assert len(pair.session.cuts.own) == 2
 
 
 def test_nothing_is_done_while_the_link_is_not_live() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fanout.link.model.events import Failed, Forwarded
+from fanout.link.model.events import Forwarded
 from fanout.link.model.skipped import MessageSkipped
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import NOT_TAKEN, UNAVAILABLE
@@ -210,22 +210,6 @@ def test_one_close_of_the_primary_gives_up_nothing() -> None:
         case.forward(b"plant/%d" % number)
     case.pair.pump()
     assert len(case.pair.primary.published) == published + 5
-
-
-def test_a_refused_connection_is_no_evidence() -> None:
-    """A close before CONNACK concerns no message, for none was sent on that connection."""
-    case = Publisher()
-    case.pair.primary.swallow = (Ack,)
-    token = case.forward(b"plant/1")
-    case.pair.pump()
-    case.pair.lose()
-    for _ in range(3):
-        case.pair.connect(pump=False)
-        case.pair.lose(by_peer=True)
-    case.pair.primary.swallow = ()
-    case.pair.connect()
-    assert case.verdicts() == {token: ReasonCode.SUCCESS}
-    assert case.pair.of(Failed) == []
 
 
 @pytest.mark.parametrize(

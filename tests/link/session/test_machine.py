@@ -89,16 +89,6 @@ def test_a_refusing_connack_fails() -> None:
     assert pair.states() == [S.CONNECTING, S.DOWN]
 
 
-def test_silence_instead_of_connack_fails() -> None:
-    """CONNACK is awaited for the connect time-out."""
-    pair = Pair(primary=FakePrimary(swallow=(Connack,)))
-    pair.connect()
-    pair.wait(9.9)
-    assert not pair.of(Failed)
-    pair.wait(0.2)
-    assert "does not answer CONNECT" in pair.failure()
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -969,18 +959,6 @@ def test_a_connection_lost_in_the_capability_check_begins_it_again() -> None:
     pair.connect()
     assert pair.is_in(S.LIVE)
     assert pair.session.lifecycle.evidence == [Evidence.MARKER]
-
-
-def test_a_silent_primary_after_resumption_is_left() -> None:
-    """Without PINGRESP after Session Present 1 the connection is given up, the session is not."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.primary.swallow = (Pingresp,)
-    pair.primary.silent_control = True
-    resume(pair)
-    pair.wait(6)
-    assert "does not answer" in pair.failure()
-    assert pair.is_in(S.RESUMING)
 
 
 def test_a_marker_that_does_not_come_back_does_not_keep_resuming() -> None:

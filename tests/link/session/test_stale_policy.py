@@ -26,13 +26,6 @@ def stale_pair(*, loses: bool = True, **changes: Any) -> Pair:
     return pair
 
 
-def test_policy_is_not_the_default() -> None:
-    """`tear_down` keeps nothing, whatever the grace."""
-    stale_policy = StalePolicy(make_config(grace_s=60.0))
-    assert not stale_policy.begin("lost", complete=True, now=1000.0)
-    assert (stale_policy.reason, stale_policy.deadline, stale_policy.left_s(1000.0)) == (None, float("inf"), None)
-
-
 def test_grace_counts_from_the_first_loss() -> None:
     """Losing the next session too does not prolong it, nor is the first reason forgotten."""
     stale_policy = StalePolicy(make_config(on_session_loss="serve_stale", grace_s=60.0))
@@ -58,22 +51,6 @@ def test_only_differences_are_dispatched_after_the_resync() -> None:
     assert pair.values() == pair.primary.retained
     assert pair.session.lifecycle.epoch > epoch
     assert pair.session.lifecycle.stale_policy.reason is None
-
-
-def test_values_are_served_until_the_snapshot_is_proved() -> None:
-    """A stale replica has no evidence any more, and loses nothing before the end of the new snapshot."""
-    pair = stale_pair()
-    pair.primary.retained.clear()
-    pair.connect(pump=False)
-    pair.primary.receive(pair.session.take_output())
-    pair.feed(pair.primary.take())  # CONNACK
-    assert pair.is_in(S.SNAPSHOT)
-    assert pair.session.lifecycle.stale_policy.reason is not None
-    assert pair.session.lifecycle.evidence == [None]
-    assert pair.values() == VALUES
-    pair.pump()
-    assert pair.is_in(S.LIVE)
-    assert pair.values() == {}
 
 
 def test_grace_ends_while_the_primary_is_away() -> None:
@@ -170,16 +147,6 @@ def test_half_a_snapshot_is_not_served_on() -> None:
     assert len(pair.of(TearDown)) == 1
 
 
-@pytest.mark.parametrize("clients", [0, 1, 100, 1_000, 1_000_000])
-def test_pieces_of_a_tear_down_are_bounded(clients: int) -> None:
-    """By topics, and by topics times clients; never empty."""
-    from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX, piece_topics
-
-    topics = piece_topics(clients)
-    assert 1 <= topics <= TOPICS_MAX
-    assert topics == 1 or topics * clients <= DELIVERIES_MAX
-
-
 @pytest.mark.parametrize(("clients", "topics"), [(50, 1_000), (250, 200), (1_000, 120), (10_000, 20)])
 def test_pieces_of_a_tear_down_are_worth_a_write_to_everybody(clients: int, topics: int) -> None:
     """They get smaller with the number of clients, but not where that would only make more writes of them."""
@@ -210,18 +177,6 @@ def test_values_age_from_the_last_heartbeat_that_came_back() -> None:
     pair.pump()
     assert pair.is_in(S.LIVE)
     assert stale_policy.since is None
-
-
-def test_values_that_are_removed_have_no_age() -> None:
-    """A tear-down leaves nothing that could be offered."""
-    pair = Pair(make_config(), FakePrimary(retained=dict(VALUES)))
-    pair.go_live()
-    pair.lose()
-    assert pair.session.lifecycle.stale_policy.since is not None
-    pair.primary.has_session = False
-    pair.connect()
-    assert pair.is_in(S.TEARING_DOWN)
-    assert pair.session.lifecycle.stale_policy.since is None
 
 
 @pytest.mark.parametrize(("on_stall", "offered"), [("not_ready", (False, False)), ("serve_stale", (True, False))])

@@ -47,23 +47,6 @@ def begin_anew(pair: Pair) -> None:
 # --- heartbeats ---
 
 
-def test_another_process_that_goes_on_sending_is_a_twin() -> None:
-    """One heartbeat may have waited; a later one, behind one of our own that was sent in between, has not."""
-    pair = live()
-    epoch = pair.session.lifecycle.epoch
-    hear(pair, 1)
-    assert not signs(pair)
-    pair.wait(5)
-    hear(pair, 2)
-    assert signs(pair) == [FOREIGN_HEARTBEAT]
-    assert "node.id edge-1" in pair.of(TwinAlarmRaised)[0].reason
-    assert "fanout-edge-1-plant" in pair.of(TwinAlarmRaised)[0].reason
-    assert FOREIGN_HEARTBEAT in pair.reason()
-    begin_anew(pair)
-    assert pair.session.lifecycle.epoch > epoch
-    assert pair.session.lifecycle.twin.reason
-
-
 def test_the_session_is_lost_once_and_the_alarm_goes_on() -> None:
     """A twin with another Client Identifier goes on as well: one tear-down, and no more."""
     pair = live()
@@ -185,21 +168,6 @@ def test_a_session_of_another_process_is_not_resumed() -> None:
         begin_anew(pair)
         pair.events.clear()
     assert pair.session.lifecycle.twin.reason, "the second time as well"
-
-
-def test_a_session_that_another_process_resumed_is_lost() -> None:
-    """It is the same session, as with a copied directory of data; the other process left its own mark in it."""
-    pair = live()
-    other = Pair(make_config(), pair.primary, nonce=8)
-    other.go_live()
-    theirs = {name: each for name, each in pair.primary.subscriptions.items() if b"/session/" in name}
-    pair.session.lifecycle.remote_session.exists = True
-    pair.lose()
-    pair.connect()
-    assert UNMARKED in pair.reason()
-    begin_anew(pair)
-    ours = {name: each for name, each in pair.primary.subscriptions.items() if b"/session/" in name}
-    assert ours.keys() != theirs.keys()
 
 
 def test_a_session_that_was_left_is_resumed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fanout.chain.stamp import encode_stamp
 from fanout.config import LinkConfig
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.events import Applied, AuditEnded, Failed, HeartbeatsLost, ResumedAtQos0, TearDown
+from fanout.link.model.events import Applied, AuditEnded, HeartbeatsLost, ResumedAtQos0, TearDown
 from fanout.link.model.states import LinkState
 from fanout.link.snapshot.audit import RETRY_S, LiveAudits
 from fanout.mqtt.packets import Connack, Pingresp, Suback, encode
@@ -132,32 +132,6 @@ def test_one_set_at_a_time_with_rests() -> None:
     assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
 
 
-def test_a_primary_restored_from_an_old_copy_is_found() -> None:
-    """Old values come back, newer topics are gone, and nothing was sent: everything is as the primary has it then."""
-    pair = live()
-    copy = dict(pair.primary.retained)
-    for number in range(3):
-        pair.primary.publish(b"plant/%d" % number, b"new")
-    pair.primary.publish(b"plant/later", b"new")
-    pair.primary.publish(b"plant/9", b"")
-    pair.pump()
-    pair.events.clear()
-    pair.primary.retained = copy
-    pair.audit()
-    assert pair.report() == AuditReport(False, checked=11, changed=4, removed=1)
-    assert pair.values() == copy
-    assert (b"plant/later", b"") in pair.dispatched()
-
-
-def test_expiry_and_deletion_without_a_message_are_found() -> None:
-    """What an administrator deletes, or what expires at the primary alone, is gone after the next audit."""
-    pair = live(make_config(audit_interval_s=100.0))
-    del pair.primary.retained[b"plant/3"]
-    pair.wait(120)
-    assert pair.report().removed == 1
-    assert pair.dispatched() == [(b"plant/3", b"")]
-
-
 def test_a_content_filter_holds_in_an_audit_too() -> None:
     """What the selector does not take is not replicated by way of an audit."""
     pair = live(make_config(Selector("plant/#", max_payload=5)))
@@ -182,20 +156,6 @@ def test_removals_have_a_cap() -> None:
     pair.audit(confirmed=3)
     assert pair.report() == AuditReport(True, checked=10, removed=3)
     assert pair.values() == pair.primary.retained
-
-
-def test_without_a_sentinel_nothing_is_removed_unasked() -> None:
-    """Where only silence speaks for the set, a topic that did not come may still be there."""
-    pair = Pair(make_config(), FakePrimary(retained=dict(VALUES), system_topics=False, allow_control=False))
-    pair.connect()
-    pair.wait(20)
-    assert pair.is_in(LinkState.LIVE)
-    pair.events.clear()
-    del pair.primary.retained[b"plant/0"]
-    pair.audit()
-    pair.wait(12)
-    assert pair.report() == AuditReport(False, checked=10, kept=1)
-    assert len(pair.replica) == 10
 
 
 def test_what_comes_live_meanwhile_is_live() -> None:
@@ -405,28 +365,6 @@ def test_the_qos_after_an_audit_was_given_up() -> None:
     assert [(update[0], update[2]) for update in updates] == [(b"plant/1", 1), (b"plant/2", 0)]
 
 
-def test_an_audit_ends_with_its_connection() -> None:
-    """Who waits for it is told, and the resumed session is verified as always."""
-    pair = live()
-    pair.audit(pump=False)
-    pair.lose()
-    assert pair.report().failure == "the connection was lost"
-    pair.connect()
-    assert pair.is_in(LinkState.LIVE)
-    assert LinkState.VERIFYING in pair.states()
-
-
-def test_only_a_live_link_is_audited() -> None:
-    """What is not live is not complete anyway; and one audit at a time."""
-    pair = Pair()
-    assert pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now) == "the link is down"
-    pair = live()
-    pair.audit(pump=False)
-    assert pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now) == "an audit is under way"
-    pair.pump()
-    assert not pair.of(Failed)
-
-
 def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
     """It begins behind the PINGRESP that is under way; when that does not come, the connection is given up."""
     pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
@@ -472,22 +410,6 @@ class Stepped(Pair):
     def now_ns(self) -> int:
         """Unix time in nanoseconds."""
         return super().now_ns + self.step_s * 1_000_000_000
-
-
-@pytest.mark.parametrize("step_s", [100_000, -100_000])
-@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
-def test_an_audit_follows_when_the_time_of_day_was_set(step_s: int, interval_s: float) -> None:
-    """Values that expired by it, or would expire too late, are again as the primary has them, within a heartbeat."""
-    primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
-    pair = Stepped(make_config(audit_interval_s=interval_s), primary)
-    pair.go_live()
-    pair.step_s = step_s
-    pair.wait(6)
-    assert pair.values() == primary.retained
-    assert len(pair.of(AuditEnded)) == 1
-    left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
-    assert left_s <= set(range(3590, 3601))
-    assert removed_topics(pair) == []
 
 
 def test_values_expire_again_behind_the_audit_that_a_step_of_the_clock_called_for() -> None:

@@ -112,23 +112,6 @@ def test_a_sample_is_bounded_however_many_selectors_there_are() -> None:
     assert seen == set(range(1200))
 
 
-def test_an_empty_replica_has_no_sample() -> None:
-    """There is nothing to ask for."""
-    sampling, _ = made()
-    assert not sampling.draw(now_ns=NOW_NS).held
-
-
-def test_an_equal_answer_shows_nothing() -> None:
-    """It counts as a sample."""
-    sampling, _ = made(None, value("plant/1"), value("plant/2"))
-    drawn, doubtful = compared(sampling, answer(row("plant/1"), row("plant/2")))
-    assert not doubtful
-    sampling.take(sampling.confirm(drawn, doubtful))
-    totals = sampling.totals
-    assert (totals.samples_total, totals.topics_total, totals.last_ns, totals.off) == (1, 2, NOW_NS, "")
-    assert sampling.pause_s == make_config().heartbeat_s
-
-
 def test_absent_refused_and_other_values_are_in_doubt_until_the_link_has_had_its_updates() -> None:
     """What has changed in the replica by then, in either direction, was under way."""
     names = [f"plant/{number}" for number in range(8)]
@@ -248,14 +231,6 @@ def test_topics_that_were_unconfirmed_before_are_not_found_again() -> None:
     assert "found them all" in sampling.totals.off
 
 
-def test_a_sample_that_takes_long_is_taken_less_often() -> None:
-    """A tenth of the time at most."""
-    sampling, _ = made(None, value("plant/1"))
-    drawn = sampling.draw(now_ns=NOW_NS)
-    sampling.compare(drawn, answer(row("plant/1")), now_ns=NOW_NS, took_s=2.0)
-    assert sampling.pause_s == 2.0 * COST_FACTOR
-
-
 def test_a_refused_user_calls_for_an_audit_only_where_it_was_taken_before() -> None:
     """And once; the first refusals show that the primary takes no second connection."""
     sampling, _ = made(None, value("plant/1"))
@@ -292,12 +267,3 @@ def test_a_primary_that_ends_the_links_connection_each_time_is_left_in_peace() -
     sampling.note_link_lost()
     assert sampling.pause_s == REST_MAX_S
     assert "may allow only one connection of a user" in sampling.totals.off
-
-
-def test_nothing_is_drawn_once_every_selector_is_live_only() -> None:
-    """A reload may leave none with retained values."""
-    sampling, context = made(make_config(selectors=(Selector("a/#"),)), value("a/1"))
-    for _ in context.replica.select([Selector("b/#", live_only=True)]):
-        pass
-    sampling.reselect()
-    assert not sampling.draw(now_ns=NOW_NS).held

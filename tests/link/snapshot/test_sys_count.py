@@ -11,7 +11,6 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.sender import PacketSender
 from fanout.link.snapshot.sys_count import CountState, SysCount
-from fanout.mqtt.packets import Pingresp
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
@@ -180,20 +179,6 @@ def test_an_agreement_leaves_no_difference() -> None:
     assert again.session.count.difference == ""
 
 
-def test_a_new_topic_of_the_primary_in_the_same_moment_is_waited_out() -> None:
-    """Whether the figure has it is not known."""
-    pair = counting_pair()
-    primary = pair.primary
-    primary.deliver(UPTIME, b"later", retain=True)
-    primary.retained[b"$SYS/broker/load"] = b"1"
-    primary.deliver(b"$SYS/broker/load", b"1", retain=True)
-    primary.deliver(FIGURE, b"24", retain=True)
-    pair.pump()
-    assert evidence(pair) is Evidence.MARKER
-    tick(pair)
-    assert evidence(pair) is Evidence.COUNT
-
-
 def test_a_resumed_session_is_counted_anew() -> None:
     """Verification is not a count; the next figure is."""
     pair = counting_pair()
@@ -219,14 +204,6 @@ def test_the_system_topics_do_not_bring_the_sentinel_of_an_audit() -> None:
     pair.pump()
     assert pair.primary.asked(b"#") == asked + 1
     assert not pair.session.lifecycle.auditing
-
-
-def test_without_an_answer_nothing_is_compared() -> None:
-    """The PINGRESP behind the uptime says that the figure is there, if there is a new one."""
-    pair = counting_pair()
-    pair.primary.swallow = (Pingresp,)
-    tick(pair)
-    assert evidence(pair) is Evidence.MARKER
 
 
 @pytest.mark.parametrize(

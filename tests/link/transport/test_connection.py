@@ -99,14 +99,6 @@ async def test_what_is_sent_arrives_in_order(read_ahead: bool) -> None:
         assert case.total() == data
 
 
-async def test_reading_ahead_hands_over_slices() -> None:
-    """While reading ahead, what is handed over at a time is small, so that a read comes in between."""
-    async with connected(read_ahead=True) as case:
-        await case.send(b"x" * 1_000_000)
-        await wait_until(lambda: len(case.total()) == 1_000_000)
-        assert max(map(len, case.received)) <= 65_536
-
-
 async def test_small_reads_are_joined_to_slices() -> None:
     """Many small reads that wait are handed over together."""
     async with connected(read_ahead=True) as case:
@@ -115,14 +107,6 @@ async def test_small_reads_are_joined_to_slices() -> None:
             case.connection.buffer_updated(3)
         await wait_until(lambda: case.total() == b"abc" * 20)
         assert len(case.received) == 1
-
-
-async def test_a_read_is_one_batch_when_not_reading_ahead() -> None:
-    """Without reading ahead a read is handed over within the read."""
-    async with connected(read_ahead=False) as case:
-        case.connection.get_buffer(0)[:3] = b"abc"
-        case.connection.buffer_updated(3)
-        assert case.received == [b"abc"]
 
 
 async def test_cheap_reads_are_handed_over_one_by_one() -> None:
