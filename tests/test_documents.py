@@ -36,6 +36,7 @@ from fanout.config.loading import parse_tables
 from fanout.config.translation import SECTIONS, section_keys
 from fanout.errors import ConfigError
 from fanout.mqtt.breaches import Deviation, SkipReason
+from fanout.reports.metrics import REPORT_METRICS
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -361,7 +362,9 @@ def test_every_module_exists(page: str) -> None:
 @PAGE
 def test_every_metric_exists(page: str) -> None:
     """Also in alerts and in sentences; the labels that are shown are its own."""
-    metrics = {spec.name: spec.labels for spec in METRICS}
+    metrics = {spec.name: spec.labels for spec in METRICS} | {
+        name: labels for name, (_, labels) in REPORT_METRICS.items()
+    }
     for name, labels in re.findall(r"\b(fanout_[a-z_]+)(?:\{([^}]*)\})?", PAGES[page]):
         if name == "fanout_fault":
             continue

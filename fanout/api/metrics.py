@@ -182,6 +182,11 @@ METRICS = (
     *_specs("fanout_access", AccessStatus),
     *_specs("fanout_log", LogStatus),
     MetricSpec("fanout_log_last_sync_time_seconds", "gauge", "Unix time of the last write to disk; absent before."),
+    MetricSpec(
+        "fanout_log_disk_free_bytes",
+        "gauge",
+        "Bytes free on the disk of the replication log at the last write to disk; absent before.",
+    ),
     MetricSpec("fanout_log_alarm", "gauge", "1 while something is wrong with the replication log, else 0."),
     *_specs("fanout_archive", ArchiveStatus),
     *_specs("fanout_retained", RetainedStatus),
@@ -251,6 +256,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
         yield "fanout_log_alarm", (), status.log.alarm is not None
         if status.log.last_sync is not None:
             yield "fanout_log_last_sync_time_seconds", (), status.log.last_sync.timestamp()
+        if status.log.disk_free_bytes is not None:
+            yield "fanout_log_disk_free_bytes", (), status.log.disk_free_bytes
     if status.retained is not None:
         yield "fanout_retained_alarm", (), status.retained.alarm is not None
     if status.pool is not None:

@@ -627,6 +627,9 @@ class LogStatus(_Document):
         description="Updates and events not on the disk yet; a power failure would lose them."
     )
     written_bytes_total: NonNegativeInt = Field(description="Bytes of segments written.")
+    disk_free_bytes: NonNegativeInt | None = Field(
+        description="Bytes free on the disk of the log when rows were last forced to it; null before."
+    )
     sealed_segments_total: NonNegativeInt = Field(description="Segments that became Parquet.")
     unsealed_segments: NonNegativeInt = Field(description="Segments waiting to become Parquet now.")
     duplicates_total: NonNegativeInt = Field(description="Updates whose stamp was applied before.")

@@ -27,6 +27,7 @@ from fanout.cli.arguments.report_options import (
     LogDirectories,
     MarkdownFile,
     Master,
+    MetricsFile,
     ParquetDirectory,
     Reference,
     Settle,
@@ -55,7 +56,7 @@ _JUDGED_EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 --fail-under is not met, 4 a package for it is not installed, 5 no report can be made."
 )
 _STANDARD_OUTPUT: Final = Path("-")
-_ALONE: Final = ("json_path", "html_path", "markdown_path")
+_ALONE: Final = ("json_path", "html_path", "markdown_path", "metrics_path")
 """Documents; one of them can go to standard output."""
 _PLACES: Final = (*_ALONE, "trend_path")
 """Output to a path or a URI."""
@@ -68,6 +69,7 @@ _OPTIONS: Final = {
     "json_file": "json_path",
     "html_file": "html_path",
     "markdown_file": "markdown_path",
+    "metrics_file": "metrics_path",
     "trend": "trend_path",
 }
 """Arguments of the commands that have another name in `fanout.reports.entry.ReportOptions`."""
@@ -95,6 +97,7 @@ def _judged_report(
     accept_union: AcceptUnion = False,
     trend: Trend = None,
     markdown_file: MarkdownFile = None,
+    metrics_file: MetricsFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Name the options that every report has which judges secondaries."""
@@ -282,7 +285,7 @@ def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbo
     alone = [option for option in _ALONE if asked.get(option) == _STANDARD_OUTPUT]
     if len(alone) > 1:
         raise typer.BadParameter(
-            "only one of --json, --html and --markdown can go to standard output; give the others a FILE"
+            "only one of --json, --html, --markdown and --metrics can go to standard output; give the others a FILE"
         )
     options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
     logs = _found(log_dirs)

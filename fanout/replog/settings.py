@@ -103,6 +103,8 @@ class LogStats:
     """Segments that wait to be sealed; grows when the disk is slow or full."""
     last_sync_ns: int
     """Time of the last sync, Unix time in nanoseconds; 0 for never."""
+    disk_free_bytes: int | None
+    """Space on the disk of the log as of that sync; None before."""
     duplicates_total: int
     """Updates with FLAG_DUPLICATE."""
     stale_total: int

@@ -94,6 +94,8 @@ class ReportOptions:
     """Where to write the page; None for nowhere."""
     markdown_path: Path | str | None = None
     """Where to write the answers as Markdown; None for nowhere. Of a report that has answers."""
+    metrics_path: Path | str | None = None
+    """Where to write the answers as metrics of Prometheus; None for nowhere. Of a report that has answers."""
     parquet: str | None = None
     """The directory or URI for the tables as Parquet; None writes none."""
     tables: str | None = None
@@ -144,7 +146,7 @@ def run_report(
     depth = DEPTHS.get(name, 0) if asked.depth is None else asked.depth
     if name in ("all", "traffic") and depth < 1:
         raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
-    written = [asked.json_path, asked.html_path, asked.markdown_path, asked.trend_path]
+    written = [*(getattr(asked, option) for option in RENDERED), asked.trend_path]
     _check_places(*(place for place in written if isinstance(place, Path)))
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
@@ -251,10 +253,17 @@ def _markdown(report: Report) -> str:
     return render_markdown(report)
 
 
+def _metrics(report: Report) -> str:
+    from fanout.reports.metrics import render_metrics
+
+    return render_metrics(report)
+
+
 RENDERED: Final[Mapping[str, Callable[[Report], str]]] = {
     "json_path": _json,
     "html_path": _html,
     "markdown_path": _markdown,
+    "metrics_path": _metrics,
 }
 """Texts of a report, by the option of `ReportOptions` that says where it goes."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["sync_directory"]
+__all__ = ["free_bytes", "sync_directory"]
+
+
+def free_bytes(directory: Path) -> int:
+    """Return the bytes that this user may still write to the disk of a directory; it may block while the disk hangs."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
 
 
 def sync_directory(directory: Path) -> None:

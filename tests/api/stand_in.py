@@ -234,6 +234,7 @@ class StandInNode:
             queued_bytes=1_088,
             unsynced_rows=19,
             written_bytes_total=23_456_789,
+            disk_free_bytes=9_876_543_210,
             sealed_segments_total=4,
             unsealed_segments=1,
             duplicates_total=0,

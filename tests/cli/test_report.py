@@ -104,7 +104,7 @@ def test_completeness_stages_the_logs_and_passes_every_option(
             str(tmp_path / "r.html"),
         ),
         *("--parquet", "s3a://bucket/tables", "--tables", "lake.mqtt", "--behind-max", "7"),
-        *("--markdown", "s3a://bucket/r.md"),
+        *("--markdown", "s3a://bucket/r.md", "--metrics", "s3a://bucket/r.txt"),
         *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
     ]
     answer = runner.invoke(app, ["report", name, str(log), *arguments])
@@ -123,6 +123,7 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         json_path=tmp_path / "r.json",
         html_path=tmp_path / "r.html",
         markdown_path="s3a://bucket/r.md",
+        metrics_path="s3a://bucket/r.txt",
         parquet="s3a://bucket/tables",
         tables="lake.mqtt",
     )
@@ -187,7 +188,7 @@ def test_json_to_standard_output_is_alone(runner: CliRunner, job: StandInJob, lo
     assert job.options.json_path is None
 
 
-@pytest.mark.parametrize("option", ["--html", "--markdown"])
+@pytest.mark.parametrize("option", ["--html", "--markdown", "--metrics"])
 def test_another_document_to_standard_output_is_alone(
     runner: CliRunner, job: StandInJob, log: Path, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

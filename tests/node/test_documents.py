@@ -132,6 +132,7 @@ LOG_STATS = LogStats(
     queued_rows=5,
     queued_bytes=6,
     written_bytes_total=7,
+    disk_free_bytes=15,
     sealed_segments_total=8,
     unsealed_segments=9,
     last_sync_ns=0,

@@ -21,6 +21,7 @@ __all__ = [
     "LogDirectories",
     "MarkdownFile",
     "Master",
+    "MetricsFile",
     "ParquetDirectory",
     "Reference",
     "Settle",
@@ -89,6 +90,14 @@ MarkdownFile: TypeAlias = Annotated[
         "--markdown",
         metavar="FILE|URI",
         help="Write the answers as Markdown, for a ticket; - prints them in place of the tables.",
+    ),
+]
+MetricsFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="FILE|URI",
+        help="Write the answers as metrics of Prometheus, for alerts; - prints them in place of the tables.",
     ),
 ]
 Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="Print all tables, not only the answers.")]

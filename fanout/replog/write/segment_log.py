@@ -15,6 +15,7 @@ from fanout.replog.runs import Run, RunRecord
 from fanout.replog.settings import LogSettings
 from fanout.replog.write.sealer import ClosedSegment
 from fanout.replog.write.write_queue import PendingRows
+from fanout.runtime.directories import free_bytes
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["SegmentLog"]
@@ -55,6 +56,8 @@ class SegmentLog:
         """The last position with a row in the segments before this one."""
         self.written_bytes_total = 0
         self.last_sync_ns = 0
+        self.disk_free_bytes: int | None = None
+        """Space for this user on the disk of the segments, as of the last sync; None before."""
         self._directory = directory
         self._identity = identity
         self.settings = settings
@@ -169,6 +172,7 @@ class SegmentLog:
         self._unsynced_since = None
         self.synced_log_pos = self.written_log_pos
         self.last_sync_ns = self._clock.now_ns()
+        self.disk_free_bytes = free_bytes(self._directory)
 
     def _now_us(self) -> int:
         return self._clock.now_ns() // 1000

@@ -385,6 +385,7 @@ class LogWriter:
             sealed_segments_total=self._sealed_total,
             unsealed_segments=self._sealer.waiting,
             last_sync_ns=segments.last_sync_ns,
+            disk_free_bytes=segments.disk_free_bytes,
             duplicates_total=self._totals.duplicates,
             stale_total=self._totals.overtaken,
             recovered_segments=self._recovered[0],

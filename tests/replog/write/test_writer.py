@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def test_everything_appended_is_sealed_exactly(tmp_path: Path) -> None:
     assert (stats.queued_rows, stats.queued_bytes, stats.lost_rows_total, stats.unsealed_segments) == (0, 0, 0, 0)
     assert (stats.sealed_segments_total, stats.alarm) == (1, "")
     assert stats.written_bytes_total > 0
+    assert 0 < (stats.disk_free_bytes or 0) <= shutil.disk_usage(tmp_path).total
     assert [check.sound for check in inspection.verify(tmp_path)] == [True]
     assert {path.name for path in open_directory(tmp_path, "edge-1").iterdir()} == {"lock", "runs.json"}
 
