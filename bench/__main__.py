@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -60,14 +61,14 @@ def _machine() -> dict[str, object]:
     }
 
 
-def command_line() -> argparse.ArgumentParser:
-    """Return the parser of the command line, with every benchmark and its options."""
+def command_line(names: Iterable[str] = BENCHES) -> argparse.ArgumentParser:
+    """Return the parser of the command line, with the options of these benchmarks; others are not imported."""
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure fanout beside real peers, in one run."
     )
     benches = parser.add_subparsers(required=True, metavar="NAME")
-    for name, module_name in BENCHES.items():
-        module = importlib.import_module(module_name)
+    for name in names:
+        module = importlib.import_module(BENCHES[name])
         bench = benches.add_parser(name, help=str(module.__doc__).partition("\n")[0])
         module.add_arguments(bench)
         if getattr(module, "REPEATED", True):
@@ -77,18 +78,12 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    """Run the benchmark that the command line names."""
-    arguments = command_line().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: every process is ended
+def perform(words: Sequence[str]) -> int:
+    """Run the benchmark that the words of a command line name, show its report, and return the exit code."""
+    arguments = command_line(words[:1] if words[:1] and words[0] in BENCHES else BENCHES).parse_args(words)
     allow_connections()
     machine = _machine()
-    with tempfile.TemporaryDirectory(prefix="fanout-bytecode-") as bytecode:
-        # As installed programs do, a node starts from compiled code, whatever this environment says; its first start
-        # compiles, unless the environment says where to find such code.
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", bytecode)
-        report = arguments.run(arguments)
+    report = arguments.run(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(report.table())
     console.print(
@@ -98,7 +93,19 @@ def main() -> None:
     if arguments.json:
         document = {**report.document(), "machine": machine}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
-    sys.exit(getattr(report, "exit_code", 0))
+    return int(getattr(report, "exit_code", 0))
+
+
+def main() -> None:
+    """Run the benchmark that the command line names."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: every process is ended
+    with tempfile.TemporaryDirectory(prefix="fanout-bytecode-") as bytecode:
+        # As installed programs do, a node starts from compiled code, whatever this environment says; its first start
+        # compiles, unless the environment says where to find such code.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", bytecode)
+        code = perform(sys.argv[1:])
+    sys.exit(code)
 
 
 if __name__ == "__main__":

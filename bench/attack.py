@@ -45,20 +45,20 @@ def run(arguments: argparse.Namespace) -> AttackReport:
     """Attack a `fanout primary` of its own with each."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="fanout-attack-") as directory:
+        users = Path(directory) / "users"
+        for user in _USERS:
+            command = [sys.executable, "-m", "fanout", "passwd", str(users), user]
+            subprocess.run(command, input=f"{_PASSWORD}\n", text=True, check=True, capture_output=True)
         for name in arguments.only or ATTACKS:
             scratch = Path(directory) / name
             scratch.mkdir()
-            rows.append(_attack(name, scratch, scale=arguments.scale))
+            rows.append(_attack(name, scratch, users, scale=arguments.scale))
     title = "attacks from other addresses on a node, beside an ordinary client"
     failed = any(row.figures["verdict"] != "holds" for row in rows)
     return AttackReport("attack", title, tuple(rows), exit_code=int(failed))
 
 
-def _attack(name: str, scratch: Path, *, scale: float) -> Row:
-    users = scratch / "users"
-    for user in _USERS:
-        command = [sys.executable, "-m", "fanout", "passwd", str(users), user]
-        subprocess.run(command, input=f"{_PASSWORD}\n", text=True, check=True, capture_output=True)
+def _attack(name: str, scratch: Path, users: Path, *, scale: float) -> Row:
     settings = f'[access]\npassword_file = "{users}"\n'
     with Node(scratch, role="primary", name="target", settings=settings) as node:
         assert node.process is not None

@@ -155,7 +155,8 @@ class Server:
         """The MQTT port on loopback; 0 when it has none."""
         self.log_path = log
         """File that takes its standard output and error, of every start."""
-        self._environment = {**os.environ, **(environment or {})}
+        self.environment = {**os.environ, **(environment or {})}
+        """All environment variables of the process."""
         self.process: Process | None = None
         """The process; None before `start` and after `stop`."""
 
@@ -189,7 +190,7 @@ class Server:
             raise RuntimeError("it runs already")
         self._prepare()
         with self.log_path.open("ab") as output:
-            process = self.process = self._spawn(output)
+            process = self.process = self.spawn(output)
         try:
             wait_for(
                 lambda: process.poll() is not None or self._listens(),
@@ -250,14 +251,14 @@ class Server:
 
     # Differences between kinds of server.
 
-    def _spawn(self, output: BinaryIO) -> Process:
+    def spawn(self, output: BinaryIO) -> Process:
         """Start the process, with what it writes going to `output`."""
         return subprocess.Popen(
             self.command,
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
-            env=self._environment,
+            env=self.environment,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its servers in order
         )
 

@@ -11,11 +11,10 @@ import importlib
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 
 from bench.__main__ import command_line
@@ -50,7 +49,6 @@ PAGES = {
     )
 }
 COMMAND_LINE: Any = typer.main.get_command(app)
-PAGE = pytest.mark.parametrize("page", PAGES)
 FILES_WITH_COMMANDS = ("configs/*.toml", "configs/haproxy.cfg", "docker/*")
 SECTION = "|".join(section for section in SECTIONS if section and "." not in section)
 GROWING = {"CHANGELOG.md", "docs/reference/mqtt-support.md"}
@@ -64,6 +62,21 @@ BEHIND = re.compile(
 """Of neither place nor lag."""
 OF_OTHERS = {"max_outgoing_packet_count"}
 """Keys of other programs that pages name."""
+
+
+def on_every_page(check: Callable[[str], None]) -> Callable[[], None]:
+    """Make a test of what holds for each page; a failure names the page."""
+
+    def test() -> None:
+        for page in PAGES:
+            try:
+                check(page)
+            except Exception as error:
+                error.add_note(f"on {page}")
+                raise
+
+    test.__doc__ = check.__doc__
+    return test
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -96,7 +109,7 @@ def sentences(page: str) -> Iterator[str]:
         yield from re.split(r"(?<=[.:!?]) (?=[A-Z`*\[])", text)
 
 
-@PAGE
+@on_every_page
 def test_sentences_begin_with_their_noun(page: str) -> None:
     """No clause is the subject of a sentence, and "behind" is a place: what follows in time comes after."""
     if not HISTORIC.match(page):
@@ -104,7 +117,7 @@ def test_sentences_begin_with_their_noun(page: str) -> None:
         assert found == [], "begin with the noun; write after for time"
 
 
-@PAGE
+@on_every_page
 def test_every_link_leads_somewhere(page: str) -> None:
     """The file is there, and so is the heading."""
     here = ROOT / page
@@ -117,7 +130,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors(path), target
 
 
-@PAGE
+@on_every_page
 def test_a_page_can_be_read_at_once(page: str) -> None:
     """A longer one has more than one purpose; the changelog and what is generated grow with the project."""
     assert page in GROWING or len(PAGES[page].encode()) <= PAGE_BYTES_MAX
@@ -130,7 +143,7 @@ def test_the_index_lists_every_page() -> None:
     assert {page for page in pages if not page.startswith("decisions/")} - {"README.md"} == listed
 
 
-@PAGE
+@on_every_page
 def test_every_configuration_loads(page: str) -> None:
     """As it is when it is whole; a part of one beside the least that a node has."""
     for text in blocks(page, "toml"):
@@ -196,7 +209,7 @@ def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
     return {**tables, "link": [link]}
 
 
-@PAGE
+@on_every_page
 def test_every_setting_is_possible(page: str) -> None:
     """A `key = value` is a key of a section, of the one that is named with it, and may have that value."""
     for named, table in settings_in(page):
@@ -215,7 +228,7 @@ def test_every_setting_is_possible(page: str) -> None:
         assert len(faults) < len(sections), faults
 
 
-@PAGE
+@on_every_page
 def test_every_key_exists(page: str) -> None:
     """`section.key` in backticks, and in the labels of metrics, is a key of that section."""
     for section, key in re.findall(rf"[`\"]((?:{SECTION})(?:\.[a-z]+)?)\.([a-z_]+)[`\" ]", prose(page)):
@@ -223,7 +236,7 @@ def test_every_key_exists(page: str) -> None:
         assert key in section_keys(section), f"{section}.{key}"
 
 
-@PAGE
+@on_every_page
 def test_every_section_exists(page: str) -> None:
     """`[section]` and `[[section]]` in backticks, each with the brackets that it has in a file."""
     lists = {"server.listener", "access.quota", "access.reserved", "access.rule", "link", "link.selector"}
@@ -285,7 +298,7 @@ def parse(words: list[str]) -> None:
             return
 
 
-@PAGE
+@on_every_page
 def test_every_command_of_a_block_is_accepted(page: str) -> None:
     """The command line takes it as printed."""
     for block in blocks(page, "sh"):
@@ -315,7 +328,7 @@ def test_every_command_beside_the_configurations_is_accepted() -> None:
         parse(words)
 
 
-@PAGE
+@on_every_page
 def test_every_command_in_the_text_exists(page: str) -> None:
     """`fanout ...` in backticks begins with the words of a command and has only its options."""
     for text in quoted(page):
@@ -335,18 +348,19 @@ def test_every_command_in_the_text_exists(page: str) -> None:
                 command = command.commands[word]
 
 
-@PAGE
+@on_every_page
 def test_every_bench_is_accepted(page: str) -> None:
     """`python -m bench ...`, in a block or in the text, with its options; words in capitals stand for a value."""
+    parser = command_line()
     texts = [*blocks(page, "sh"), *(text for text in quoted(page) if text.startswith("python -m bench"))]
     for text in texts:
         for words in commands_in(text.replace("[", "").replace("]", ""), "bench"):
             if words and words != ["NAME"]:
                 numbered = ["7" if re.fullmatch(r"[A-Z]", word) else word for word in words]
-                assert isinstance(command_line().parse_args(numbered), argparse.Namespace)
+                assert isinstance(parser.parse_args(numbered), argparse.Namespace)
 
 
-@PAGE
+@on_every_page
 def test_every_module_exists(page: str) -> None:
     """`fanout.part.module`, or a name in one."""
     for text in quoted(page):
@@ -359,7 +373,7 @@ def test_every_module_exists(page: str) -> None:
             assert hasattr(importlib.import_module(module), name), text
 
 
-@PAGE
+@on_every_page
 def test_every_metric_exists(page: str) -> None:
     """Also in alerts and in sentences; the labels that are shown are its own."""
     metrics = {spec.name: spec.labels for spec in METRICS} | {
@@ -372,7 +386,7 @@ def test_every_metric_exists(page: str) -> None:
         assert {label.partition("=")[0].strip() for label in labels.split(",") if label} <= set(metrics[name]), name
 
 
-@PAGE
+@on_every_page
 def test_every_counter_of_a_document_exists(page: str) -> None:
     """`..._total` in backticks, when it is not a metric, is a field of a document over HTTP."""
     fields = {
@@ -384,7 +398,7 @@ def test_every_counter_of_a_document_exists(page: str) -> None:
         assert name.startswith(("fanout_", "process_")) or name in fields, name
 
 
-@PAGE
+@on_every_page
 def test_every_http_path_exists(page: str) -> None:
     """`/v1/...` and the like in backticks or in a command."""
     for path in re.findall(r"(?<![\w.*])(/(?:v\d/|livez|readyz|metrics|openapi)[\w/{}.-]*)", PAGES[page]):
@@ -400,7 +414,7 @@ def test_the_pages_name_no_file_that_is_not_there() -> None:
                 assert (ROOT / text).exists(), f"{page}: {text}"
 
 
-@PAGE
+@on_every_page
 def test_the_modules_that_a_page_names_exist(page: str) -> None:
     """`fanout.part.module`, or a name in it: pages follow when modules move."""
     missing = []

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.benches import run_bench
-from tests.support.nodes import processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(600)]
 
@@ -17,9 +16,9 @@ SEEDS = 20
 
 def test_a_chaos_run_finds_nothing(tmp_path: Path) -> None:
     """Done when: a run ends with equal replicas, honest readiness, no value twice, bounded memory, and nothing left."""
-    document, kept = tmp_path / "chaos.json", tmp_path / "kept"
-    arguments = ("--minutes", "0.35", "--seed", "66", "--skip-reports", "--json", document, "--keep", kept)
-    answer = run_bench("chaos", *arguments, timeout_s=580)
+    document = tmp_path / "chaos.json"
+    arguments = ("--minutes", "0.35", "--seed", "66", "--skip-reports", "--json", document)
+    answer = run_bench("chaos", *arguments, kept=tmp_path / "kept")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     (outcome,) = json.loads(document.read_text())["seeds"]
     assert outcome["passed"]
@@ -29,17 +28,15 @@ def test_a_chaos_run_finds_nothing(tmp_path: Path) -> None:
     assert outcome["figures"]["witnessed"] > 0
     assert "what the nodes serve was compared with the primary" in outcome["time_line"][-1]
     assert "seed 66: PASSED" in answer.stdout
-    assert processes_with(str(kept)) == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_many_seeds_find_nothing(tmp_path: Path) -> None:
     """The same for a minute of faults with each of twenty seeds, and with reports on the logs."""
-    document, kept = tmp_path / "chaos.json", tmp_path / "kept"
-    arguments = ("--minutes", "1", "--seeds", str(SEEDS), "--json", document, "--keep", kept)
-    answer = run_bench("chaos", *arguments, timeout_s=7000)
+    document = tmp_path / "chaos.json"
+    arguments = ("--minutes", "1", "--seeds", str(SEEDS), "--json", document)
+    answer = run_bench("chaos", *arguments, kept=tmp_path / "kept")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     outcomes = json.loads(document.read_text())["seeds"]
     assert [outcome["findings"] for outcome in outcomes] == [[]] * SEEDS
-    assert processes_with(str(kept)) == []

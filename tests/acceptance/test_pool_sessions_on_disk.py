@@ -98,24 +98,3 @@ async def test_a_member_that_was_dead_yields_to_what_began_meanwhile(patient: Mo
         await publish(patient, first, 10, 12, clients=0)
         assert await take_numbers(client, until=11) == [10, 11]
         assert await take_numbers(other, until=11) == list(range(12))
-
-
-async def test_kills_while_clients_roam(patient: Mosquitto, nodes: Nodes) -> None:
-    """Each member is killed twice in a stream of messages: clients that move between them get each once, in order."""
-    members = await start_pool(patient, nodes, dead_after_s=30)
-    for number in range(4):
-        await leave_session(members[number % 2], f"c-{number}", qos=2)
-    count = 0
-    got: dict[str, list[int]] = {f"c-{number}": [] for number in range(4)}
-    for turn in range(4):
-        killed, other = members[turn % 2], members[1 - turn % 2]
-        sending = asyncio.create_task(publish_numbers(patient, count, count + 100))
-        await asyncio.to_thread(killed.kill)
-        await killed.begin()
-        await sending
-        count += 100
-        for client_id, numbers_ in got.items():
-            async with await come_back(other.port, client_id) as client:
-                assert client.connack.session_present, (turn, client_id)
-                numbers_ += await take_numbers(client, until=count - 1)
-    assert all(numbers_ == list(range(count)) for numbers_ in got.values())

@@ -29,10 +29,7 @@ STORAGES = {"disc": DISC, "disc_only": '[retained]\nstorage = "disc_only"\ncache
 VALUES = [(f"plant/{number}", b"%d" % number) for number in range(500)]
 
 
-@pytest.fixture(params=list(STORAGES))
-def disc(request: pytest.FixtureRequest) -> str:
-    """Return `[retained]` with each storage that has a file."""
-    return STORAGES[request.param]
+EACH_STORAGE = pytest.mark.parametrize(("storage", "qos"), [("disc", 2), ("disc_only", 1)])
 
 
 def retained(port: int, topic_filter: str = "#") -> dict[str, bytes]:
@@ -62,12 +59,12 @@ def file_of(nodes: Nodes, name: str = "edge-1") -> Path:
     return nodes.directory / name / f"retained-{name}.sqlite"
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@EACH_STORAGE
 async def test_killed_in_a_stream_nothing_acknowledged_is_lost(
-    patient: Mosquitto, nodes: Nodes, qos: int, disc: str
+    patient: Mosquitto, nodes: Nodes, storage: str, qos: int
 ) -> None:
     """Killed again and again while updates flow, a secondary resumes its session, and verification finds no loss."""
-    node = nodes.secondary(disc, link(patient.port, selector("plant/#", qos=qos), settings=QUICK))
+    node = nodes.secondary(STORAGES[storage], link(patient.port, selector("plant/#", qos=qos), settings=QUICK))
     await node.begin()
     epoch = node.link_status()["epoch"]
     final = [(topic, b"final") for topic, _ in VALUES]
@@ -165,8 +162,9 @@ async def test_a_session_that_is_gone_begins_anew(mosquitto: Mosquitto, nodes: N
     assert "no session for this link any more" in node.log_text()
 
 
-async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosquitto, nodes: Nodes, disc: str) -> None:
+async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosquitto, nodes: Nodes) -> None:
     """Selectors that are gone are unsubscribed and their topics removed; new ones are there when the node is ready."""
+    disc = STORAGES["disc_only"]
     every = [(f"{root}/{number}", b"%d" % number) for root in ("plant", "office", "yard") for number in range(50)]
     node = nodes.secondary(disc, link(patient.port, selector("plant/#"), selector("office/#"), settings=QUICK))
     await publish(patient, every)
@@ -187,10 +185,10 @@ async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosq
     assert node.link_status()["outside_total"] == 1, "it is not subscribed any more"
 
 
-@pytest.mark.parametrize("damage", ["truncated", "overwritten"])
-async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, damage: str, disc: str) -> None:
+@pytest.mark.parametrize(("damage", "storage"), [("truncated", "disc_only"), ("overwritten", "disc")])
+async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, damage: str, storage: str) -> None:
     """A file that is not what was written is renamed, the log says so, and a snapshot is taken."""
-    node = nodes.secondary(disc, link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    node = nodes.secondary(STORAGES[storage], link(mosquitto.port, selector("plant/#"), settings=QUICK))
     await publish(mosquitto, VALUES)
     await node.begin()
     await asyncio.to_thread(node.stop)
@@ -208,9 +206,9 @@ async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, d
     assert len(list(file.parent.glob("*.damaged-*"))) == 1
 
 
-async def test_a_second_process_is_refused(mosquitto: Mosquitto, nodes: Nodes, disc: str) -> None:
+async def test_a_second_process_is_refused(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """Two processes cannot have one file: the second does not start, and says why."""
-    links = disc, link(mosquitto.port, selector("plant/#"), settings=QUICK)
+    links = DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK)
     node = nodes.secondary(*links)
     await node.begin()
     second = Nodes(nodes.directory).secondary(*links, log=False)
@@ -280,10 +278,9 @@ async def test_disc_only_serves_what_is_not_in_memory(mosquitto: Mosquitto, node
 # A fanout primary: what clients publish here.
 
 
-@pytest.mark.parametrize("storage", ["disc", "disc_only"])
-async def test_values_published_here_survive_a_kill(nodes: Nodes, storage: str) -> None:
+async def test_values_published_here_survive_a_kill(nodes: Nodes) -> None:
     """Whatever was acknowledged to its publisher is there after a kill; cleared values stay cleared."""
-    node = nodes.primary(settings=STORAGES[storage])
+    node = nodes.primary(settings=DISC)
     await begin_patiently(node)
     every = [(f"own/{number}", b"%d" % number) for number in range(200)]
 
@@ -303,10 +300,10 @@ async def test_values_published_here_survive_a_kill(nodes: Nodes, storage: str) 
     assert {row["topic"] for row in last} == set(expected), "reports see what the last process holds"
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_killed_while_clients_publish_nothing_acknowledged_is_lost(nodes: Nodes, qos: int, disc: str) -> None:
+@EACH_STORAGE
+async def test_killed_while_clients_publish_nothing_acknowledged_is_lost(nodes: Nodes, storage: str, qos: int) -> None:
     """Killed in the middle of a stream: each topic has what was acknowledged last for it, or what came behind it."""
-    node = nodes.primary(settings=disc)
+    node = nodes.primary(settings=STORAGES[storage])
     await begin_patiently(node)
     acknowledged: set[int] = set()
     numbers = itertools.count(1)  # which are the Packet Identifiers too

@@ -129,7 +129,7 @@ class _RabbitMq(Server):
         """End the process and that daemon, which has a port of its own."""
         code = super().stop(how, deadline_s=deadline_s)
         if epmd := shutil.which("epmd"):
-            subprocess.run([epmd, "-kill"], env=self._environment, capture_output=True, check=False)
+            subprocess.run([epmd, "-kill"], env=self.environment, capture_output=True, check=False)
         return code
 
 

@@ -3,7 +3,7 @@
 Tests start hundreds of nodes and commands, and half a second of each is importing. What is forked goes the way of
 `python -m fanout` from its first line on. It has nothing of the test that asked for it: arguments, environment,
 working directory and standard streams come with the request. A start from nothing stays tested where it matters: the
-benches, the demonstration, the installation, and all that runs `python -m fanout` itself.
+demonstration, the attacks, the installation, and all that runs `python -m fanout` itself.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import fanout
 
-__all__ = ["ForkedProcess", "may_fork", "start_fanout"]
+__all__ = ["ForkedProcess", "forked_processes", "may_fork", "start_fanout"]
 
 _REQUEST_BYTES_MAX = 1 << 18
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH")
@@ -104,6 +105,12 @@ def start_fanout(
     return ForkedProcess(pid, ["fanout", *arguments])
 
 
+def forked_processes() -> set[int]:
+    """Return the numbers of the processes that were forked and have not been waited for."""
+    pid = _server().pid
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
 
@@ -134,6 +141,7 @@ class _ForkServer:
                 pass_fds=[its_end.fileno()],
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         self._lock = threading.Lock()
         atexit.register(self._end)
 

@@ -20,14 +20,38 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.processes import Node, Process, link, selector
+from bench.processes import Node, Process, Server, link, selector
 from tests.support.fork_server import may_fork, start_fanout
 from tests.support.waiting import wait_until, wait_until_blocking
 
-__all__ = ["QUICK", "LiveNode", "Nodes", "link", "processes_with", "read_events", "read_updates", "selector", "watched"]
+__all__ = [
+    "QUICK",
+    "LiveNode",
+    "Nodes",
+    "link",
+    "processes_with",
+    "read_events",
+    "read_updates",
+    "selector",
+    "spawn_forked",
+    "watched",
+]
 
 QUICK = "retry_min_s = 0.05\nretry_max_s = 0.25\n"
 """Settings of a link that does not leave a test waiting before it connects again."""
+
+
+def spawn_forked(node: Node, output: BinaryIO) -> Process:
+    """Start the process of a node as a fork of one that has imported everything, where that is the same."""
+    if not may_fork(node.environment):
+        return Server.spawn(node, output)
+    with open(os.devnull, "rb") as nothing:
+        return start_fanout(
+            node.command[node.command.index("fanout") + 1 :],
+            environment=node.environment,
+            streams=(nothing.fileno(), output.fileno(), output.fileno()),
+            new_session=True,
+        )
 
 
 class LiveNode(Node):
@@ -36,16 +60,9 @@ class LiveNode(Node):
     starts_from_nothing = False
     """Whether `python -m fanout` starts it, instead of a fork of a process that has imported everything."""
 
-    def _spawn(self, output: BinaryIO) -> Process:
-        if self.starts_from_nothing or not may_fork(self._environment):
-            return super()._spawn(output)
-        with open(os.devnull, "rb") as nothing:
-            return start_fanout(
-                self.command[self.command.index("fanout") + 1 :],
-                environment=self._environment,
-                streams=(nothing.fileno(), output.fileno(), output.fileno()),
-                new_session=True,
-            )
+    def spawn(self, output: BinaryIO) -> Process:
+        """Start the process: forked, where nobody asked for a start from nothing."""
+        return super().spawn(output) if self.starts_from_nothing else spawn_forked(self, output)
 
     def probe(self) -> tuple[int, Any]:
         """Return the status code and the document of `/readyz`."""
