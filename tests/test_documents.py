@@ -316,9 +316,9 @@ def test_every_command_beside_the_configurations_is_accepted() -> None:
     [image] = re.findall(r"^CMD (\[.+\])$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
     found.append(tomllib.loads(f"words = {image}")["words"])
     service = PAGES["docs/how-to/run-as-a-service.md"]
-    found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", service, re.MULTILINE)]
-    template = (ROOT / "configs" / "fanout@.service").read_text().replace("%i", "1")
-    found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", template, re.MULTILINE)]
+    for unit in sorted(ROOT.glob("configs/*.service")):
+        text = unit.read_text().replace("%i", "1")
+        found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", text, re.MULTILINE)]
     found += [re.split(r", *", line) for line in re.findall(r"\bargs: \[(.+)\]", service)]
     found += [
         [word.strip('"') for word in line.split(", ")] for line in re.findall(r"command: \[fanout, (.+?)\]", service)

@@ -16,6 +16,7 @@ from fanout.config import MemberNumber, NodeConfig, Role
 from fanout.errors import ConfigError, ListenError, RequestRefused, StoreError
 from fanout.node.node import Node
 from fanout.node.reload import Reloads
+from fanout.runtime.service_manager import ServiceManager
 
 __all__ = ["run_node"]
 
@@ -38,6 +39,7 @@ async def run_node(
     """Run a node until it is told to stop: SIGTERM and HTTP drain it first, SIGINT does not.
 
     A second signal ends the process at once. SIGHUP reloads. Files that the process makes are for its user and group.
+    A service manager is told when the node listens and when it stops, and gets a watchdog's signs of life between.
 
     Args:
         config: A validated configuration for this role.
@@ -78,7 +80,10 @@ async def run_node(
     reloads = _ReloadsOnSignal(node.reloads) if path is not None else None
     if reloads is not None:  # before the start too, else the signal would end the process
         loop.add_signal_handler(signal.SIGHUP, reloads.ask)
+    manager = ServiceManager()
     await node.start()
+    manager.tell("READY=1")
+    watchdog = asyncio.create_task(manager.keep_watchdog(), name="watchdog")
     if reloads is not None:
         node.spawn("reloads", reloads.run)
     failure = asyncio.create_task(node.wait_failed(), name="failure")
@@ -95,7 +100,9 @@ async def run_node(
             code = _FAILED
     failure.cancel()
     waiter.cancel()
+    manager.tell("STOPPING=1")
     await node.stop()
+    watchdog.cancel()
     return code
 
 

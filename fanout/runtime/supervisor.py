@@ -19,6 +19,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from fanout.runtime.backoff import Backoff
+from fanout.runtime.service_manager import ServiceManager
 
 __all__ = ["Supervisor", "end_with_supervisor"]
 
@@ -61,11 +62,16 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
+        manager = ServiceManager()  # before the processes start: they are not the service
         keepers = [
             asyncio.create_task(self._keep(number, command), name=f"process-{number}")
             for number, command in enumerate(self._commands, 1)
         ]
+        manager.tell("READY=1")
+        watchdog = asyncio.create_task(manager.keep_watchdog(), name="watchdog")
         await self._stopping.wait()
+        manager.tell("STOPPING=1")
+        watchdog.cancel()
         _, late = await asyncio.wait(keepers, timeout=self._stop_s)
         if late:
             self._logger.error("members killed", reason="they have not ended in time", after_s=self._stop_s)

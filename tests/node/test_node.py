@@ -708,6 +708,26 @@ async def test_signal_stops_in_good_order(
     assert read_events(tmp_path / "log")[-1]["event"] == "stop"
 
 
+async def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready when the node listens; alive until it has drained; then that it stops."""
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address)
+        receiver.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        monkeypatch.setenv("WATCHDOG_USEC", "20000")
+        task, node = await running_node(config(tmp_path, drain_s=0.2), monkeypatch)
+        loop = asyncio.get_running_loop()
+        assert await asyncio.wait_for(loop.sock_recv(receiver, 64), 30) == b"READY=1"
+        async with await RawClient.connect(port_of(node), "there"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            told = [b""]
+            while told[-1] != b"STOPPING=1":
+                told.append(await asyncio.wait_for(loop.sock_recv(receiver, 64), 30))
+        assert set(told[1:-1]) == {b"WATCHDOG=1"}
+        assert await asyncio.wait_for(task, 30) == 0
+
+
 async def test_sigterm_drains_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not ready at once; who is there and who still comes is served, until the time is over."""
     task, node = await running_node(config(tmp_path, drain_s=0.5), monkeypatch)
