@@ -9,17 +9,10 @@ from tests.support.clients import mosquitto_sub, publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, Nodes, link, read_updates, selector
-from tests.support.raw_reader import RawReader
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until, wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
-
-
-def retained(mirror: Mirror, topic_filter: str) -> dict[str, bytes]:
-    """Return what a new subscriber of the secondary reads."""
-    with RawReader(mirror.secondary.port) as reader:
-        reader.subscribe(topic_filter)
-    return reader.values
 
 
 def test_new_matching_topic_appears_without_restart(mirror: Mirror) -> None:
@@ -33,9 +26,9 @@ def test_new_matching_topic_appears_without_restart(mirror: Mirror) -> None:
         assert live.payloads("plant/t2/1") == [b"a"]
         # One link carries all selectors in order, so what was published first would have come first.
         assert not {"plant/debug/t2", "plane/t2", "office/a/b/state", "office/t2/state"} & set(live.topics)
-    assert retained(mirror, "plant/t2/#") == {"plant/t2/1": b"a"}
-    assert retained(mirror, "hq/office/t2/#") == {"hq/office/t2/state": b"b"}
-    assert retained(mirror, "plant/debug/#") == {}
+    assert read_retained(mirror.secondary.port, "plant/t2/#") == {"plant/t2/1": b"a"}
+    assert read_retained(mirror.secondary.port, "hq/office/t2/#") == {"hq/office/t2/state": b"b"}
+    assert read_retained(mirror.secondary.port, "plant/debug/#") == {}
 
 
 def test_empty_retained_message_removes_the_topic(mirror: Mirror) -> None:
@@ -50,7 +43,7 @@ def test_empty_retained_message_removes_the_topic(mirror: Mirror) -> None:
             live.wait_for("plant/t3/end")
             assert live.payloads("plant/t3/gone") == [b"x", b""]
             assert live.payloads("plant/t3/stays") == [b"y"]
-    assert retained(mirror, "plant/t3/#") == {"plant/t3/stays": b"y"}
+    assert read_retained(mirror.secondary.port, "plant/t3/#") == {"plant/t3/stays": b"y"}
 
 
 def test_late_retained_message_is_live_for_those_who_are_there(mirror: Mirror) -> None:
@@ -111,7 +104,7 @@ def test_message_expiry_interval_is_kept(mirror: Mirror) -> None:
         live.wait(2)
         assert [one.payload for one in live.messages] == [b"x", b""]
         assert live.messages[0].properties["MessageExpiryInterval"] <= 2
-    assert retained(mirror, "plant/expiry/#") == {}
+    assert read_retained(mirror.secondary.port, "plant/expiry/#") == {}
 
 
 async def test_acknowledged_at_the_primary_is_not_yet_replicated(

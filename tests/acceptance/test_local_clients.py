@@ -15,7 +15,7 @@ from tests.acceptance.conftest import Mirror
 from tests.support.clients import Message, mosquitto_sub, subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.raw_client import RawClient
-from tests.support.raw_reader import RawReader
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
@@ -81,7 +81,7 @@ def test_client_reads_retained_and_live(mirror: Mirror, client: str, qos: int) -
     root = f"plant/clients/{client.replace(' ', '-')}/{qos}"
     with publisher(mirror.mosquitto.port) as source:
         publish_all(source, [(f"{root}/{number}", b"retained %d" % number) for number in range(5)], qos=2)
-        wait_until_blocking(lambda: retained_topics(port, f"{root}/#") == 5, what="the retained values")
+        wait_until_blocking(lambda: len(read_retained(port, f"{root}/#")) == 5, what="the retained values")
         before = subscriptions(mirror)
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(CLIENTS[client], port, f"{root}/#", qos, 10)
@@ -99,13 +99,6 @@ def test_client_reads_retained_and_live(mirror: Mirror, client: str, qos: int) -
 def subscriptions(mirror: Mirror) -> int:
     """Return how many subscriptions the secondary has."""
     return int(mirror.secondary.document("/v1/status")["server"]["subscriptions"])
-
-
-def retained_topics(port: int, topic_filter: str) -> int:
-    """Return how many retained values a Topic Filter matches."""
-    with RawReader(port) as reader:
-        reader.subscribe(topic_filter)
-    return reader.retained
 
 
 async def publish_retained(mirror: Mirror, *topics: str) -> None:

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
 import pytest
 
-from bench.processes import free_port
 from tests.cli.processes import run_fanout
+from tests.support.durable import start_pool
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
-from tests.support.raw_reader import RawReader
+from tests.support.nodes import LiveNode, Nodes
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
-
-
-def start_pool(mosquitto: Mosquitto, nodes: Nodes) -> list[LiveNode]:
-    """Start two members that forward what clients publish, with one list of addresses for both."""
-    ports = [free_port() for _ in range(2)]
-    peers = json.dumps([f"127.0.0.1:{port}" for port in ports])
-    members = [
-        nodes.secondary(
-            link(mosquitto.port, selector("plant/#", writes="forward"), settings=QUICK),
-            name=f"edge-{number}",
-            log=False,
-            http=f'\n[pool]\nlisten = "127.0.0.1:{port}"\npeers = {peers}\n',
-        )
-        for number, port in enumerate(ports, start=1)
-    ]
-    for member in members:
-        member.start()
-    return members
-
-
-def retained(node: LiveNode) -> dict[str, bytes]:
-    """Return the retained values that a new client of a node gets."""
-    with RawReader(node.port) as reader:
-        reader.subscribe("plant/#")
-    return dict(reader.values)
 
 
 def other_of(node: LiveNode) -> dict[str, object]:
@@ -48,11 +22,10 @@ def other_of(node: LiveNode) -> dict[str, object]:
     return dict(members[1]) if len(members) == 2 else {}
 
 
-def test_a_member_that_is_stopped_or_killed_takes_nothing_along(mosquitto: Mosquitto, nodes: Nodes) -> None:
+async def test_a_member_that_is_stopped_or_killed_takes_nothing_along(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """The other says so and goes on; every value that the dead one acknowledged is there, and two racing ones agree."""
-    first, second = start_pool(mosquitto, nodes)
-    answer = run_fanout("ready", "--pool", "--wait", "60", first.url)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    first, second = await start_pool(mosquitto, nodes, count=2)
+    assert run_fanout("ready", "--pool", first.url).returncode == 0
 
     assert second.process is not None
     second.process.send_signal(signal.SIGSTOP)  # it listens on, and says nothing
@@ -79,12 +52,14 @@ def test_a_member_that_is_stopped_or_killed_takes_nothing_along(mosquitto: Mosqu
     expected = {f"plant/kept/{count}": b"%d" % count for count in range(1, 500)}
 
     def whole() -> bool:
-        return {topic: value for topic, value in retained(first).items() if topic != "plant/raced"} == expected
+        return {
+            topic: value for topic, value in read_retained(first.port, "plant/#").items() if topic != "plant/raced"
+        } == expected
 
     wait_until_blocking(whole, 30, what="what the dead member accepted")
     second.start()
     assert run_fanout("ready", "--pool", "--wait", "60", first.url).returncode == 0
-    assert retained(first) == retained(second)
-    assert retained(first)["plant/raced"] in (b"one-199", b"two-199")
+    assert read_retained(first.port, "plant/#") == read_retained(second.port, "plant/#")
+    assert read_retained(first.port, "plant/#")["plant/raced"] in (b"one-199", b"two-199")
     wait_until_blocking(lambda: other_of(first)["digest_equal"] is True, 10, what="members that are equal at a cut")
     assert "HTTP Request" not in first.log_text() + second.log_text()

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Sequence
 
 import pytest
 
-from bench.processes import free_port
 from fanout.mqtt.packets import Ack, Packet, PacketType, Publish
 from tests.cli.processes import run_fanout
-from tests.support.durable import come_back, leave_session, publish_numbers, take_numbers
+from tests.support.durable import come_back, leave_session, publish_numbers, start_pool, take_numbers
 from tests.support.mosquitto import Mosquitto
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.nodes import LiveNode, Nodes
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
-
-
-async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, count: int = 3, settings: str = "") -> list[LiveNode]:
-    """Start members that have heard each other."""
-    ports = [free_port() for _ in range(count)]
-    peers = json.dumps([f"127.0.0.1:{port}" for port in ports])
-    members = [
-        nodes.secondary(
-            "",
-            link(mosquitto.port, selector("plant/#", qos=2, writes="forward"), settings=QUICK),
-            name=f"edge-{number}",
-            http=f'\n[pool]\nlisten = "127.0.0.1:{port}"\npeers = {peers}\nconverge_after_s = 1\n{settings}',
-        )
-        for number, port in enumerate(ports, start=1)
-    ]
-    for member in members:
-        await member.begin()
-    for member in members:
-        await wait_until(
-            lambda member=member: all(each["reachable"] and each["digest_equal"] for each in members_of(member)),  # type: ignore[misc]
-            what="members that know each other",
-        )
-    return members
 
 
 def members_of(member: LiveNode) -> list[dict[str, object]]:

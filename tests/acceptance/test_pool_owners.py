@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable
 
 import pytest
 
-from bench.processes import free_port
 from fanout.access.passwords import update_password_file
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.access.pieces import cheap_hash
-from tests.support.durable import DURABLE, publish_numbers, take_numbers
+from tests.support.durable import DURABLE, publish_numbers, start_pool, take_numbers
 from tests.support.mosquitto import Mosquitto
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.nodes import LiveNode, Nodes
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
@@ -24,35 +22,15 @@ pytestmark = pytest.mark.mosquitto
 MESSAGES = 20
 
 
-async def start_pool(mosquitto: Mosquitto, nodes: Nodes, *, settings: str) -> list[LiveNode]:
-    """Start three members with two users, which have heard each other."""
+async def pool_of_users(mosquitto: Mosquitto, nodes: Nodes, *, settings: str = "") -> list[LiveNode]:
+    """Start three members with two users."""
     users = nodes.directory / "users"
     update_password_file(
         users, lambda none: none.with_user("victim", cheap_hash(b"v")).with_user("stranger", cheap_hash(b"s"))
     )
-    ports = [free_port() for _ in range(3)]
-    peers = json.dumps([f"127.0.0.1:{port}" for port in ports])
-    members = [
-        nodes.secondary(
-            link(mosquitto.port, selector("plant/#", qos=1, writes="forward"), settings=QUICK),
-            name=f"edge-{number}",
-            log=False,
-            http=f'\n[access]\npassword_file = {json.dumps(str(users))}\nanonymous = "never"\n'
-            f'[[access.rule]]\nallow = "all"\nfilter = "#"\n'
-            f'[pool]\nlisten = "127.0.0.1:{port}"\npeers = {peers}\ndead_after_s = 3\n{settings}',
-        )
-        for number, port in enumerate(ports)
-    ]
-    for member in members:
-        await member.begin()
-    for member in members:
-        await wait_until(knows_the_pool(member), 60, what="members that know each other")
-    return members
-
-
-def knows_the_pool(member: LiveNode) -> Callable[[], bool]:
-    """Return what tells whether a member sees the whole pool."""
-    return lambda: bool(member.document("/v1/pool")["ready"])
+    access = f'[access]\npassword_file = {json.dumps(str(users))}\nanonymous = "never"\n'
+    sections = f'{access}[[access.rule]]\nallow = "all"\nfilter = "#"\n'
+    return await start_pool(mosquitto, nodes, sections=sections, settings=f"dead_after_s = 3\n{settings}")
 
 
 async def until_served(member: LiveNode, user: str, *, client_id: str = "x") -> RawClient:
@@ -99,7 +77,7 @@ async def refused(member: LiveNode, *, clean_start: bool) -> ReasonCode | int:
 
 async def test_a_stranger_ends_no_session_of_another_member(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """It is refused with 0x85, and the victim keeps its messages and its connection; its own Clean Start ends it."""
-    first, second, third = await start_pool(mosquitto, nodes, settings="")
+    first, second, third = await pool_of_users(mosquitto, nodes)
     await leave_messages(mosquitto, first)
     for member in (second, third):
         for clean_start in (True, False):
@@ -116,7 +94,7 @@ async def test_a_stranger_ends_no_session_of_another_member(mosquitto: Mosquitto
 
 async def test_a_stranger_gets_no_session_while_its_holder_is_stopped(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """It is served with a session of its own for the moment: the victim has its own, and all messages, afterwards."""
-    first, second, _ = await start_pool(
+    first, second, _ = await pool_of_users(
         mosquitto, nodes, settings='session_copies = false\nunknown_sessions = "begin"\n'
     )
     await leave_messages(mosquitto, first)

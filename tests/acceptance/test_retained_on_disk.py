@@ -19,7 +19,7 @@ from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector, watched
 from tests.support.raw_client import RawClient, ServerClosed
-from tests.support.raw_reader import RawReader
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
@@ -30,13 +30,6 @@ VALUES = [(f"plant/{number}", b"%d" % number) for number in range(500)]
 
 
 EACH_STORAGE = pytest.mark.parametrize(("storage", "qos"), [("disc", 2), ("disc_only", 1)])
-
-
-def retained(port: int, topic_filter: str = "#") -> dict[str, bytes]:
-    """Return what a new subscriber reads."""
-    with RawReader(port) as reader:
-        reader.subscribe(topic_filter)
-    return reader.values
 
 
 async def publish(mosquitto: Mosquitto, values: list[tuple[str, bytes]], *, qos: int = 1) -> None:
@@ -79,8 +72,8 @@ async def test_killed_in_a_stream_nothing_acknowledged_is_lost(
         assert node.link_status()["epochs_total"] == 0, "the session is that of the first process"
         await sending
     await publish(patient, final, qos=qos)
-    await wait_until(lambda: retained(node.port) == dict(final), what="the newest values")
-    assert retained(patient.port, "plant/#") == dict(final)
+    await wait_until(lambda: read_retained(node.port) == dict(final), what="the newest values")
+    assert read_retained(patient.port, "plant/#") == dict(final)
 
 
 async def test_a_stopped_secondary_serves_its_values_before_the_primary_answers(
@@ -95,7 +88,7 @@ async def test_a_stopped_secondary_serves_its_values_before_the_primary_answers(
     os.kill(mosquitto.process.pid, signal.SIGSTOP)
     try:
         await asyncio.to_thread(node.start)
-        assert retained(node.port) == dict(VALUES)
+        assert read_retained(node.port) == dict(VALUES)
         assert not node.ready
         assert node.link_state() == "connecting"
     finally:
@@ -119,7 +112,7 @@ async def test_what_changed_while_it_was_down_is_applied_once(patient: Mosquitto
     await node.begin()
     expected = dict(VALUES) | {"plant/1": b"changed", "plant/new": b"x"}
     del expected["plant/2"]
-    assert retained(node.port) == expected
+    assert read_retained(node.port) == expected
     assert node.link_status()["epochs_total"] == 0
 
 
@@ -138,7 +131,7 @@ async def test_what_the_primary_did_not_keep_is_found(mosquitto: Mosquitto, node
     await publish(mosquitto, list(changed.items()), qos=qos)
     with watched(node) as answers:
         await node.begin()
-    assert retained(node.port) == dict(VALUES) | changed
+    assert read_retained(node.port) == dict(VALUES) | changed
     ready = [answer["links"][0]["epoch"] for answer in answers if answer["ready"]]
     if qos:
         assert "messages were lost" in node.log_text()
@@ -158,7 +151,7 @@ async def test_a_session_that_is_gone_begins_anew(mosquitto: Mosquitto, nodes: N
     await asyncio.to_thread(mosquitto.restart)
     await publish(mosquitto, VALUES[:10])
     await node.begin()
-    assert retained(node.port) == dict(VALUES[:10])
+    assert read_retained(node.port) == dict(VALUES[:10])
     assert "no session for this link any more" in node.log_text()
 
 
@@ -176,12 +169,12 @@ async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosq
     await publish(patient, [("office/1", b"pending"), ("plant/1", b"pending")])
     await node.begin()
     expected = {topic: payload for topic, payload in every if not topic.startswith("office")} | {"plant/1": b"pending"}
-    assert retained(node.port) == expected
+    assert read_retained(node.port) == expected
     status = node.link_status()
     assert status["epoch"] == epoch
     assert status["outside_total"] == 1, "what was pending for the selector that is gone"
     await publish(patient, [("office/2", b"later"), ("plant/2", b"later"), ("yard/2", b"later")])
-    await wait_until(lambda: retained(node.port)["yard/2"] == b"later", what="the update")
+    await wait_until(lambda: read_retained(node.port)["yard/2"] == b"later", what="the update")
     assert node.link_status()["outside_total"] == 1, "it is not subscribed any more"
 
 
@@ -201,7 +194,7 @@ async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, d
         at = content.index(b"plant/77") + len(b"plant/77")
         file.write_bytes(content[: at + 28] + b"?" + content[at + 29 :])  # in the payload, which SQLite cannot check
     await node.begin()
-    assert retained(node.port) == dict(VALUES)
+    assert read_retained(node.port) == dict(VALUES)
     assert "file of retained values is damaged, set aside" in node.log_text()
     assert len(list(file.parent.glob("*.damaged-*"))) == 1
 
@@ -242,8 +235,8 @@ async def test_disc_only_serves_what_is_not_in_memory(mosquitto: Mosquitto, node
         link(mosquitto.port, selector("plant/#", qos=1), settings=QUICK + "session_expiry_s = 60\n"),
     )
     await node.begin()
-    assert retained(node.port) == every
-    assert retained(node.port, "plant/+/1234") == {"plant/12/1234": every["plant/12/1234"]}
+    assert read_retained(node.port) == every
+    assert read_retained(node.port, "plant/+/1234") == {"plant/12/1234": every["plant/12/1234"]}
     with subscriber(node.port, "plant/7/#", qos=1) as client:
         client.wait(100)
         await publish(mosquitto, [("plant/7/700", b"new"), ("plant/7/701", b""), ("plant/7/x", b"added")])
@@ -267,11 +260,11 @@ async def test_disc_only_serves_what_is_not_in_memory(mosquitto: Mosquitto, node
     every["plant/0/0"] = b"meanwhile"
     await node.begin()
     assert node.link_status()["epochs_total"] == 0, node.log_text()
-    assert retained(node.port) == every
+    assert read_retained(node.port) == every
     await asyncio.to_thread(mosquitto.restart)  # it forgets the session, and every value
     left = dict(list(every.items())[:50])
     await publish(mosquitto, list(left.items()))
-    await wait_until(lambda: node.ready and retained(node.port) == left, what="the new snapshot", deadline_s=30)
+    await wait_until(lambda: node.ready and read_retained(node.port) == left, what="the new snapshot", deadline_s=30)
     assert node.topics() == 50
 
 
@@ -293,7 +286,7 @@ async def test_values_published_here_survive_a_kill(nodes: Nodes) -> None:
     await kill(node)
     await begin_patiently(node)
     expected = dict(every[2:]) | {"own/1": b"new"}
-    assert await asyncio.to_thread(retained, node.port, "own/#") == expected
+    assert await asyncio.to_thread(read_retained, node.port, "own/#") == expected
     await asyncio.to_thread(node.stop)
     rows = read_updates(node.log_directory)
     last = [row for row in rows if row["node_epoch"] == rows[-1]["node_epoch"]]
@@ -330,7 +323,9 @@ async def test_killed_while_clients_publish_nothing_acknowledged_is_lost(nodes: 
     await kill(node)
     assert len(acknowledged) >= 1801
     await begin_patiently(node)
-    found = {topic: int(payload) for topic, payload in (await asyncio.to_thread(retained, node.port, "own/#")).items()}
+    found = {
+        topic: int(payload) for topic, payload in (await asyncio.to_thread(read_retained, node.port, "own/#")).items()
+    }
     assert [number for number in acknowledged if found.get(f"own/{number % 600}", 0) < number] == []
 
 
@@ -347,7 +342,7 @@ async def test_values_published_here_expire_while_the_node_is_down(nodes: Nodes)
     await asyncio.to_thread(send)
     await asyncio.to_thread(node.stop)
     await node.begin()
-    await wait_until(lambda: retained(node.port, "own/#") == {"own/later": b"x"}, what="the expiry")
+    await wait_until(lambda: read_retained(node.port, "own/#") == {"own/later": b"x"}, what="the expiry")
 
 
 async def test_limits_of_retained_values(nodes: Nodes) -> None:
@@ -357,7 +352,7 @@ async def test_limits_of_retained_values(nodes: Nodes) -> None:
     with subscriber(node.port, "own/#", qos=1) as client, publisher(node.port) as sender:
         publish_all(sender, [("own/a", b"123"), ("own/b", b"1234")])
         client.wait(2)
-    assert retained(node.port, "own/#") == {"own/a": b"123"}
+    assert read_retained(node.port, "own/#") == {"own/a": b"123"}
     assert node.document("/v1/status")["server"]["limits_reached_total"]["retained.max_payload"] == 1
     await asyncio.to_thread(node.stop)
     node = nodes.primary(name="other", settings="[retained]\navailable = false\n")

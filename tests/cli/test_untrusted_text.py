@@ -53,23 +53,26 @@ def check_output(output: str) -> str:
     return output
 
 
-def check_run(*arguments: str, exit_code: int | None = None, shown: str = "[bold red]:smile:") -> str:
-    """Run a command on a terminal, and in this process as in pipes; return both outputs of the latter together.
+def check_run(
+    *arguments: str, exit_code: int | None = None, shown: str = "[bold red]:smile:", on_terminal: bool = True
+) -> str:
+    """Run a command in this process as in pipes, and on a terminal; return both outputs of the former together.
 
     Args:
         arguments: Of the command.
         exit_code: With what it ends.
         shown: What of the hostile text is seen unchanged.
+        on_terminal: False where a similar command is run on a terminal.
     """
     answer = CliRunner().invoke(app, arguments)
     assert answer.exit_code == exit_code, answer.output
     piped = check_output(answer.stdout + answer.stderr)
-    on_terminal = run_on_terminal(*arguments, columns=4000)
-    assert on_terminal.exit_code == exit_code
-    screen = check_output(_OWN.sub("", on_terminal.raw))
     assert shown in piped
-    assert shown in screen
-    assert "\x1b[1;31m:smile:" not in on_terminal.raw
+    if on_terminal:
+        run = run_on_terminal(*arguments, columns=4000)
+        assert run.exit_code == exit_code
+        assert shown in check_output(_OWN.sub("", run.raw))
+        assert "\x1b[1;31m:smile:" not in run.raw
     return piped
 
 
@@ -295,7 +298,7 @@ def test_check(tmp_path: Path) -> None:
     path = tmp_path / f"{ARGUMENT}.toml"
     text = json.dumps(HOSTILE)
     # What is behind the first fault of a kind is not looked at, so each has a file of its own.
-    for table in (
+    tables = (
         f"[node]\nid = {text}",
         f'[node]\nid = "a"\n{text} = 1',
         f"[{text}]\na = 1",
@@ -304,9 +307,10 @@ def test_check(tmp_path: Path) -> None:
         f'[node]\nid = "a"\n[server]\nlisten = [{text}]',
         f'[node]\nid = "a"\n[server]\n[access]\npassword_file = {text}',
         f"{text} {text}",
-    ):
+    )
+    for number, table in enumerate(tables):
         path.write_text(table)
-        check_run("check", str(path), exit_code=2)
+        check_run("check", str(path), exit_code=2, on_terminal=number == 0)
     check_run("check", str(tmp_path / f"{ARGUMENT}.none"), exit_code=2)
     path.write_text(
         f'[node]\nid = "a"\n[server]\n[[link]]\nname = "l"\nprimary = "mqtt://127.0.0.1"\nclient_id = {text}\n'
@@ -329,7 +333,7 @@ def test_passwd(tmp_path: Path, runner: CliRunner) -> None:
 
 def test_the_command_line_itself(tmp_path: Path) -> None:
     """What is wrong with an argument is told with the argument, which a script may have from a topic."""
-    for arguments in (
+    wrong = (
         [ARGUMENT],
         [f"--{ARGUMENT}"],
         ["status", f"http://{ARGUMENT}"],
@@ -341,8 +345,9 @@ def test_the_command_line_itself(tmp_path: Path) -> None:
         ["report", "lag", str(tmp_path), "--since", ARGUMENT],
         ["check", "x", "--role", ARGUMENT],
         ["probe", f"mqtt://{ARGUMENT}", "--filter", "#"],
-    ):
-        check_run(*arguments, exit_code=2)
+    )
+    for number, arguments in enumerate(wrong):
+        check_run(*arguments, exit_code=2, on_terminal=number == 0)
 
 
 def test_probe(monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -> None:

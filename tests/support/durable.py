@@ -1,24 +1,55 @@
-"""Clients with durable sessions, as they come to the members of a pool."""
+"""A pool of nodes as processes, and clients with durable sessions that come to its members."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
+from bench.processes import free_port, pool_section
 from fanout.mqtt.packets import Ack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
-from tests.support.nodes import LiveNode
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
-__all__ = ["DURABLE", "come_back", "leave_session", "publish_numbers", "take_numbers"]
+__all__ = ["DISC", "DURABLE", "come_back", "leave_session", "publish_numbers", "start_pool", "take_numbers"]
 
 DURABLE: Final = Properties(session_expiry_interval=600)
 """Properties of a CONNECT with a session that stays."""
+DISC: Final = '[retained]\nstorage = "disc"\n[sessions]\nstorage = "disc"\n'
+"""Sections of a configuration with values and sessions on disk."""
 _LATER: Final = {4: 3, 5: ReasonCode.SERVER_UNAVAILABLE}
 """Reason Code of a CONNACK that asks the client to come again, by version."""
+
+
+async def start_pool(
+    mosquitto: Mosquitto, nodes: Nodes, *, count: int = 3, settings: str = "", sections: str = ""
+) -> list[LiveNode]:
+    """Start secondaries edge-1 and so on that forward `plant/#` and make a pool; return when each knows all of it.
+
+    Args:
+        mosquitto: The primary.
+        nodes: Where the members come from.
+        count: How many they are.
+        settings: Further lines for `[pool]`.
+        sections: Further sections of the configuration.
+    """
+    ports = [free_port() for _ in range(count)]
+    way = link(mosquitto.port, selector("plant/#", qos=2, writes="forward"), settings=QUICK)
+    members = [
+        nodes.secondary(pool_section(port, ports, settings=settings), sections, way, name=f"edge-{number}", log=False)
+        for number, port in enumerate(ports, start=1)
+    ]
+    await asyncio.gather(*(member.begin() for member in members))
+    for member in members:
+        await wait_until(
+            lambda member=member: member.document("/v1/pool")["ready"],  # type: ignore[misc]
+            60,
+            what=f"{member.name} knowing the pool",
+        )
+    return members
 
 
 async def come_back(
