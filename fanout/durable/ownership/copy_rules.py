@@ -2,7 +2,7 @@
 
 A copy is of a session at an epoch, and the holder numbers its copies. The newest of the newest epoch is right. A member
 that finds the holder dead asks the others before it goes on: one of them may have a newer copy, or hear the holder.
-`tests/durable/copying/test_copy_model.py` searches these rules together with those of `ownership`.
+`python -m bench simulate` looks for what breaks them, together with those of `ownership`.
 """
 
 from __future__ import annotations
