@@ -17,7 +17,6 @@ from fanout.cli import (
     log,
     passwd,
     pool,
-    probe,
     ready,
     reload,
     report,
@@ -28,6 +27,7 @@ from fanout.cli.arguments.usage import UsageError, reword
 from fanout.cli.browse import events, top, topics
 from fanout.cli.output.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
+from fanout.cli.probing import init, probe
 from fanout.errors import FanoutError
 from fanout.installation import build
 
@@ -91,6 +91,7 @@ def fanout(
     """A fan-out replicator for MQTT: secondaries mirror a primary, prove it, and serve thousands."""
 
 
+init.register(app)
 run.register(app)
 check.register(app)
 ready.register(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,16 +31,27 @@ class Advice:
     """A whole configuration of a secondary."""
 
 
-def advise(report: ProbeReport, *, topic_filter: str, keys: Mapping[str, str | bool]) -> Advice:
-    """Return the settings for a link to a primary.
+def advise(
+    report: ProbeReport,
+    *,
+    topic_filters: Sequence[str],
+    keys: Mapping[str, str | bool],
+    node_id: str = "edge-1",
+    listen: str = "mqtt://127.0.0.1:1884",
+    http_listen: str = "127.0.0.1:8080",
+) -> Advice:
+    """Return the settings for a link to a primary, as a whole configuration with comments.
 
     Args:
         report: The probe.
-        topic_filter: The Topic Filter of the selector.
+        topic_filters: The Topic Filters of the selectors, at least one.
         keys: Keys of the link that are known already, such as `username`.
+        node_id: Node identifier.
+        listen: Address of the MQTT listener.
+        http_listen: Address of the HTTP interface.
     """
     best = report.best
-    with_settings = f"a link can replicate {topic_filter} from it over {best.settings.text}"
+    with_settings = f"a link can replicate {' and '.join(topic_filters)} from it over {best.settings.text}"
     if best.is_proved:
         reason = f"{with_settings}, with the evidence {best.evidence}"
     elif best.is_usable:
@@ -49,24 +60,31 @@ def advise(report: ProbeReport, *, topic_filter: str, keys: Mapping[str, str | b
     else:
         reason = f"a link does not become ready over {best.settings.text}: {best.reason or 'it was not tried'}"
     lines = [
+        "# A secondary. Every key, with its default and unit: fanout config example",
+        "",
         "[node]",
-        'id = "edge-1"  # unique among the nodes of this primary',
+        f"id = {_quoted(node_id)}  # unique among the nodes of this primary",
         "",
         "[server]",
+        "# Clients of this machine are let in. For others, listen at another address and add users: [access].",
+        f"listen = [{_quoted(listen)}]",
         "",
         "[http]",
-        'listen = "127.0.0.1:8080"  # for fanout ready, fanout status and the load balancer',
+        f"listen = {_quoted(http_listen)}  # a page for browsers, fanout ready and the load balancer; of this machine",
+        "",
+        "[log]",
+        'directory = "var/replication-log"  # what was applied, and when: fanout report reads it',
+        "keep_days = 7",
         "",
         "[[link]]",
         'name = "primary"',
         f"primary = {_quoted(report.address)}",
         *(f"{key} = {_quoted(value)}" for key, value in keys.items()),
         *_link_keys(best),
-        "",
-        "[[link.selector]]",
-        f"filter = {_quoted(topic_filter)}",
-        f"qos = {1 if best.settings.version == 5 else 0}",
     ]
+    for topic_filter in topic_filters:
+        lines += ["", "[[link.selector]]", f"filter = {_quoted(topic_filter)}"]
+        lines += [f"qos = {1 if best.settings.version == 5 else 0}"]
     return Advice(best, reason, "\n".join(lines) + "\n")
 
 
@@ -83,6 +101,7 @@ def _link_keys(trial: Trial) -> Iterator[str]:
             yield "# Every live message counts as retained until an audit: select topics on which all messages are."
     if trial.evidence is Evidence.TWO_PASS:
         yield 'min_evidence = "two-pass"'
-        yield "# No proof: a set that is cut short at the same place in two passes counts as complete."
+        yield "# No proof: a set that is cut short at the same place in two passes counts as complete. With the rights"
+        yield "# that fanout check --acl prints there may be one: fanout probe tells."
     if settings.quiet_s is not None:
         yield f"snapshot_quiet_s = {settings.quiet_s:.1f}  # the primary makes pauses within a set"

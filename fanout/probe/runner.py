@@ -48,21 +48,23 @@ async def probe(
     set_size: int,
     timeout_s: float,
     on_check: Callable[[str], None] = lambda _: None,
+    node_id: str | None = None,
 ) -> ProbeReport:
     """Try a link at a primary.
 
     Args:
-        link: The link that is wanted: address, user, certificates and one selector.
+        link: The link that is wanted: address, user, certificates and selectors.
         versions: Protocol versions, 5 and 4, in the order in which they are tried.
         prefix: Beginning of the topics of the probe, without a slash at the end.
         set_size: Retained messages that are published below it; 0 for none.
         timeout_s: Seconds for all trials together.
         on_check: Called with the name of each check before it begins.
+        node_id: Node whose control topic is used, with the rights of that node's link; None for one of the probe.
 
     Raises:
         FanoutError: The primary cannot be reached, or it refuses the connection, with every version.
     """
-    probing = _Probe(link, prefix=prefix, set_size=set_size, timeout_s=timeout_s, on_check=on_check)
+    probing = _Probe(link, prefix=prefix, set_size=set_size, timeout_s=timeout_s, on_check=on_check, node_id=node_id)
     try:
         complete = await probing.run(versions)
     finally:
@@ -82,11 +84,13 @@ class _Probe:
         set_size: int,
         timeout_s: float,
         on_check: Callable[[str], None],
+        node_id: str | None,
     ) -> None:
         nonce = secrets.token_hex(3)
         self.trials: list[Trial] = []
         self.server = ""
         self._node_id = f"probe-{nonce}"
+        self._tried_id = node_id or self._node_id
         self._link = replace(link, client_id=f"fanout-{self._node_id}")
         self._root = f"{prefix}/{nonce}"
         self._set_size = set_size
@@ -154,7 +158,7 @@ class _Probe:
         await run_trial(
             trial,
             self._selecting_own_topics(),
-            node_id=self._node_id,
+            node_id=self._tried_id,
             root=self._root,
             loaded=0 if self._not_loaded else self._loaded,
             publisher=self._publisher,
@@ -165,19 +169,21 @@ class _Probe:
         return trial.is_proved
 
     def _selecting_own_topics(self) -> LinkConfig:
-        """Return the link with a selector for the topics of the probe, unless its own one takes them."""
-        (selector,) = self._link.selectors
-        own = Selector(f"{self._root}/#")
-        if self._not_loaded or overlap(own, selector, local=False) is not None:
+        """Return the link with a selector for the topics of the probe, unless one of its own takes them."""
+        if self._not_loaded or self._overlapping():
             return self._link
-        return replace(self._link, selectors=(selector, own))
+        return replace(self._link, selectors=(*self._link.selectors, Selector(f"{self._root}/#")))
+
+    def _overlapping(self) -> list[Selector]:
+        """Return the wanted selectors that take topics of the probe."""
+        own = Selector(f"{self._root}/#")
+        return [one for one in self._link.selectors if overlap(own, one, local=False) is not None]
 
     def _covers_own_topics(self) -> bool:
-        """Say whether the wanted selector takes all topics of the probe, or none."""
-        (selector,) = self._link.selectors
-        if overlap(Selector(f"{self._root}/#"), selector, local=False) is None:
-            return True
-        return all(selector.matches(f"{self._root}/{topic}".encode()) for topic in ("set/0", "new", "event"))
+        """Say whether the wanted selectors take all topics of the probe, or none."""
+        selectors = self._overlapping()
+        topics = [f"{self._root}/{topic}".encode() for topic in ("set/0", "new", "event")]
+        return not selectors or all(any(one.matches(topic) for one in selectors) for topic in topics)
 
     async def _identify(self, version: int) -> None:
         """Ask the primary for its name and version."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fcntl import ioctl
 from typing import IO
@@ -17,7 +18,7 @@ from typing import IO
 from bench.processes import Process
 from tests.support.fork_server import may_fork, start_fanout
 
-__all__ = ["TerminalRun", "run_fanout", "run_on_terminal"]
+__all__ = ["COMMAND", "TerminalRun", "run_fanout", "run_on_terminal"]
 
 DEADLINE_S = 540
 """How long a command may take: a report starts a JVM, which takes its time on a busy machine."""
@@ -67,13 +68,16 @@ class TerminalRun:
         return re.split(r"[\r\n]+", self.text)
 
 
-def run_on_terminal(*arguments: str, columns: int = 80, stdout: int | None = None) -> TerminalRun:
+def run_on_terminal(
+    *arguments: str, columns: int = 80, stdout: int | None = None, answers: Sequence[tuple[str, str]] = ()
+) -> TerminalRun:
     """Run `fanout` on a pseudo-terminal.
 
     Args:
         arguments: Of the command.
         columns: Width of the terminal.
         stdout: A file descriptor for standard output; None puts it on the terminal too.
+        answers: Questions in their order, each with the line that is typed once it is shown.
     """
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -81,12 +85,12 @@ def run_on_terminal(*arguments: str, columns: int = 80, stdout: int | None = Non
     streams = (slave, slave if stdout is None else stdout, slave)
     process: Process
     if may_fork(environment):
-        process = start_fanout(arguments, environment=environment, streams=streams)
+        process = start_fanout(arguments, environment=environment, streams=streams, new_session=True)
     else:
         command = [*COMMAND, *arguments]
         process = subprocess.Popen(command, env=environment, stdin=streams[0], stdout=streams[1], stderr=streams[2])
     os.close(slave)
-    pieces = []
+    pieces, left = [], list(answers)
     while True:
         try:
             piece = os.read(master, 65_536)
@@ -95,5 +99,7 @@ def run_on_terminal(*arguments: str, columns: int = 80, stdout: int | None = Non
         if not piece:
             break
         pieces.append(piece)
+        if left and left[0][0].encode() in b"".join(pieces):
+            os.write(master, f"{left.pop(0)[1]}\n".encode())
     os.close(master)
     return TerminalRun(process.wait(timeout=60), b"".join(pieces).decode())

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-PAGE = "\n".join((REFERENCE / name).read_text() for name in ("cli.md", "probe.md"))
+PAGE = "\n".join((REFERENCE / name).read_text() for name in ("cli.md", "asking.md", "probe.md"))
 
 
 def commands() -> list[list[str]]:

@@ -28,7 +28,7 @@ def trial(
 
 def advice_for(*trials: Trial, topic_filter: str = "plant/#", **keys: str) -> Advice:
     """Return the advice for a primary at which these trials were made."""
-    return advise(ProbeReport(ADDRESS, "", trials, True, ""), topic_filter=topic_filter, keys=keys)
+    return advise(ProbeReport(ADDRESS, "", trials, True, ""), topic_filters=[topic_filter], keys=keys)
 
 
 def config_of(advice: Advice) -> NodeConfig:

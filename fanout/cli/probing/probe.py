@@ -7,14 +7,14 @@ import re
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from fanout.cli.output.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.table import Table
 
@@ -23,14 +23,29 @@ if TYPE_CHECKING:
     from fanout.probe.advice import Advice
     from fanout.probe.results import ProbeReport, Trial
 
-__all__ = ["ProbedVersion", "register"]
+__all__ = [
+    "SET_SIZE",
+    "CaFileOption",
+    "CertificateOption",
+    "FilterOption",
+    "KeyOption",
+    "PasswordFileOption",
+    "ProbedVersion",
+    "SetSizeOption",
+    "UserOption",
+    "best_rights",
+    "checked_link",
+    "register",
+    "told_faults",
+    "tried",
+]
 
 _PREFIX = "fanout/probe"
-_SET_SIZE = 5_003
+SET_SIZE = 5_003
 _TIMEOUT_S = 180.0
 _CONTROL_TOPIC = "fanout/control"
 """Default of `control_topic` of a link; the user most likely has rights there."""
-_LINK = "probe"
+_LINK = "primary"
 _OPTIONS = {
     "primary": "URL",
     "username": "--username",
@@ -46,6 +61,29 @@ _OPTIONS = {
 }
 """Keys of a link to the options that they come from."""
 _KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b(?: of the link\b)?")
+
+
+FilterOption: TypeAlias = Annotated[
+    list[str], typer.Option("--filter", metavar="FILTER", help="Topic Filter to replicate; may be repeated.")
+]
+UserOption: TypeAlias = Annotated[
+    str | None, typer.Option("--username", metavar="USER", help="User Name; default: none.")
+]
+PasswordFileOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--password-file", metavar="FILE", help="File whose content is the password.")
+]
+CaFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--ca-file", metavar="FILE", help="Certificates of its CAs (PEM); without it, the system's."),
+]
+CertificateOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--client-certificate-file", metavar="FILE", help="Certificate to show (PEM).")
+]
+KeyOption: TypeAlias = Annotated[Path | None, typer.Option("--client-key-file", metavar="FILE", help="Its key (PEM).")]
+SetSizeOption: TypeAlias = Annotated[
+    int,
+    typer.Option("--set-size", metavar="COUNT", min=0, max=100_000, help="Retained messages to publish; 0 for none."),
+]
 
 
 class ProbedVersion(enum.StrEnum):
@@ -67,32 +105,24 @@ def register(app: typer.Typer) -> None:
 def probe(
     primary: Annotated[str, typer.Argument(metavar="URL", help="The primary's address, as a link has it.")],
     *,
-    username: Annotated[str | None, typer.Option(metavar="USER", help="User Name; default: none.")] = None,
-    password_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File whose content is the password.")
-    ] = None,
+    username: UserOption = None,
+    password_file: PasswordFileOption = None,
     password_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that has the password.")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificates of its CAs (PEM); without it, the system's.")
-    ] = None,
+    ca_file: CaFileOption = None,
     server_certificate_sha256: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="SHA-256 of its certificate, in place of a CA.")
     ] = None,
-    client_certificate_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate to show (PEM).")
-    ] = None,
-    client_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    client_certificate_file: CertificateOption = None,
+    client_key_file: KeyOption = None,
     tls_insecure: Annotated[bool, typer.Option("--tls-insecure", help="Do NOT verify its certificate.")] = False,
-    read_filter: Annotated[str, typer.Option("--filter", metavar="FILTER", help="The Topic Filter to replicate.")],
+    filters: FilterOption,
     mqtt: Annotated[ProbedVersion, typer.Option(help="The protocol versions to try.")] = ProbedVersion.BOTH,
     prefix: Annotated[
         str, typer.Option(metavar="TOPIC", help="Publish below this topic, where the user may write and read.")
     ] = _PREFIX,
-    set_size: Annotated[
-        int, typer.Option(metavar="COUNT", min=0, max=100_000, help="Retained messages to publish; 0 for none.")
-    ] = _SET_SIZE,
+    set_size: SetSizeOption = SET_SIZE,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Seconds for all checks together.")
     ] = _TIMEOUT_S,
@@ -103,13 +133,11 @@ def probe(
     It is the link of a node: capability check, snapshot, heartbeats, updates and an audit, over the filter that the
     settings will have. The probe publishes below a unique topic under --prefix, and clears what it retained there.
     """
-    import asyncio
     from dataclasses import replace
 
     from fanout.cli.output.terminal import print_json, print_warnings
-    from fanout.errors import ConfigFault, TlsFailed
+    from fanout.errors import ConfigFault
     from fanout.probe.advice import advise
-    from fanout.probe.runner import probe as try_primary
 
     keys = {
         "primary": primary,
@@ -124,7 +152,7 @@ def probe(
         "control_topic": prefix,
     }
     given = {key: str(value) if isinstance(value, Path) else value for key, value in keys.items() if value is not None}
-    link = _checked_link(given, read_filter)
+    link = checked_link(given, filters)
     if prefix == _PREFIX:
         del given["control_topic"]  # the default of a link
         link = replace(link, control_topic=_CONTROL_TOPIC)
@@ -136,24 +164,11 @@ def probe(
             "the command line",
             [ConfigFault("--tls-insecure", "the certificate is not verified", "Give --ca-file, and leave it out.")],
         )
-    _check_password(link)
-    with _progress() as on_check:
-        try:
-            report = asyncio.run(
-                try_primary(
-                    link,
-                    versions={"both": (5, 4), "5": (5,), "3.1.1": (4,)}[mqtt],
-                    prefix=prefix,
-                    set_size=set_size,
-                    timeout_s=timeout,
-                    on_check=on_check,
-                )
-            )
-        except TlsFailed as error:
-            raise _in_options(error) from error
+    versions = {"both": (5, 4), "5": (5,), "3.1.1": (4,)}[mqtt]
+    report = tried(link, versions=versions, prefix=prefix, set_size=set_size, timeout_s=timeout)
     del given["primary"]
-    advice = advise(report, topic_filter=read_filter, keys=given)
-    rights = _rights(advice, report.server)
+    advice = advise(report, topic_filters=filters, keys=given)
+    rights = best_rights(advice, report.server)
     if as_json:
         print_json(_document(report, advice, rights))
     else:
@@ -161,7 +176,43 @@ def probe(
     raise typer.Exit(_exit_code(report, advice))
 
 
-def _checked_link(keys: Mapping[str, str | bool], read_filter: str) -> LinkConfig:
+def tried(
+    link: LinkConfig,
+    *,
+    versions: Sequence[int] = (5, 4),
+    prefix: str = _PREFIX,
+    set_size: int,
+    timeout_s: float,
+    node_id: str | None = None,
+) -> ProbeReport:
+    """Return the results of a probe, whose running check a terminal shows.
+
+    Raises:
+        FanoutError: The password cannot be read, or the primary cannot be reached or refuses the connection.
+    """
+    import asyncio
+
+    from fanout.errors import TlsFailed
+    from fanout.probe.runner import probe as try_primary
+
+    _check_password(link)
+    with _progress() as on_check:
+        probing = try_primary(
+            link,
+            versions=versions,
+            prefix=prefix,
+            set_size=set_size,
+            timeout_s=timeout_s,
+            on_check=on_check,
+            node_id=node_id,
+        )
+        try:
+            return asyncio.run(probing)
+        except TlsFailed as error:
+            raise _in_options(error) from error
+
+
+def checked_link(keys: Mapping[str, str | bool], filters: Sequence[str]) -> LinkConfig:
     """Return the options as a link, checked like its keys in a configuration.
 
     Raises:
@@ -170,7 +221,7 @@ def _checked_link(keys: Mapping[str, str | bool], read_filter: str) -> LinkConfi
     from fanout.config.loading import parse_tables
     from fanout.errors import ConfigError
 
-    link = {"name": _LINK, **keys, "selector": [{"filter": read_filter}]}
+    link = {"name": _LINK, **keys, "selector": [{"filter": one} for one in filters]}
     try:
         return parse_tables({"node": {"id": "probe"}, "server": {}, "link": [link]}, path="the command line").links[0]
     except ConfigError as error:
@@ -227,7 +278,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda check: status.update(styled(check))
 
 
-def _rights(advice: Advice, server: str) -> str:
+def best_rights(advice: Advice, server: str) -> str:
     """Return the access rules that the advised link needs, in the syntax of the server where that is known."""
     from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text, syntax_of
     from fanout.config.loading import parse_tables
@@ -291,6 +342,13 @@ def _document(report: ProbeReport, advice: Advice, rights: str) -> dict[str, obj
 
 
 def _exit_code(report: ProbeReport, advice: Advice) -> ExitCode:
+    if told_faults(report):
+        return ExitCode.FAILED
+    return ExitCode.OK if advice.trial.is_proved else ExitCode.NO
+
+
+def told_faults(report: ProbeReport) -> bool:
+    """Print whether the time was up or something could not be cleaned up; return whether one of them is so."""
     from fanout.cli.output.terminal import print_error
     from fanout.errors import FanoutError
 
@@ -302,6 +360,4 @@ def _exit_code(report: ProbeReport, advice: Advice) -> ExitCode:
         faults.append(FanoutError(f"not cleaned up: {report.left_behind}", hint=hint))
     for fault in faults:
         print_error(fault)
-    if faults:
-        return ExitCode.FAILED
-    return ExitCode.OK if advice.trial.is_proved else ExitCode.NO
+    return bool(faults)

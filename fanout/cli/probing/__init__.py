@@ -1,0 +1,1 @@
+"""Commands that try a link at a broker before there is a node."""

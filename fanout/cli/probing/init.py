@@ -1,0 +1,205 @@
+"""`fanout init`: write the first configuration of a secondary, for a primary that was tried."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from fanout.cli.output.exit_codes import ExitCode
+from fanout.cli.probing.probe import (
+    SET_SIZE,
+    CaFileOption,
+    CertificateOption,
+    KeyOption,
+    PasswordFileOption,
+    SetSizeOption,
+    UserOption,
+    best_rights,
+    checked_link,
+    told_faults,
+    tried,
+)
+
+if TYPE_CHECKING:
+    from fanout.probe.advice import Advice
+
+__all__ = ["register"]
+
+_TIMEOUT_S: Final = 120.0
+_PASSWORD_VARIABLE: Final = "FANOUT_INIT_PASSWORD"
+"""Environment variable of this process that has a typed password until it is in a file."""
+_PORTS: Final = 100
+"""Ports that are tried, from the first one on, until one is free."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        epilog="Exit codes: 0 written; 1 no link can replicate from it; 2 a wrong option, or the file exists; 3"
+        " unreachable; 5 refused."
+    )(init)
+
+
+def init(
+    *,
+    primary: Annotated[str | None, typer.Option(metavar="URL", help="The primary's address, as a link has it.")] = None,
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", metavar="FILTER", help="Topic Filter to replicate; may be repeated.")
+    ] = None,
+    username: UserOption = None,
+    password_file: PasswordFileOption = None,
+    ca_file: CaFileOption = None,
+    client_certificate_file: CertificateOption = None,
+    client_key_file: KeyOption = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write; it must not exist.")] = Path(
+        "secondary.toml"
+    ),
+    set_size: SetSizeOption = SET_SIZE,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Then run the secondary.")] = False,
+) -> None:
+    """Write a first configuration, for a broker that is tried.
+
+    On a terminal it asks for what is not given. It prints the access rules that the user of the link needs.
+    """
+    from fanout.cli.output.terminal import show
+    from fanout.probe.advice import advise
+
+    asks = sys.stdin.isatty() and not yes
+    _refuse_existing(out)
+    if primary is None:
+        primary = _asked("Address of the primary", "--primary", asks, default="mqtt://127.0.0.1:1883")
+    if not filters:
+        filters = _asked("Topic Filters to replicate, with blanks between", "--filter", asks, default="#").split()
+    if username is None and asks:
+        username = typer.prompt("User Name there, if any", default="", show_default=False, err=True) or None
+    keys = {
+        "primary": primary,
+        "username": username,
+        "password_file": password_file,
+        "ca_file": ca_file,
+        "client_certificate_file": client_certificate_file,
+        "client_key_file": client_key_file,
+    }
+    given = {key: str(value) for key, value in keys.items() if value is not None}
+    password = _ask_password() if username is not None and password_file is None and asks else ""
+    if password:
+        _refuse_existing(_password_file(out))
+        os.environ[_PASSWORD_VARIABLE] = password
+        given["password_env"] = _PASSWORD_VARIABLE
+    node_id = _node_id()
+    report = tried(checked_link(given, filters), set_size=set_size, timeout_s=_TIMEOUT_S, node_id=node_id)
+    if given.pop("password_env", None):
+        given["password_file"] = str(_password_file(out))
+    del given["primary"]
+    http_listen = f"127.0.0.1:{_free_port(8080)}"
+    advice = advise(
+        report,
+        topic_filters=filters,
+        keys=given,
+        node_id=node_id,
+        listen=f"mqtt://127.0.0.1:{_free_port(1884)}",
+        http_listen=http_listen,
+    )
+    if advice.trial.is_usable:
+        if password:
+            _write(_password_file(out), f"{password}\n", mode=0o600)
+        _write(out, advice.toml, mode=0o640)
+    told_faults(report)
+    _tell_verdict(advice, report.server)
+    if not advice.trial.is_usable:
+        raise typer.Exit(ExitCode.NO)
+    address = "" if http_listen.endswith(":8080") else f" {http_listen}"
+    show("", f"{out} is written. Start the secondary, and ask it from another shell:", "")
+    show(
+        f"  fanout secondary --config {out}",
+        f"  fanout ready --wait 60{address}",
+        "",
+        f"In a browser: http://{http_listen}/",
+    )
+    if start or (asks and typer.confirm("Start it now?", default=True, err=True)):
+        # A process of its own has only what a node needs.
+        os.execv(sys.executable, [sys.executable, "-m", "fanout", "secondary", "--config", str(out)])
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise typer.BadParameter(f"{path} exists; give another name, or remove it", param_hint="--out")
+
+
+def _asked(question: str, option: str, asks: bool, *, default: str) -> str:
+    """Return the answer to a question.
+
+    Raises:
+        typer.BadParameter: Nobody is asked.
+    """
+    if not asks:
+        raise typer.BadParameter("it is required, unless a terminal can be asked", param_hint=option)
+    answer: str = typer.prompt(question, default=default, err=True)
+    return answer
+
+
+def _ask_password() -> str:
+    answer: str = typer.prompt("Password, if any", default="", show_default=False, hide_input=True, err=True)
+    return answer
+
+
+def _password_file(out: Path) -> Path:
+    return out.with_suffix(".password")
+
+
+def _node_id() -> str:
+    """Return the name of this machine, as far as a node may have it."""
+    from fanout.config.values import NAME_CHARACTERS_MAX
+
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname().partition(".")[0]).lstrip("._-")
+    return name[:NAME_CHARACTERS_MAX] or "edge-1"
+
+
+def _free_port(first: int) -> int:
+    """Return the first free TCP port of the loopback address; the first of all if many are taken."""
+    for port in range(first, first + _PORTS):
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    return first
+
+
+def _tell_verdict(advice: Advice, server: str) -> None:
+    from fanout.cli.output.terminal import columns, outcome_text, show
+
+    best = advice.trial
+    if not best.is_proved:
+        table = columns("check", "result", "seen")
+        for finding in best.findings:
+            table.add_row(finding.check, outcome_text(finding.outcome.value), finding.seen)
+        show(table, "")
+    verdict = "yes" if best.is_proved else "without proof" if best.is_usable else "no"
+    show(f"{verdict}: {advice.reason}", *([f"  {best.hint}"] if best.hint and not best.is_usable else []))
+    show("", "Rights that the user of this link needs there, if the primary has access rules:", "")
+    show(*best_rights(advice, server).rstrip("\n").split("\n"))
+
+
+def _write(path: Path, text: str, *, mode: int) -> None:
+    """Write a new file.
+
+    Raises:
+        FanoutError: It exists by now, or cannot be written.
+    """
+    from fanout.errors import FanoutError, system_reason
+
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise FanoutError(f"cannot write {path}: {system_reason(error)}", hint="Give another --out.") from error
