@@ -35,13 +35,15 @@ class CompileHook(BuildHookInterface[Any]):
         return REQUIREMENTS if self._is_asked else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and add the result to the wheel."""
+        """Add the full configuration to the wheel; compile, and add the result."""
         if self.target_name != "wheel":
             return
         root = Path(self.root)
         if version == "editable":
             for old in (root / "fanout").rglob(f"*{SUFFIX}"):
                 old.unlink()
+        else:
+            build_data["force_include"][str(root / "configs" / "full.toml")] = "fanout/config/full.toml"
         if not self._is_asked:
             return
         built = Path(tempfile.mkdtemp(prefix="fanout-compiled-"))

@@ -47,6 +47,7 @@ def test_the_wheel_is_named_so(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, compiled=False)
     assert wheel.name == f"fanout_mqtt-{PROJECT['version']}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("fanout/config/full.toml") == (ROOT / "configs" / "full.toml").read_bytes()
         names = archive.namelist()
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("dist-info/METADATA"))
         (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))

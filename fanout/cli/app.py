@@ -12,6 +12,7 @@ from fanout.cli import (
     audit,
     check,
     clients,
+    config,
     drain,
     explain,
     log,
@@ -105,6 +106,7 @@ events.register(app)
 top.register(app)
 passwd.register(app)
 probe.register(app)
+app.add_typer(config.app, name="config")
 app.add_typer(clients.app, name="clients")
 app.add_typer(pool.app, name="pool")
 app.add_typer(report.app, name="report")

@@ -122,7 +122,7 @@ def parsed(parse: Callable[[str], T]) -> BeforeValidator:
         except FanoutError as error:
             raise fault(error.message, error.hint) from error
 
-    return BeforeValidator(validate)
+    return BeforeValidator(validate, json_schema_input_type=str)
 
 
 def _checked(check: Callable[[str], None]) -> BeforeValidator:
@@ -309,7 +309,8 @@ ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
 StoreUri: TypeAlias = Annotated[str, _checked(_check_store_uri)]
 CertificateDigests: TypeAlias = Annotated[
-    tuple[Annotated[str, parsed(_parse_digest)], ...], BeforeValidator(_one_or_several)
+    tuple[Annotated[str, parsed(_parse_digest)], ...],
+    BeforeValidator(_one_or_several, json_schema_input_type=str | list[str]),
 ]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 
@@ -333,7 +334,7 @@ PeerAddress: TypeAlias = Annotated[Address, parsed(parse_peer)]
 PeerAddresses: TypeAlias = tuple[PeerAddress, ...]
 PrimaryAddresses: TypeAlias = Annotated[
     tuple[Annotated[Address, parsed(parse_primary)], ...],
-    BeforeValidator(_one_or_several),
+    BeforeValidator(_one_or_several, json_schema_input_type=str | list[str]),
     AfterValidator(_not_empty),
 ]
 
