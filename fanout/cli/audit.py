@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
+from fanout.cli.arguments.node_options import DEFAULT_URL, AskingCommand, JsonOption, TokenOption, UrlOption
 from fanout.cli.output.exit_codes import ExitCode, exit_code_of
 from fanout.errors import AuditRefused, FanoutError
 
@@ -27,7 +27,8 @@ _TOPICS_MAX = 2_000_000
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
-        epilog="Exit codes: 0 equal now; 1 unconfirmed topics, or an audit failed; 3 unreachable; 5 one cannot begin."
+        cls=AskingCommand,
+        epilog="Exit codes: 0 equal now; 1 unconfirmed topics, or an audit failed; 3 unreachable; 5 one cannot begin.",
     )(audit)
 
 

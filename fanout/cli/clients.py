@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
+from fanout.cli.arguments.node_options import (
+    DEFAULT_URL,
+    AskingCommand,
+    JsonOption,
+    ShowByDefault,
+    TokenOption,
+    UrlOption,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,16 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show the clients of a node, and send one away.", invoke_without_command=True)
+app = typer.Typer(cls=ShowByDefault, help="Show the clients of a node, and send one away.")
 
 _SHOWN: Final = 100
 _NAME_CHARACTERS_MAX: Final = 60
 _FILTER_CHARACTERS_MAX: Final = 400
 
 
-@app.callback(epilog="Exit codes: 0 shown; 2 a wrong option; 3 unreachable; 5 refused, or there is no such client.")
+@app.command(
+    "show",
+    cls=AskingCommand,
+    epilog="Exit codes: 0 shown; 2 a wrong option; 3 unreachable; 5 refused, or there is no such client.",
+)
 def clients(
-    context: typer.Context,
     url: UrlOption = DEFAULT_URL,
     *,
     slowest: Annotated[
@@ -43,8 +53,6 @@ def clients(
 
     Bytes a second are measured for half a second, by what the client's system acknowledges.
     """
-    if context.invoked_subcommand is not None:
-        return
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import facts, print_json, show
 
@@ -64,7 +72,10 @@ def clients(
     show(*([""] if document.clients else []), *_notes(document))
 
 
-@app.command(epilog="Exit codes: 0 sent away; 2 a wrong option; 3 unreachable; 5 refused, or there is no such client.")
+@app.command(
+    cls=AskingCommand,
+    epilog="Exit codes: 0 sent away; 2 a wrong option; 3 unreachable; 5 refused, or there is no such client.",
+)
 def kick(
     client_id: Annotated[str, typer.Argument(metavar="ID", help="Client Identifier.")],
     url: UrlOption = DEFAULT_URL,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, AskingCommand, JsonOption, TokenOption, UrlOption
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeSilent, NodeUnreachable
 
@@ -26,14 +26,17 @@ _POLL_S: Final = 0.25
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
+        cls=AskingCommand,
         epilog="Exit codes: 0 draining, with --wait ended, with --hold held; 1 not ended in time; 2 options that do not"
-        " go together; 3 unreachable; 5 it drains or stops, and cannot be held."
+        " go together; 3 unreachable; 5 it drains or stops, and cannot be held.",
     )(drain)
-    app.command(epilog="Exit codes: 0 not held; 3 unreachable; 5 it drains or stops, and cannot come back.")(undrain)
+    app.command(
+        cls=AskingCommand, epilog="Exit codes: 0 not held; 3 unreachable; 5 it drains or stops, and cannot come back."
+    )(undrain)
 
 
 def drain(
-    url: UrlArgument = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     *,
     token_file: TokenOption = None,
     wait: Annotated[
@@ -79,7 +82,7 @@ def drain(
         show(f"{draining.node} has ended")
 
 
-def undrain(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
+def undrain(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Take a node that is held back into its pool.
 
     It is ready as soon as its links are.

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption, checked_url
+from fanout.cli.arguments.node_options import (
+    DEFAULT_URL,
+    AskingCommand,
+    JsonOption,
+    TokenOption,
+    UrlOption,
+    checked_url,
+)
 from fanout.cli.output.exit_codes import ExitCode, exit_code_of
 from fanout.errors import FanoutError
 
@@ -41,8 +48,9 @@ _NO_VALUE = "no value"
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
+        cls=AskingCommand,
         epilog="Exit codes: 0 equal at the primary; 1 not equal, or another finding; 3 the node or the primary"
-        " does not answer; 5 the node does not explain it now."
+        " does not answer; 5 the node does not explain it now.",
     )(explain)
 
 

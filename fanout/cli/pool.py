@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
+from fanout.cli.arguments.node_options import (
+    DEFAULT_URL,
+    AskingCommand,
+    JsonOption,
+    ShowByDefault,
+    TokenOption,
+    UrlOption,
+)
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import RequestRefused
 
@@ -17,20 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 
-class _ShowByDefault(TyperGroup):
-    """Takes `fanout pool [URL]` for `fanout pool show [URL]`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # the type of a context differs between releases of typer
-        if not args or args[0] not in {*self.commands, "-h", "--help"}:
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
+app = typer.Typer(cls=ShowByDefault, help="Show the members of a pool, or ask if one may be stopped.")
 
 
-app = typer.Typer(cls=_ShowByDefault, help="Show the members of a pool, or ask if one may be stopped.")
-
-
-@app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")
-def show(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
+@app.command(cls=AskingCommand, epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")
+def show(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show the members of a pool, as one of them sees them.
 
     What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
@@ -50,10 +47,11 @@ def show(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json
 
 @app.command(
     "upgrade-check",
+    cls=AskingCommand,
     epilog="Exit codes: 0 it may be stopped; 1 it should stay; 3 unreachable; 5 in no pool, or too old to say.",
 )
 def upgrade_check(
-    url: UrlArgument = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     token_file: TokenOption = None,
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Seconds to wait until the others are ready for it.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, AskingCommand, JsonOption, TokenOption, UrlOption
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeUnreachable
 
@@ -27,11 +27,13 @@ __all__ = ["register", "wait_ready"]
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(epilog="Exit codes: 0 ready, 1 not ready, 3 unreachable, 5 in no pool (--pool).")(ready)
+    app.command(cls=AskingCommand, epilog="Exit codes: 0 ready, 1 not ready, 3 unreachable, 5 in no pool (--pool).")(
+        ready
+    )
 
 
 def ready(
-    url: UrlArgument = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     *,
     token_file: TokenOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Seconds to wait until the node is ready.")] = 0,

@@ -40,8 +40,8 @@ def register(app: typer.Typer) -> None:
     )(reload)
 
 
-def _checked(urls: list[str]) -> list[str]:
-    return [checked_url(url) for url in urls]
+def _checked(urls: list[str] | None) -> list[str]:
+    return [checked_url(url) for url in urls or ()]
 
 
 def reload(
@@ -57,6 +57,10 @@ def reload(
         ),
     ],
     *,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--url", metavar="URL", callback=_checked, help="Such an address, in place of the arguments."),
+    ] = None,
     token_file: TokenOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change, and what each change costs.")
@@ -83,7 +87,7 @@ def reload(
 
     results: list[ReloadResult] = []
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(NodeClient(url, token_file=token_file)) for url in urls]
+        clients = [stack.enter_context(NodeClient(url, token_file=token_file)) for url in named or urls]
         if whole_pool:
             _check_named(clients)
         for client in clients if len(clients) > 1 and not (dry_run or partial) else ():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlArgument
+from fanout.cli.arguments.node_options import DEFAULT_URL, AskingCommand, JsonOption, TokenOption, UrlOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +31,11 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable.")(status)
-    app.command(epilog="Exit codes: 0 shown, 3 unreachable.")(lag)
+    app.command(cls=AskingCommand, epilog="Exit codes: 0 shown, ready or not; 3 unreachable.")(status)
+    app.command(cls=AskingCommand, epilog="Exit codes: 0 shown, 3 unreachable.")(lag)
 
 
-def status(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
+def status(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show a node in full: links, server, replication log."""
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import facts, print_json, show
@@ -58,7 +58,7 @@ def status(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_js
         show("", facts(*_retained_facts(node.retained)))
 
 
-def lag(url: UrlArgument = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
+def lag(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show how far each link is behind its primary.
 
     What is not known is shown as a dash, never as zero.

@@ -221,7 +221,7 @@ class ServerConfig:
     """Of these, from one IPv4 address or one IPv6 network of 64 bits; Unix sockets have none."""
     sessions_max: Count = 100_000
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
-    subscriptions_max: Count = 1_000
+    subscriptions_max: Count = 10_000
     """Subscriptions of one session."""
     filter_bytes_max: ByteCount = 256 * KIB
     """Bytes of the Topic Filters of one session; a subscription that goes beyond them is refused (0x97)."""

@@ -18,7 +18,7 @@ from fanout.chain.cut import Cut
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.config.changes import takes_selectors_alone
-from fanout.errors import AuditRefused, FanoutError, LinkLost
+from fanout.errors import AuditRefused, FanoutError, LinkLost, TlsFailed
 from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
@@ -67,6 +67,9 @@ __all__ = ["Link"]
 _NEVER = float("inf")
 _PUBLISHING_END_S = 5.0
 """Seconds in which the task that publishes over MQTT 3.1.1 must end."""
+_ACCEPTED_BEFORE = (
+    "It accepted this link before, so its address is right: see whether the primary is frozen, overloaded or starting"
+)
 
 
 class Link:
@@ -751,6 +754,10 @@ class Link:
                     tls=tls,
                     frame_bytes_max=self.config.packet_bytes_max,
                 )
+        except TlsFailed as error:
+            if self._was_accepted and isinstance(error.__cause__, TimeoutError | ssl.SSLEOFError | ConnectionError):
+                raise TlsFailed(address=error.address, problem=error.problem, hint=_ACCEPTED_BEFORE) from error
+            raise
         except TimeoutError:
             return
         finally:
@@ -777,8 +784,13 @@ class Link:
             return self._tls.failure(error, self._address)
         hint = "If this repeats, see the primary's log; perhaps another client has the same client_id"
         if self._session.lifecycle.state is LinkState.CONNECTING:
-            hint = unanswered_hint(self.config, address=self._address)
+            hint = _ACCEPTED_BEFORE if self._was_accepted else unanswered_hint(self.config, address=self._address)
         return LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)
+
+    @property
+    def _was_accepted(self) -> bool:
+        """True if the primary has accepted a connection of this link at its only address."""
+        return len(self.config.primaries) == 1 and self._session.counters.epochs_total > 0
 
     def _failed(self) -> bool:
         return self._failure is not None

@@ -10,12 +10,36 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
+from fanout.cli.app import app
 from fanout.cli.arguments.node_options import node_url
 from fanout.cli.asking import client
 from fanout.cli.asking.client import NodeClient
+from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving, syncing_node
+from tests.cli.test_documentation import COMMANDS, options_of
+from tests.support.mosquitto import free_port
+
+ASKING = [one for one in COMMANDS if "--token-file" in options_of(CliRunner(), one)]
+ARGUMENTS = {"explain": ["plant/1"], "clients kick": ["app-1"], "audit": ["plant"], "topics": ["#"]}
+"""Arguments in front of the URL."""
+
+
+@pytest.mark.parametrize("command", ASKING, ids=" ".join)
+def test_a_node_is_named_by_an_argument_or_an_option(command: list[str], runner: CliRunner) -> None:
+    """Each command that asks a node takes its address in both ways, and prints JSON if wanted."""
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [*command, *ARGUMENTS.get(" ".join(command), [])]
+    for given in ([url], ["--url", url], [f"--url={url}", "--json"]):
+        answer = runner.invoke(app, [*words, *given])
+        assert answer.exit_code == ExitCode.UNREACHABLE, answer.output
+        assert f"nothing listens at {url}" in answer.stderr
+    if command != ["reload"]:  # which takes several
+        answer = runner.invoke(app, [*words, url, "--url", url])
+        assert answer.exit_code == ExitCode.USAGE
+        assert f"unexpected extra argument ({url})" in answer.stderr
 
 
 @contextlib.contextmanager

@@ -15,7 +15,14 @@ from fanout.config.translation import SECTIONS, section_keys
 
 ROOT = Path(__file__).parents[2]
 SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "config.schema.json").read_text())
-KINDS = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+KINDS: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 def faults(value: Any, schema: dict[str, Any], at: str = "") -> list[str]:

@@ -139,6 +139,12 @@ async def test_a_primary_that_closes_at_connect_may_not_take_the_bridge_bit() ->
         await link.wait_state(LinkState.LIVE)
         server.cut()
         await link.wait(lambda: "client_id" in (link.status.last_error_hint or ""))
+        connects = len(primary.connects)
+        primary.swallow = (Connack,)
+        server.cut()
+        await link.wait(lambda: len(primary.connects) > connects)
+        server.cut()
+        await link.wait(lambda: "accepted this link before" in (link.status.last_error_hint or ""))
 
 
 async def test_an_error_of_the_sink_ends_the_link() -> None:

@@ -423,7 +423,7 @@ def test_status_has_every_part() -> None:
         "server.unauthenticated_bytes_max": 32 * 2**20,
         "server.unauthenticated_bytes_per_address_max": 8 * 2**20,
         "server.sessions_max": 100_000,
-        "server.subscriptions_max": 1_000,
+        "server.subscriptions_max": 10_000,
         "server.filter_bytes_max": 262_144,
         "server.filter_levels_max": 128,
         "server.packet_bytes_max": 2**20,

@@ -481,8 +481,12 @@ async def test_sessions_max(start_node: StartNode, version: int, code: int) -> N
 async def test_subscriptions_max(start_node: StartNode, version: int, code: int) -> None:
     """Each Topic Filter too many is refused for itself, shared ones too; one that exists can be renewed."""
     node = await start_node(subscriptions_max=2)
-    async with await RawClient.connect(node.port, version=version) as client:
-        assert (await client.subscribe(b"a", b"$share/g/b", b"c", b"$share/g/d")).reason_codes == (0, 0, code, code)
+    async with await RawClient.connect(node.port, "edge", version=version) as client:
+        with capture_logs() as lines:
+            answer = await client.subscribe(b"a", b"$share/g/b", b"c", b"$share/g/d")
+        assert answer.reason_codes == (0, 0, code, code)
+        (line,) = (one for one in lines if one["event"] == "subscriptions_over_limits")
+        assert (line["client_id"], line["refused"], line["subscriptions"]) == ("edge", 2, 2)
         assert (await client.subscribe(b"a", b"e", qos=1)).reason_codes == (1, code)
         await client.unsubscribe(b"a")
         assert (await client.subscribe(b"e")).reason_codes == (0,)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 __all__ = [
     "DEFAULT_URL",
+    "AskingCommand",
     "JsonOption",
     "MembersOption",
+    "ShowByDefault",
     "TokenOption",
-    "UrlArgument",
     "UrlOption",
     "checked_url",
     "node_url",
@@ -41,7 +43,7 @@ def node_url(text: str) -> str:
 
 
 def checked_url(text: str) -> str:
-    """Return the base URL for the text of a user; a callback of `UrlArgument`.
+    """Return the base URL for the text of a user; a callback of `UrlOption`.
 
     Raises:
         typer.BadParameter: It is not an HTTP address.
@@ -52,15 +54,36 @@ def checked_url(text: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
-UrlArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="URL",
-        envvar="FANOUT_URL",
-        callback=checked_url,
-        help="The node's HTTP address (http.listen).",
-    ),
-]
+class AskingCommand(TyperCommand):
+    """Command with `--url` that takes the URL as its last argument too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # the type of a context differs between releases of typer
+        """Take the argument that is left as the URL."""
+        ctx.allow_extra_args = True
+        is_named = any(one.partition("=")[0] == "--url" for one in args)
+        rest = super().parse_args(ctx, args)
+        if rest:
+            if len(rest) > 1 or is_named:
+                ctx.fail(f"Got unexpected extra argument ({rest[-1]})")
+            ctx.params["url"] = checked_url(rest[0])
+            ctx.args = []
+        return []
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Name the URL after the arguments."""
+        return [*super().collect_usage_pieces(ctx), "[URL]"]
+
+
+class ShowByDefault(TyperGroup):
+    """Group whose command `show` may be left out: `fanout pool [URL]` is `fanout pool show [URL]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Name `show` where no command is named."""
+        if not args or args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
 UrlOption: TypeAlias = Annotated[
     str,
     typer.Option(

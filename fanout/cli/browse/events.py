@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
+from fanout.cli.arguments.node_options import DEFAULT_URL, AskingCommand, JsonOption, TokenOption, UrlOption
 
 if TYPE_CHECKING:
     from fanout.api.browse.models import EventView
@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(epilog="Exit codes: 0 shown; 2 a wrong option; 3 unreachable; 5 refused.")(events)
+    app.command(cls=AskingCommand, epilog="Exit codes: 0 shown; 2 a wrong option; 3 unreachable; 5 refused.")(events)
 
 
 def events(

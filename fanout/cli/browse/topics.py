@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
+from fanout.cli.arguments.node_options import DEFAULT_URL, AskingCommand, JsonOption, TokenOption, UrlOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ _PAGE: Final = 1_000
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(epilog="Exit codes: 0 shown; 2 a wrong option; 3 unreachable; 5 refused.")(topics)
+    app.command(cls=AskingCommand, epilog="Exit codes: 0 shown; 2 a wrong option; 3 unreachable; 5 refused.")(topics)
 
 
 def topics(

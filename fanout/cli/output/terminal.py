@@ -8,6 +8,7 @@ every text is made `printable` here: a string by the consoles, a text with a sty
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import contextmanager
 from datetime import datetime
@@ -201,5 +202,6 @@ def _console(*, stderr: bool, is_terminal: bool) -> Console:
         emoji=False,
         highlight=False,
         force_terminal=is_terminal,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",  # without: no bold either
         width=None if is_terminal else _PIPE_WIDTH,
     )

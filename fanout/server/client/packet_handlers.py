@@ -109,6 +109,14 @@ class PacketHandlers:
     def _receive_subscribe(self, connection: ClientConnection, session: Session, packet: Subscribe) -> None:
         def decided(refused: Mapping[int, ReasonCode]) -> None:
             suback = self._registry.subscribe(session, packet, bridge=connection.bridge, refused=refused)
+            if over := suback.reason_codes.count(ReasonCode.QUOTA_EXCEEDED):
+                self._context.logger.warning(
+                    "subscriptions_over_limits",
+                    client_id=session.client_id,
+                    refused=over,
+                    subscriptions=len(session.subscriptions) + len(session.shared),
+                    hint="raise server.subscriptions_max, filter_bytes_max or filter_levels_max if the client is right",
+                )
             connection.limit_age()
             self._lifecycles.note_subscriptions(session)
             connection.answer(encode(suback, version=session.wire.version))

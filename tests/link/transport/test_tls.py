@@ -369,6 +369,16 @@ async def test_a_connection_that_is_cut_goes_on(authority: Authority) -> None:
 
 
 @pytest.mark.mosquitto
+async def test_a_primary_that_spoke_tls_is_not_told_to_do_so(authority: Authority) -> None:
+    """A handshake without an answer is a frozen primary then, and not a wrong port."""
+    with mosquitto_with_tls(authority) as (mosquitto, port):
+        async with live(port, ca_file=authority.certificate, connect_timeout_s=0.3, retry_max_s=0.1) as link:
+            mosquitto.stop()
+            with socket.create_server(("127.0.0.1", port)):
+                await link.wait(lambda: "accepted this link before" in (link.status.last_error_hint or ""))
+                assert "no answer to the handshake" in (link.status.last_error or "")
+
+
 async def test_addresses_of_several_schemes(authority: Authority) -> None:
     """A link fails over from TLS to TCP, and goes back to TLS when that answers; the session stays."""
     with mosquitto_with_tls(authority) as (mosquitto, port):
