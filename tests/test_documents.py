@@ -340,6 +340,7 @@ def test_every_command_in_the_text_exists(page: str) -> None:
             if is_value:
                 is_value = False
             elif word.startswith("-"):
+                command = getattr(command, "commands", {}).get("show", command)  # the one that may be left out
                 options = {name: param for param in command.params for name in param.opts}
                 assert word in options or word in ("--help", "--install-completion"), text
                 is_value = word in options and not getattr(options[word], "is_flag", False)

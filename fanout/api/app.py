@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fanout import __version__
-from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, add_browsing
+from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, add_browsing
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
     BODY_BYTES_MAX,
@@ -145,7 +145,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         redirect_slashes=False,  # a redirect repeats the Host of whoever asks
         responses=_GUARDED,
     )
-    app.add_middleware(OperatorGuard, access=access)
+    app.add_middleware(OperatorGuard, access=access, browser=node.browser)
     registry = node_registry(node)
     turns = _Turns(node.browser.slices)
     slowest: OneForMany[int, ClientsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
@@ -318,6 +318,7 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
     add_page(app)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
+    app.add_exception_handler(NotReadable, _not_readable)
     app.add_exception_handler(AuditRefused, _refused)
     app.add_exception_handler(RequestRefused, _refused)
     app.add_exception_handler(ClientDisconnect, _client_gone)
@@ -461,6 +462,11 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, FanoutError)
     fault = Fault(error=error.message, hint=error.hint)
     return JSONResponse(fault.model_dump(), status_code=409)
+
+
+async def _not_readable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FanoutError)
+    return JSONResponse(Fault(error=error.message, hint=error.hint).model_dump(), status_code=403)
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

@@ -1,9 +1,9 @@
 """Access to the HTTP interface: probes and metrics are open, everything else is for operators.
 
-An operator is who asks from this machine, or has the token of `http.token_file`, which goes as
-`Authorization: Bearer TOKEN` (RFC 6750). Two doors that a browser would open are shut: a page of another site may ask
-for nothing (Fetch Metadata), and on loopback the field Host names this machine, so that no name of a stranger leads
-here (DNS rebinding).
+Users of `[access]` may read topics within their rights. An operator is who asks from this machine, or has the token of
+`http.token_file`, which goes as `Authorization: Bearer TOKEN` (RFC 6750). Two doors that a browser would open are shut:
+a page of another site may ask for nothing (Fetch Metadata), and on loopback the field Host names this machine, so that
+no name of a stranger leads here (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["LOOPBACK", "OPEN_PATHS", "OperatorAccess", "Refusal"]
+__all__ = ["LOOPBACK", "OPEN_PATHS", "READER_PATHS", "OperatorAccess", "Refusal"]
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/", "/page/style.css", "/page/page.js"})
 """Paths that everybody may ask for: those of load balancers, supervisors and Prometheus, without a client's name, and
 the files of the page, which show nothing of the node."""
+READER_PATHS: Final = ("/v1/topics", "/v1/tree", "/v1/top", "/v1/stream")
+"""Beginnings of the paths that users of `[access]` may ask for, each within its rights."""
 _SCHEME: Final = "bearer"
 _HERE: Final = "localhost"
 
@@ -54,10 +56,8 @@ class OperatorAccess:
         Args:
             headers: Its header fields, names in lower case.
         """
-        # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
-        # it says at least that the page is of another site.
-        if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return Refusal(403, "a page in a browser may not ask for this", "Use a command, or leave out Origin")
+        if (foreign := self.foreign(headers)) is not None:
+            return foreign
         if self.token is not None:
             return self._token_refusal(headers.get("authorization", ""))
         if not self.loopback:
@@ -74,6 +74,14 @@ class OperatorAccess:
             "Host names another machine",
             "Ask for the node by its address or as localhost; or add the name to http.hosts, if it is a name of yours",
         )
+
+    def foreign(self, headers: Mapping[str, str]) -> Refusal | None:
+        """Return the refusal of a page of another site; None for other requests."""
+        # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
+        # it says at least that the page is of another site.
+        if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return Refusal(403, "a page in a browser may not ask for this", "Use a command, or leave out Origin")
+        return None
 
     def _token_refusal(self, authorization: str) -> Refusal | None:
         scheme, _, given = authorization.partition(" ")

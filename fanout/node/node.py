@@ -196,6 +196,7 @@ class Node:
             observe=None if self.server is None else self.server.observe,
             stale_s=lambda: self.documents.stale_s,
             clock=self.clock,
+            gate=self.gate,
         )
         """Reads topics and events, for the HTTP interface."""
         tls_listener = None if config.http is None else config.http.tls_listener

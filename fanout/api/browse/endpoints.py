@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Header, Path, Query, Response
+from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 
 from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
-from fanout.api.browse.view import NodeBrowser, TopicQuery
+from fanout.api.browse.view import READER_KEY, NodeBrowser, Reader, TopicQuery
+from fanout.errors import FanoutError
 from fanout.runtime.slices import OneForMany
 
-__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "add_browsing"]
+__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "add_browsing"]
 
 BROWSE_ENDPOINTS: Final = ("/v1/topics", "/v1/topics/{topic}", "/v1/tree", "/v1/top", "/v1/stream", "/v1/events")
 """Paths that are added."""
@@ -36,6 +37,10 @@ ValueBytes = Annotated[int, Query(ge=0, le=65_536, description="Bytes of each pa
 StreamedBytes = Annotated[int, Query(ge=0, le=4096, description="Bytes of each payload that are sent.")]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most entries on the page.")]
 LastEventId = Annotated[str, Header(alias="Last-Event-ID", max_length=64, description="Newest event that is known.")]
+
+
+class NotReadable(FanoutError):
+    """The user may not read these topics."""
 
 
 def add_browsing(
@@ -69,12 +74,21 @@ def add_browsing(
             raise _fault("filter", "topic_filter")
         return topic_filter
 
+    async def check_rights(request: Request, topic_filter: bytes) -> None:
+        reader: Reader | None = request.scope.get(READER_KEY)
+        if reader is not None and not await reader.may_read(topic_filter):
+            raise NotReadable(
+                "the rules of this node do not let this user read all of these topics",
+                hint="Ask for a narrower filter, topic or prefix; see access.rule in the node's configuration",
+            )
+
     def tell_age(response: Response) -> None:
         if (age_s := browser.stale_s) is not None:
             response.headers[STALE_HEADER] = f"{age_s:.0f}"
 
     @app.get("/v1/topics", operation_id="topics", responses=busy)
     async def topics(  # noqa: PLR0917  # FastAPI gives them by name
+        request: Request,
         response: Response,
         topic_filter: FilterText = "#",
         prefix: Annotated[str, Query(max_length=_TEXT_MAX, description="Beginning of the topics.")] = "",
@@ -92,6 +106,7 @@ def add_browsing(
             limit=limit,
             value_bytes=value_bytes,
         )
+        await check_rights(request, query.topic_filter)
         async with place():
             make = partial(browser.page, query)
             document = await (searches.get(query, make) if query.search else make())
@@ -99,40 +114,57 @@ def add_browsing(
         return document
 
     @app.get("/v1/topics/{topic:path}", operation_id="topic", responses=wrong)
-    async def topic(response: Response, topic: Annotated[str, Path(max_length=_TEXT_MAX)]) -> TopicDetail:
+    async def topic(
+        request: Request, response: Response, topic: Annotated[str, Path(max_length=_TEXT_MAX)]
+    ) -> TopicDetail:
         """Answer one topic, with the messages that came while somebody looked at it."""
         name = topic.encode()
         if not browser.is_topic_name(name):
             raise _fault("topic", "string_pattern_mismatch")
+        await check_rights(request, name)
         tell_age(response)
         return browser.topic(name)
 
     @app.get("/v1/tree", operation_id="tree", responses=busy)
     async def tree(
+        request: Request,
         response: Response,
         prefix: Annotated[str, Query(max_length=_TEXT_MAX, description="The branch, without a slash at its end.")] = "",
         after: Annotated[str | None, Query(max_length=_TEXT_MAX, description="The `next` of the page before.")] = None,
         limit: PageLimit = 100,
     ) -> TreeDocument:
         """Answer the levels below a branch, with the number of topics of each."""
+        branch = f"{prefix}/#".encode() if prefix else b"#"
+        if request.scope.get(READER_KEY) is not None and not browser.is_topic_filter(branch):
+            raise _fault("prefix", "string_pattern_mismatch")
+        await check_rights(request, branch)
         tell_age(response)
         async with place():
             return await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
 
     @app.get("/v1/top", operation_id="top", responses=busy)
     async def top(
+        request: Request,
         count: Annotated[int, Query(ge=1, le=1000, description="Most topics in the answer.")] = 20,
     ) -> TopTopics:
         """Answer the busiest topics; counting begins with the first request and ends half a minute after the last."""
+        await check_rights(request, b"#")
         async with place():
             return browser.top(count)
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
     async def stream(
-        topic_filter: FilterText = "#", value_bytes: StreamedBytes = 4096, last_event_id: LastEventId = ""
+        request: Request,
+        topic_filter: FilterText = "#",
+        value_bytes: StreamedBytes = 4096,
+        last_event_id: LastEventId = "",
     ) -> Response:
         """Send the retained values that a Topic Filter matches, then each message, as server-sent events."""
-        events = browser.stream(checked_filter(topic_filter), last_id=last_event_id, value_bytes=value_bytes)
+        asked = checked_filter(topic_filter)
+        await check_rights(request, asked)
+        events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes)
+        if (reader := request.scope.get(READER_KEY)) is not None:
+            events = _while_readable(events, reader, asked)
         answer = StreamingResponse(events, media_type=_EVENT_STREAM)
         tell_age(answer)
         return answer
@@ -148,6 +180,14 @@ def add_browsing(
         if _EVENT_STREAM in accept:
             return StreamingResponse(browser.event_stream(last_id=last_event_id), media_type=_EVENT_STREAM)
         return browser.events(before=before, limit=limit)
+
+
+async def _while_readable(events: AsyncIterator[bytes], reader: Reader, topic_filter: bytes) -> AsyncIterator[bytes]:
+    """Yield a stream until its reader loses the right to it."""
+    async for piece in events:
+        if not reader.keeps(topic_filter):
+            return
+        yield piece
 
 
 def _fault(name: str, kind: str) -> RequestValidationError:

@@ -132,5 +132,8 @@ class EventView(_Document):
 class EventsDocument(_Document):
     """`/v1/events`: newest events, the newest first."""
 
+    process: str = Field(
+        default="", description="Name of the process; `{process}-{id}` is the `Last-Event-ID` of an event."
+    )
     events: tuple[EventView, ...]
     next: int | None = Field(description="`before` of the next page; null at the end of what is remembered.")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.runtime.slices import Slices
 
-__all__ = ["NodeBrowser", "TopicQuery"]
+__all__ = ["READER_KEY", "NodeBrowser", "Reader", "TopicQuery"]
+
+READER_KEY: Final = "fanout.reader"
+"""Key of the scope of a request with its `Reader`; it is absent for operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +33,25 @@ class TopicQuery:
     """Bytes of each payload that are shown."""
 
 
+class Reader(Protocol):
+    """User of the node who asks over HTTP, with the rights that its clients have."""
+
+    async def may_read(self, topic_filter: bytes) -> bool:
+        """Return True if the user may subscribe to a valid Topic Filter now."""
+
+    def keeps(self, topic_filter: bytes) -> bool:
+        """Return True if the user may still connect, and the rules still grant a Topic Filter."""
+
+
 class NodeBrowser(Protocol):
     """Reads topics and events of a node."""
 
     @property
     def slices(self) -> Slices:
         """Share of the event loop for costly documents."""
+
+    async def reader(self, username: str, password: bytes, *, address: str) -> Reader | None:
+        """Return the user with a name and a password; None if they are not valid, or the node has no users."""
 
     def is_topic_filter(self, topic_filter: bytes) -> bool:
         """Say whether this is a valid Topic Filter, not of a Shared Subscription."""

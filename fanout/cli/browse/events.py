@@ -45,7 +45,7 @@ def events(
         for event in oldest_first:
             show(json_line(event.model_dump(mode="json")) if as_json else _line(event))
         if follow:
-            last_id = str(oldest_first[-1].id if oldest_first else 0)
+            last_id = f"{document.process}-{oldest_first[-1].id if oldest_first else 0}"
             for _, _, data in node.stream("/v1/events", {}, last_id=last_id):
                 show(json_line(data) if as_json else _line(EventView.model_validate(data)))
 

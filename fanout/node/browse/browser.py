@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final
 
+from fanout.access.gate import Gate
+from fanout.access.identity import Credentials, Identity
 from fanout.api.browse.models import BusyTopic, EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
-from fanout.api.browse.view import TopicQuery
+from fanout.api.browse.view import Reader, TopicQuery
 from fanout.errors import ProtocolError, RequestRefused
 from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
 from fanout.node.browse.activity import Observe, TopicActivity
@@ -18,6 +20,9 @@ from fanout.runtime.slices import Slices
 from fanout.runtime.system_clock import Clock
 
 __all__ = ["Browser"]
+
+_READER_ID: Final = "http"
+"""Client Identifier of users who ask over HTTP, for rules and the HTTP hook."""
 
 
 _SLICE_S: Final = 0.002
@@ -37,6 +42,7 @@ class Browser:
         observe: Observe | None,
         stale_s: Callable[[], float | None],
         clock: Clock,
+        gate: Gate | None = None,
     ) -> None:
         """Join the parts.
 
@@ -46,7 +52,9 @@ class Browser:
             observe: Observes the node's messages; None on a node without a server.
             stale_s: Returns the age in seconds of stale values that are served; None otherwise.
             clock: The clock.
+            gate: Access control of clients; None on a node without clients.
         """
+        self._gate = gate
         self.slices = Slices(slice_s=_SLICE_S, share=_SHARE)
         """Share of the event loop for costly documents."""
         self.node_events = NodeEvents(clock.now_ns)
@@ -121,14 +129,44 @@ class Browser:
             raise RequestRefused("a tap delivers no messages", hint="Ask a secondary; /v1/topics works here too")
         return self._streams.read(topic_filter, last_id=last_id, value_bytes=value_bytes)
 
+    async def reader(self, username: str, password: bytes, *, address: str) -> Reader | None:
+        """See `NodeBrowser`."""
+        if self._gate is None or not self._gate.has_users:
+            return None
+        who = Credentials(
+            client_id=_READER_ID, address=address, local=False, username=username, password=password or None
+        )
+        identity = await self._gate.authenticate(who)
+        if not isinstance(identity, Identity) or not identity.user:
+            return None
+        return _Reader(self._gate, identity)
+
     async def event_stream(self, *, last_id: str) -> AsyncIterator[bytes]:
         """See `NodeBrowser`."""
-        after = int(last_id) if last_id.isascii() and last_id.isdecimal() and len(last_id) < 18 else 0
-        async for event in self.node_events.read(last_id=after):
+        async for event in self.node_events.read(last_id=last_id):
             if event is None:
                 yield b": waiting\n\n"
             else:
-                yield frame("event", event.model_dump(mode="json"), event_id=str(event.id))
+                event_id = f"{self.node_events.process}-{event.id}"
+                yield frame("event", event.model_dump(mode="json"), event_id=event_id)
+
+
+class _Reader:
+    """User who asks over HTTP."""
+
+    def __init__(self, gate: Gate, identity: Identity) -> None:
+        self._gate = gate
+        self._identity = identity
+        self._access = gate.authorize(identity)
+
+    async def may_read(self, topic_filter: bytes) -> bool:
+        """See `Reader`."""
+        decision = self._access.may_subscribe(topic_filter)
+        return decision if isinstance(decision, bool) else await decision
+
+    def keeps(self, topic_filter: bytes) -> bool:
+        """See `Reader`."""
+        return self._gate.admits(self._identity) and not self._access.lost([topic_filter])
 
 
 def _is_valid(check: Callable[[bytes], None], text: bytes) -> bool:

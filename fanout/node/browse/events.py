@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
@@ -47,6 +48,8 @@ class NodeEvents:
         self._now_ns = now_ns
         self._events: deque[EventView] = deque(maxlen=_REMEMBERED)
         self._number = 0
+        self.process = secrets.token_hex(4)
+        """Name of this process's events: their numbers begin anew in the next one."""
         self._readers: set[asyncio.Event] = set()
         self._closed = False
 
@@ -73,20 +76,26 @@ class NodeEvents:
         """Return a page of events, the newest first."""
         found = [one for one in reversed(self._events) if before is None or one.id < before]
         return EventsDocument(
-            events=tuple(islice(found, limit)), next=found[limit - 1].id if len(found) > limit else None
+            process=self.process,
+            events=tuple(islice(found, limit)),
+            next=found[limit - 1].id if len(found) > limit else None,
         )
 
-    async def read(self, *, last_id: int) -> AsyncIterator[EventView | None]:
-        """Yield the events after one, then each new one; None now and then while there is none."""
-        if last_id > self._number:  # of an earlier process
-            last_id = 0
+    async def read(self, *, last_id: str) -> AsyncIterator[EventView | None]:
+        """Yield the events after `{process}-{id}`, then each new one; None now and then while there is none.
+
+        A reader of an earlier process, or of none, gets all that are remembered.
+        """
+        process, _, number = last_id.partition("-")
+        is_known = process == self.process and number.isascii() and number.isdecimal() and len(number) < 18
+        newest = int(number) if is_known else 0
         woken = asyncio.Event()
         self._readers.add(woken)
         try:
             while not self._closed:
                 woken.clear()
-                for event in [one for one in self._events if one.id > last_id]:
-                    last_id = event.id
+                for event in [one for one in self._events if one.id > newest]:
+                    newest = event.id
                     yield event
                 if not woken.is_set() and not self._closed:
                     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from fanout.access.gate import Gate
 from fanout.mqtt.topics import matches
 from fanout.node.browse.browser import Browser
 from fanout.node.browse.pages import Store
@@ -25,13 +26,16 @@ def value(topic: str, payload: bytes = b"v", *, retain: bool = True) -> Update:
 class Node:
     """A node's replicas, observers and browser."""
 
-    def __init__(self, *links: Iterable[str], own: Iterable[str] = (), serves: bool = True) -> None:
+    def __init__(
+        self, *links: Iterable[str], own: Iterable[str] = (), serves: bool = True, gate: Gate | None = None
+    ) -> None:
         """Hold topics.
 
         Args:
             links: Topics of the links `link0`, `link1` and so on.
             own: Topics of the node's own namespace.
             serves: False for a tap.
+            gate: Access control of clients; None for none.
         """
         self.stores = [Store(f"link{number}", self._replica(topics)) for number, topics in enumerate(links)]
         self.stores.append(Store(None, self._replica(own)))
@@ -46,6 +50,7 @@ class Node:
             observe=self._observe if serves else None,
             stale_s=lambda: self.stale_s,
             clock=SystemClock(),
+            gate=gate,
         )
 
     def publish(self, *updates: Update) -> None:

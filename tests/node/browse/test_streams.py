@@ -200,5 +200,10 @@ async def test_events_begin_anew_after_a_restart() -> None:
     """A reader of an earlier process gets all of this one."""
     node = Node([])
     node.browser.note("start")
-    event = await anext(node.browser.event_stream(last_id="500"))
-    assert event.startswith(b"id: 1\n")
+    for strange in ("500", "00000000-1", f"{node.browser.node_events.process}-x"):
+        assert (await Reader(node.browser.event_stream(last_id=strange)).event())[1]["id"] == 1
+    document = node.browser.events(before=None, limit=10)
+    again = Reader(node.browser.event_stream(last_id=f"{document.process}-1"))
+    node.browser.note("stop")
+    assert (await again.event())[1]["id"] == 2
+    assert again.last_id == f"{document.process}-2"

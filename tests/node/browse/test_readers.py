@@ -1,0 +1,131 @@
+"""Users of the node read its topics over HTTP, within the rights that they have as clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from structlog.testing import CapturingLogger
+
+from fanout.access.gate import Gate
+from fanout.api.app import create_app
+from fanout.api.operator_access import OperatorAccess
+from fanout.config import AccessConfig
+from tests.access.pieces import ManualClock, as_logger
+from tests.api.stand_in import ready_node
+from tests.node.browse.pieces import Node, value
+from tests.server.test_access import access_config, users
+from tests.support.waiting import wait_until
+
+RULES = access_config(rule=[{"allow": "read", "filter": "plant/%u/#"}])
+TOPICS = ["plant/ann/1", "plant/ann/2", "plant/bob/1"]
+
+
+def gate_for(config: AccessConfig, **passwords: bytes) -> Gate:
+    """Return a gate with users."""
+    return Gate(
+        config,
+        passwords=users(**passwords) if passwords else None,
+        monotonic=ManualClock(),
+        logger=as_logger(CapturingLogger()),
+    )
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """Return the header of a user."""
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[Gate]:
+    """Give a gate with two users who may read their own branch."""
+    made = gate_for(RULES, ann=b"secret", bob=b"other")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def node(gate: Gate) -> Node:
+    """Return a node with three topics."""
+    return Node(TOPICS, gate=gate)
+
+
+@pytest.fixture
+async def http(node: Node) -> AsyncIterator[httpx.AsyncClient]:
+    """Give a client of its HTTP interface, which others reach."""
+    shown = ready_node()
+    shown.browser = node.browser
+    app = create_app(shown, access=OperatorAccess(token="a-token-of-24-characters"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/v1/topics?filter=plant/ann/%23", 200),
+        ("/v1/topics?filter=plant/ann/%2B", 200),
+        ("/v1/topics/plant/ann/1", 200),
+        ("/v1/tree?prefix=plant/ann", 200),
+        ("/v1/topics", 403),
+        ("/v1/topics?filter=plant/%2B/1&prefix=plant/ann", 403),
+        ("/v1/topics/plant/bob/1", 403),
+        ("/v1/tree", 403),
+        ("/v1/tree?prefix=plant", 403),
+        ("/v1/tree?prefix=plant/ann/%23", 422),
+        ("/v1/top", 403),
+        ("/v1/stream?filter=plant/bob/%23", 403),
+        ("/v1/status", 401),
+        ("/v1/events", 401),
+        ("/v1/clients", 401),
+    ],
+)
+async def test_a_user_reads_what_its_clients_may_subscribe_to(http: httpx.AsyncClient, path: str, code: int) -> None:
+    """Nothing else of the node, which is for operators; an operator reads all of it."""
+    answer = await http.get(path, auth=("ann", "secret"))
+    assert answer.status_code == code, answer.text
+    if code != 422:
+        token = {"Authorization": "Bearer a-token-of-24-characters"}
+        assert "stream" in path or (await http.get(path, headers=token)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, 401),
+        (basic("ann", "wrong"), 401),
+        (basic("", "secret"), 401),
+        ({"Authorization": "Basic %%%"}, 401),
+        (basic("ann", "secret") | {"Origin": "http://page.example"}, 403),
+    ],
+)
+async def test_others_read_nothing(http: httpx.AsyncClient, headers: dict[str, str], code: int) -> None:
+    """Without a user and its password, and from pages of other sites."""
+    assert (await http.get("/v1/topics?filter=plant/ann/%23", headers=headers)).status_code == code
+
+
+async def test_a_node_without_users_has_no_readers() -> None:
+    """A name that nobody verifies is not a user."""
+    gate = gate_for(access_config(anonymous="always"))
+    for found in (None, gate):
+        assert await Node(TOPICS, gate=found).browser.reader("ann", b"secret", address="127.0.0.1") is None
+    await gate.close()
+
+
+@pytest.mark.parametrize("lost", ["right", "user"])
+async def test_a_stream_ends_with_the_right_to_it(gate: Gate, node: Node, http: httpx.AsyncClient, lost: str) -> None:
+    """A reload takes the right, or the user: messages that come then are not sent."""
+    reading = asyncio.create_task(http.get("/v1/stream?filter=plant/ann/%23", auth=("ann", "secret")))
+    await wait_until(lambda: node.observers)
+    if lost == "right":
+        gate.replace(access_config(rule=[{"deny": "read", "filter": "#"}]), passwords=users(ann=b"secret"))
+    else:
+        gate.replace(RULES, passwords=users(bob=b"other"))
+    node.publish(value("plant/ann/2", b"after"))
+    async with asyncio.timeout(20):
+        answer = await reading
+    assert answer.status_code == 200
+    assert "after" not in answer.text
