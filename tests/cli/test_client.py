@@ -19,16 +19,16 @@ from fanout.cli.asking.client import NodeClient
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving, syncing_node
-from tests.cli.test_documentation import COMMANDS, options_of
+from tests.cli.test_documentation import options
 from tests.support.mosquitto import free_port
 
-ASKING = [one for one in COMMANDS if "--token-file" in options_of(CliRunner(), one)]
+ASKING = sorted(command for command, found in options().items() if "--token-file" in found)
 ARGUMENTS = {"explain": ["plant/1"], "clients kick": ["app-1"], "audit": ["plant"], "topics": ["#"]}
 """Arguments in front of the URL."""
 
 
 @pytest.mark.parametrize("command", ASKING, ids=" ".join)
-def test_a_node_is_named_by_an_argument_or_an_option(command: list[str], runner: CliRunner) -> None:
+def test_a_node_is_named_by_an_argument_or_an_option(command: tuple[str, ...], runner: CliRunner) -> None:
     """Each command that asks a node takes its address in both ways, and prints JSON if wanted."""
     url = f"http://127.0.0.1:{free_port()}"
     words = [*command, *ARGUMENTS.get(" ".join(command), [])]
@@ -36,7 +36,7 @@ def test_a_node_is_named_by_an_argument_or_an_option(command: list[str], runner:
         answer = runner.invoke(app, [*words, *given])
         assert answer.exit_code == ExitCode.UNREACHABLE, answer.output
         assert f"nothing listens at {url}" in answer.stderr
-    if command != ["reload"]:  # which takes several
+    if command != ("reload",):  # which takes several
         answer = runner.invoke(app, [*words, url, "--url", url])
         assert answer.exit_code == ExitCode.USAGE
         assert f"unexpected extra argument ({url})" in answer.stderr
