@@ -106,7 +106,7 @@ class _Target:
             "causes": {
                 cause: int((self.missing & (self.cause == number)).sum()) for number, cause in enumerate(_CAUSES)
             }
-            | {"hidden": 0, "skipped": 0},
+            | {"hidden": 0, "skipped": 0, "selector": 0, "max_age": 0},
             "pending": int(self.pending.sum()),
             "pending_applied": int((self.pending & self.came).sum()),
             "duplicated": self.live_rows - int(self.applied.sum()),

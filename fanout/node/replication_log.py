@@ -103,13 +103,20 @@ def describe(config: NodeConfig) -> str:
                             "qos": selector.qos,
                             "prefix": selector.prefix,
                         }
+                        | _set_of(selector, "content", "retained_only", "live_only", "max_payload")
                         for selector in link.selectors
                     ],
                 }
+                | _set_of(link, "max_age_s", "max_age_qos")
                 for link in config.links
             ],
         }
     )
+
+
+def _set_of(section: object, *keys: str) -> dict[str, object]:
+    """Return those of the keys that leave something out: all whose value is neither empty nor 0."""
+    return {key: value for key in keys if (value := getattr(section, key))}
 
 
 def _archive_settings(log: LogConfig) -> ArchiveSettings | None:

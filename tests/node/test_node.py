@@ -312,8 +312,13 @@ async def test_readiness_ends_first(node: Node) -> None:
 
 
 async def test_start_event_tells_what_is_replicated(tmp_path: Path) -> None:
-    """Reports learn links, primaries and selectors from the log itself."""
-    node = node_of(config(tmp_path, links=2))
+    """Reports learn links, primaries, selectors, and what these leave out, from the log itself."""
+    settings = config(tmp_path, links=2)
+    plain, other = settings.links
+    narrow = dataclasses.replace(other.selectors[0], max_payload=9, retained_only=True)
+    node = node_of(
+        dataclasses.replace(settings, links=(plain, dataclasses.replace(other, selectors=(narrow,), max_age_s=0.5)))
+    )
     await node.start()
     await node.stop()
     detail = json.loads(read_events(tmp_path / "log")[0]["detail"])
@@ -325,6 +330,9 @@ async def test_start_event_tells_what_is_replicated(tmp_path: Path) -> None:
         "control_topic": "fanout/control",
         "selectors": [{"filter": "plant-1/#", "exclude": [], "qos": 1, "prefix": "hq/"}],
     }
+    limited = detail["links"][1]
+    assert (limited["max_age_s"], "max_age_qos" in limited) == (0.5, False)
+    assert limited["selectors"][0].items() >= {"max_payload": 9, "retained_only": True}.items()
 
 
 @pytest.mark.parametrize("taken", ["mqtt_port", "http_port"])

@@ -17,11 +17,12 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import STATE_LIVE
-from fanout.reports.read.scope import NEVER_US, Scope
+from fanout.reports.read.scope import NEVER_US, Scope, Target
 from fanout.reports.read.survey import Survey
 
 __all__ = [
     "CAUSES",
+    "LIMITED",
     "SPANS",
     "UNEXPLAINED",
     "UNHEARD_US",
@@ -29,10 +30,11 @@ __all__ = [
     "link_absences",
     "skips_of_targets",
     "with_cause",
+    "with_left_out",
     "with_skipped",
 ]
 
-CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream", "skipped")
+CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream", "skipped", "selector", "max_age")
 """Why a link may have lost an update; see `MissingCauses`."""
 
 UNEXPLAINED: Final = "live"
@@ -40,6 +42,9 @@ UNEXPLAINED: Final = "live"
 
 SPANS: Final = "target int, after_us bigint, until_us bigint, cause string"
 """When a target may have lost updates, by its group's clock, and why."""
+
+LIMITED: Final = ("payload_bytes", "retain", "qos")
+"""Columns that say whether a selector leaves an update out."""
 
 _INDIRECT: Final = ("audit", "upstream")
 """Causes that are told by something else than the link's own absence."""
@@ -253,6 +258,27 @@ def with_skipped(lost: DataFrame, *, skips: DataFrame) -> DataFrame:
     cause = sf.when((sf.col("cause") == UNEXPLAINED) & then, "skipped").otherwise(sf.col("cause"))
     joined = lost.join(sf.broadcast(skips), on=["target", "topic"], how="left")
     return joined.withColumn("cause", cause).drop("skipped_from_us", "skipped_until_us")
+
+
+def with_left_out(lost: DataFrame, targets: Iterable[Target]) -> DataFrame:
+    """Return the lost updates with the cause `selector` or `max_age` where nothing else explains one, and that may.
+
+    Args:
+        lost: `with_cause`, with the columns of `LIMITED`.
+        targets: Those whose selectors or links leave messages out.
+    """
+    unexplained, cause = sf.col("cause") == UNEXPLAINED, sf.col("cause")
+    for target in targets:
+        limits, here = target.selection.limits, unexplained & (sf.col("target") == target.id)
+        if limits.max_age_s:
+            cause = sf.when(here & (sf.col("qos") <= limits.max_age_qos), "max_age").otherwise(cause)
+        outside = sf.lit(limits.content)
+        if limits.payload_max:
+            outside |= sf.col("payload_bytes") > limits.payload_max
+        if limits.retained_only:
+            outside |= ~sf.col("retain")
+        cause = sf.when(here & outside, "selector").otherwise(cause)
+    return lost.withColumn("cause", cause).drop(*LIMITED)
 
 
 def _dropped(events: DataFrame) -> DataFrame:

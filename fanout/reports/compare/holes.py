@@ -5,6 +5,8 @@ Only words that have holes are joined back with the reference's rows, so the cos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -14,7 +16,9 @@ from fanout.reports.read.schemas import PHASE_LIVE
 __all__ = ["absent_updates", "latest_copies"]
 
 
-def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_holes: bool = False) -> DataFrame:
+def absent_updates(
+    rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_holes: bool = False, more: Sequence[str] = ()
+) -> DataFrame:
     """Return one row for each update that a target lacks.
 
     Args:
@@ -23,10 +27,12 @@ def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_
         copies: `latest_copies` of the nodes' rows.
         few_holes: Whether the words with holes fit into the memory of every executor. They then go to the rows; left to
             itself, Spark would shuffle every row of the reference before it knows how few of them it needs.
+        more: Columns of the reference's rows to keep.
 
     Returns:
         Columns target, primary, epoch, sequence, topic, origin_us; known: whether it is missing for sure, not absent in
-        a gap of the node's log; superseded: whether the node got a later value of the topic as a retained value.
+        a gap of the node's log; superseded: whether the node got a later value of the topic as a retained value; and
+        those of `more`.
     """
     holes = words.select(*KEY, absent_bits().alias("absent"), missing_bits().alias("missing")).where(
         sf.col("absent") != 0
@@ -42,6 +48,7 @@ def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_
         "sequence",
         "topic",
         origin_us().alias("origin_us"),
+        *more,
     )
     lost = (
         named.join(holes, on=list(KEY), how="inner")
@@ -49,7 +56,7 @@ def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_
         .withColumn("known", sf.col("missing").bitwiseAND(bit) != 0)
         # A tap, or a union, may hold an update more than once.
         .groupBy("target", "primary", "epoch", "sequence", "topic", "known")
-        .agg(sf.min("origin_us").alias("origin_us"))
+        .agg(sf.min("origin_us").alias("origin_us"), *(sf.max(name).alias(name) for name in more))
     )
     later = (sf.col("copy_epoch") > sf.col("epoch")) | (
         (sf.col("copy_epoch") == sf.col("epoch")) & (sf.col("copy_sequence") > sf.col("sequence"))
@@ -63,6 +70,7 @@ def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_
         "origin_us",
         "known",
         sf.coalesce(later, sf.lit(False)).alias("superseded"),
+        *more,
     )
 
 

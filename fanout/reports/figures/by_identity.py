@@ -19,6 +19,7 @@ from fanout.reports.compare import sequence_bits as words
 from fanout.reports.compare.branches import Branch
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
+from fanout.reports.read.details import Limits
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.schemas import PHASE_LIVE
 from fanout.reports.read.scope import NEVER_US, Group, Target
@@ -223,14 +224,21 @@ class _Comparison:
         return Part(fields, by_target, sequences)
 
     def _absent_updates(self, wanted: DataFrame, logged: DataFrame, merged: DataFrame, *, few_holes: bool) -> DataFrame:
-        absent = holes.absent_updates(wanted, words=merged, copies=holes.latest_copies(logged), few_holes=few_holes)
+        limited = [target for target in self._scope.targets if target.selection.limits != Limits()]
+        absent = holes.absent_updates(
+            wanted,
+            words=merged,
+            copies=holes.latest_copies(logged),
+            few_holes=few_holes,
+            more=absences.LIMITED if limited else (),
+        )
         found = absences.absences_of_targets(self._absences, survey=self._survey, scope=self._scope)
         spans = rows.small_frame(self._spark, found, schema=absences.SPANS)
         span_us = self._survey.span_us(self._scope.window)
         caused = absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)
-        if not any(alarm.event == "skipped" for alarm in self._survey.alarms):
-            return caused
-        return absences.with_skipped(caused, skips=absences.skips_of_targets(self._events, scope=self._scope))
+        if any(alarm.event == "skipped" for alarm in self._survey.alarms):
+            caused = absences.with_skipped(caused, skips=absences.skips_of_targets(self._events, scope=self._scope))
+        return absences.with_left_out(caused, limited) if limited else caused
 
     def _worst(self, lost: DataFrame, absent: DataFrame) -> _Losses:
         by_scope: dict[str, list[Row]] = defaultdict(list)

@@ -78,7 +78,7 @@ def find_clocks(
         place = (one.node, one.link, one.stamped_by)
         least[place] = min(least.get(place, one.lag.least_us), one.lag.least_us)
     ways = _Ways(least, heartbeat, survey=survey)
-    usual = {(one.node, one.link): one.lag.p50_us for one in heartbeat}
+    usual = {(one.node, one.link): one.lag.p95_us for one in heartbeat}
     return tuple(
         _difference(place, least[place], round_trip_us=ways.round_trip_us(place))
         if (clock := counted.get(place)) is None
@@ -90,8 +90,8 @@ def find_clocks(
 def _counted_difference(place: Place, clock: CountedClock, *, usual: Mapping[tuple[str, str], int]) -> ClockDifference:
     """Return the difference of the clocks of two nodes that got the same updates from one primary.
 
-    An ordinary update was on its way to either for no more than an ordinary heartbeat there and back, and for no less
-    than nothing.
+    An ordinary update was on its way to either for no less than nothing, and for no more than nearly all heartbeats
+    there and back: on a slow line, of which most heartbeats came back before it was full, the median of them is less.
     """
     node, link, stamped_by = place
     own_us, other_us = usual.get((node, link)), 0 if not clock.source[1] else usual.get(clock.source)

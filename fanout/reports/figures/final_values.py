@@ -16,7 +16,8 @@ __all__ = ["describe_finals"]
 def describe_finals(material: Material) -> Part:
     """Return how the final values of each target compare, and the topics that differ.
 
-    Of a window that ends before the logs do nothing: what is held then would take replaying them.
+    Of a window that ends before the logs do nothing: what is held then would take replaying them. Nothing either of a
+    selector that leaves retained values out.
     """
     states, scope, parquet, list_limit = material.states, material.scope, material.parquet, material.list_limit
     if scope.window.has_end:
@@ -25,10 +26,12 @@ def describe_finals(material: Material) -> Part:
     figures = {
         target.id: _figures({verdict: states.of(target.id, f"final_{verdict}") for verdict in VERDICTS})
         for target in scope.targets
+        if not target.selection.limits.keeps_values_out
     }
     total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
     parquet.write("final_values", states.frame.where("final IS NOT NULL").withColumnRenamed("final", "verdict"))
-    unequal = states.frame.where(sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")
+    compared = sf.col("target").isin(*figures)
+    unequal = states.frame.where(compared & sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")
     listed = collect_rows(unequal.orderBy("target", "topic").limit(list_limit)) if total else []
     differing = Listed[DifferingTopic](
         total=total,

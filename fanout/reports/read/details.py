@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 __all__ = [
     "CONTROL_TOPIC",
     "GapRecord",
+    "Limits",
     "LinkConfig",
     "Selection",
     "parse_alarm_detail",
@@ -48,6 +49,29 @@ class GapRecord:
     """The first position that may be missing; 0 when it is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Messages that a selector leaves out by its settings, or its link by those of its own."""
+
+    payload_max: int = 0
+    """Bytes of the largest payload that it takes; 0 for no limit."""
+    retained_only: bool = False
+    """True if it takes messages with RETAIN only."""
+    live_only: bool = False
+    """True if it takes no retained values."""
+    content: bool = False
+    """True if it takes some kinds of content only, which no log tells."""
+    max_age_s: float = 0.0
+    """Age above which its primary may send the newest of each topic alone; 0 for no bound."""
+    max_age_qos: int = 0
+    """Highest QoS of messages that may be left out for that."""
+
+    @property
+    def keeps_values_out(self) -> bool:
+        """Whether retained values of the primary may be left out, so that those of both cannot be compared."""
+        return bool(self.live_only or self.content or self.payload_max)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Selection:
     """A filter with its excludes: what a selector takes."""
@@ -56,6 +80,8 @@ class Selection:
     exclude: tuple[str, ...] = ()
     control_topic: str = CONTROL_TOPIC
     """What lies below it is the links' talk with themselves, which a primary logs and no link applies."""
+    limits: Limits = field(default=Limits(), compare=False)
+    """Messages of its topics that it leaves out; two selections that differ in these alone take the same topics."""
 
     @property
     def reaches_control(self) -> bool:
@@ -131,9 +157,11 @@ def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:
 
         {"format": 1, "version": "0.1.0",
          "links": [{"name": "plant", "primary": ["mqtt://127.0.0.1:1883"],
-                    "control_topic": "fanout/control",
+                    "control_topic": "fanout/control", "max_age_s": 1.0, "max_age_qos": 1,
                     "selectors": [{"filter": "plant/#", "exclude": ["plant/debug/#"],
-                                   "qos": 1, "prefix": ""}]}]}
+                                   "qos": 1, "prefix": "", "max_payload": 1000}]}]}
+
+    The limits, from `max_age_s` on and from `max_payload` on, are there only if they are set.
     """
     try:
         document = json.loads(detail)
@@ -147,10 +175,23 @@ def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:
 def _link_config(link: Mapping[str, Any]) -> LinkConfig:
     control_topic = str(link.get("control_topic", CONTROL_TOPIC))
     selections = [
-        Selection(str(one["filter"]), tuple(sorted(str(e) for e in one.get("exclude", ()))), control_topic)
+        Selection(
+            str(one["filter"]), tuple(sorted(str(e) for e in one.get("exclude", ()))), control_topic, _limits(link, one)
+        )
         for one in link["selectors"]
     ]
     return LinkConfig(str(link["name"]), _addresses(link["primary"]), tuple(sorted(selections)))
+
+
+def _limits(link: Mapping[str, Any], selector: Mapping[str, Any]) -> Limits:
+    return Limits(
+        payload_max=int(selector.get("max_payload", 0)),
+        retained_only=bool(selector.get("retained_only")),
+        live_only=bool(selector.get("live_only")),
+        content=bool(selector.get("content")),
+        max_age_s=float(link.get("max_age_s", 0)),
+        max_age_qos=min(int(link.get("max_age_qos", 0)), int(selector.get("qos", 2))),
+    )
 
 
 def _addresses(primary: object) -> tuple[str, ...]:

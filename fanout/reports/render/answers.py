@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from fanout.reports.render.finding_tables import lacking_said
 from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, build_list, delay, number, text
 from fanout.reports.render.wording import (
     NBSP,
@@ -58,6 +59,8 @@ CAUSES: Final[dict[MissingCause, str]] = {
     "audit": "dropped while connected",
     "upstream": "lost by a node above",
     "skipped": "skipped by the node",
+    "selector": "left out by the selector",
+    "max_age": "left out for newer values",
     "hidden": "not readable by this user",
     "live": "unexplained",
 }
@@ -76,9 +79,15 @@ _NEXT_STEPS: Final[dict[MissingCause, str]] = {
     "upstream": "a node that feeds this one lost them first. See its line",
     "skipped": "messages that the link cannot replicate; those of other topics flow on. Raise packet_bytes_max of the "
     "link for large ones, or exclude their topics",
+    "selector": "the selector does not take such messages (content, retained_only, max_payload). Nothing to do if that "
+    "is meant",
+    "max_age": "the link asks its primary for the newest of each topic in place of values older than max_age_s. "
+    "Nothing to do if that is meant; a faster line, or a greater max_age_s, lets more through",
     "hidden": "nothing of whole branches came, while others came: at the primary they are not readable by this user, "
     "or kept out. Grant the right to read them, or exclude them here",
-    "live": "nothing in the logs says why. Run `fanout explain TOPIC` at the node, with a topic from below",
+    "live": "nothing in the logs says why: the link was there, and skipped nothing. The primary may have dropped them "
+    "from a full queue, which audits see of retained values only: look into its own log. Run `fanout explain TOPIC` at "
+    "the node, with a topic from below",
 }
 
 _HEADS: Final[dict[Answer, Cell]] = {
@@ -232,7 +241,7 @@ def topic_tables(report: Report) -> list[Table]:
         text("topic", lambda one: one.topic),
         Column("newest here", lambda one: Cell(_time(report, one.newest) if one.newest else "never came")),
         Column("newest there", lambda one: Cell(_time(report, one.reference_newest))),
-        number("behind by", lambda one: one.lacking, "bad"),
+        Column("behind by", lambda one: Cell(lacking_said(one), "bad")),
     )
     differing: tuple[Column[DifferingTopic], ...] = (
         text("node", lambda one: one.node),

@@ -56,6 +56,8 @@ _CAUSES: Final = {
     "audit": "found by audit",
     "upstream": "node above",
     "skipped": "skipped",
+    "selector": "left out by selector",
+    "max_age": "left out for newer",
     "hidden": "not readable",
     "live": "unexplained",
 }

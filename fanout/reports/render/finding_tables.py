@@ -39,7 +39,7 @@ from fanout.reports.values.findings import (
     TrafficSection,
 )
 
-__all__ = ["convergence", "snapshots", "stalls", "traffic"]
+__all__ = ["convergence", "lacking_said", "snapshots", "stalls", "traffic"]
 
 _EPOCH_TONES: dict[str, Tone] = {"ready": "", "pending": "dim", "never": "bad"}
 
@@ -52,6 +52,11 @@ class _MemberOf(NamedTuple):
 class _ValueOf(NamedTuple):
     topic: ApartTopic
     value: HeldValue
+
+
+def lacking_said(topic: StalledTopic) -> str:
+    """Return how many updates came elsewhere since: at least, where no stamp tells the first of them."""
+    return (f"≥{NBSP}" if topic.basis == "unstamped" else "") + count(topic.lacking)
 
 
 def _member_of(one: _MemberOf) -> Member:
@@ -149,7 +154,7 @@ _STALLED: Final[tuple[Column[StalledTopic], ...]] = (
         numeric=False,
     ),
     moment("first lacking", lambda one: one.first_lacking),
-    Column("lacking", lambda one: Cell(count(one.lacking), "bad")),
+    Column("lacking", lambda one: Cell(lacking_said(one), "bad")),
     number("links stalled", lambda one: one.stalled_links),
     number("links current", lambda one: one.current_links),
 )

@@ -126,6 +126,10 @@ class MissingCauses(Value):
     """It was live, and for a node above it one of these holds."""
     skipped: int = 0
     """It was live, and its log says that it skipped messages of the topic then, since it could not replicate them."""
+    selector: int = 0
+    """It was live, and its selector leaves such messages out: by content, RETAIN or size."""
+    max_age: int = 0
+    """It was live, and asks its primary for a bound on the age of values, which leaves older ones out."""
     hidden: int = 0
     """It was live, and nothing of a whole branch of topics came any more while others came: its user may not read
     it."""

@@ -31,7 +31,9 @@ Answer = Literal["complete", "not_complete", "not_proved", "nothing_judged"]
 value is not the reference's. `not_proved`: nothing is known to be missing, and nobody can know that nothing is.
 `nothing_judged`: nothing was old enough to be judged, or there is nothing to compare the node with."""
 
-MissingCause = Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "skipped", "hidden", "live"]
+MissingCause = Literal[
+    "restart", "new_epoch", "resumed", "away", "audit", "upstream", "skipped", "selector", "max_age", "hidden", "live"
+]
 """What the link was doing; see `MissingCauses`."""
 
 Direction = Literal["better", "same", "worse"]

@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from fanout.reports.read.details import LinkConfig, Selection, parse_alarm_detail, parse_gap_detail, parse_start_detail
+from fanout.reports.read.details import (
+    Limits,
+    LinkConfig,
+    Selection,
+    parse_alarm_detail,
+    parse_gap_detail,
+    parse_start_detail,
+)
 from tests.reports.logs import selector
 
 LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("b/#"), selector("a/#", "a/y", "a/x")]}
@@ -24,6 +31,14 @@ def test_start_detail_is_read_as_documented() -> None:
     links = parse_start_detail(json.dumps(detail))
     assert links is not None
     assert {selection.control_topic for selection in links[0].selections} == {"own"}
+    narrow = {"retained_only": True, "max_payload": 9, "content": ["json"], "live_only": True}
+    aged = LINK | {"max_age_s": 0.5, "max_age_qos": 2, "selectors": [selector("a/#") | narrow, selector("b/#")]}
+    links = parse_start_detail(json.dumps({"format": 1, "links": [aged]}))
+    assert links is not None
+    first, second = (selection.limits for selection in links[0].selections)
+    assert first == Limits(9, retained_only=True, live_only=True, content=True, max_age_s=0.5, max_age_qos=1)
+    assert (first.keeps_values_out, second.keeps_values_out) == (True, False)
+    assert second == Limits(max_age_s=0.5, max_age_qos=1), "of messages at QoS 1 at most, as it is subscribed"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from fanout.reports.values.summary import (
     Summary,
     Trend,
 )
-from tests.reports.documents import BEGIN, END, HOSTILE, report, section_report, target
+from tests.reports.documents import BEGIN, END, HOSTILE, report, section_report, stalls, target
 
 
 def node(name: str = "edge", *, answer: Answer = "complete", missing: int = 0, **others: object) -> NodeSummary:
@@ -127,11 +127,24 @@ def test_what_is_missing_stands_first() -> None:
     assert "A node without figures got no update that another log has a time for." in text
     assert by_node["clean"].startswith("clean 100 % 0")
     assert "Session lost (1,553): the primary forgot the session" in text
-    assert "Unexplained (929): nothing in the logs says why. Run `fanout explain TOPIC`" in text
+    assert "Unexplained (929): nothing in the logs says why: the link was there, and skipped nothing." in text
     assert "Missing updates by topic, worst first" in text
     assert "1 of 77." in text
     assert "Updates, one by one" not in text
     assert "Updates, one by one" in on_terminal(made, verbose=True)
+
+
+def test_topics_that_stopped_are_behind_by_a_number_or_a_bound() -> None:
+    """Without stamps nothing tells which of some was the first that did not come."""
+    section = stalls("edge")
+    for basis, said in (("stamped", "12"), ("unstamped", "≥ 12")):
+        topics = tuple(one.model_copy(update={"basis": basis}) for one in section.topics.listed)
+        listed = section.topics.model_copy(update={"listed": topics})
+        made = answered(node(), answer="not_complete").model_copy(
+            update={"stalls": section.model_copy(update={"topics": listed})}
+        )
+        rows = [line.split() for line in on_terminal(made, width=200).splitlines() if line.startswith("edge  edge")]
+        assert {" ".join(row[row.index("02:45:00") + 1 :]) for row in rows} == {said}
 
 
 def test_all_fine_is_said_in_a_line() -> None:
