@@ -370,7 +370,7 @@ def _nodes(report: Report, summary: Summary) -> Table:
 
 
 def _missing(node: NodeSummary) -> Cell:
-    bound = "" if node.missing_is_exact else f"≥{NBSP}"
+    bound = f"≥{NBSP}" if node.missing and not node.missing_is_exact else ""  # of none, unknown ones say it
     return Cell(bound + count(node.missing), "bad" if node.missing else "")
 
 

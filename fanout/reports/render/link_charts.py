@@ -1,19 +1,29 @@
-"""Charts with a lane for each link over time, as inline SVG: shares of the expected updates, and epochs."""
+"""Charts with a lane for each link over time, as inline SVG: shares of the expected updates, and epochs.
+
+A lane is as wide as there is room for it. On a narrow screen its name stands above it, so nothing scrolls sideways.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html import escape
+from typing import Final
 
 from fanout.reports.render.heat_map import heat_step
-from fanout.reports.render.lanes import LANE_HEIGHT, ROOM, ROWS_MAX, X0, close_lanes, lane_y, name_lane, open_lanes
-from fanout.reports.render.wording import away_said, count, percentage, seconds, timestamp
+from fanout.reports.render.wording import away_said, count, percentage, printable, seconds, timestamp
 from fanout.reports.values.document import CompletenessPoint, CompletenessSection, Outage
 from fanout.reports.values.figures import percent
 from fanout.reports.values.findings import LinkEpoch, SnapshotSection
 
-__all__ = ["strips", "timeline"]
+__all__ = ["ROWS_MAX", "strips", "timeline"]
+
+ROWS_MAX: Final = 40
+"""The most links in one chart."""
+
+_WIDTH: Final = 1000
+"""Units of a lane's length; the browser stretches them."""
+_HEIGHT: Final = 14
 
 
 def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> str:
@@ -28,27 +38,21 @@ def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> s
         return ""
     width = timedelta(seconds=section.window_s)
     begin, end = min(times), max(times) + width
-    step = ROOM * (width / (end - begin))
+    step = _WIDTH * (width / (end - begin))
     worst = sorted(section.series, key=lambda one: -sum(point.missing + point.unknown for point in one.points))
-    rows = sorted(worst[:ROWS_MAX], key=lambda one: (one.node, one.link))
-    parts = [open_lanes("Share of the expected updates of each link over time", rows=len(rows))]
-    for row, series in enumerate(rows):
-        y = lane_y(row)
-        parts.append(name_lane(row, node=series.node, link=series.link))
+    lanes = []
+    for series in sorted(worst[:ROWS_MAX], key=lambda one: (one.node, one.link)):
+        pieces = [
+            _box(f"heat-{heat_step(_share(point))}", (point.at - begin) / width * step, step, said=_window_said(point))
+            for point in series.points
+        ]
         for outage in outages:
             first, last = max(outage.begin, begin), min(outage.end or end, end)
             if (outage.node, outage.link) == (series.node, series.link) and first < last:
-                x, length = X0 + (first - begin) / width * step, (last - first) / width * step
-                box = f'x="{x:.1f}" y="{y + LANE_HEIGHT + 1}" width="{max(length, 2):.1f}" height="3"'
-                parts.append(f'<rect class="outage" {box}><title>{escape(away_said(outage))}</title></rect>')
-        for point in series.points:
-            x = X0 + (point.at - begin) / width * step
-            parts.append(
-                f'<rect class="heat-{heat_step(_share(point))}" x="{x:.1f}" y="{y}" width="{max(step - 0.5, 1):.1f}"'
-                f' height="{LANE_HEIGHT}"><title>{escape(_window_said(point))}</title></rect>'
-            )
-    parts.append(close_lanes(begin, end, rows=len(rows)))
-    return "".join(parts)
+                x, length = (first - begin) / width * step, (last - first) / width * step
+                pieces.append(_box("outage", x, max(length, 2), said=away_said(outage), y=_HEIGHT + 1, height=3))
+        lanes.append(_lane(series.node, series.link, pieces))
+    return _chart("Share of the expected updates of each link over time", lanes, begin=begin, end=end)
 
 
 def _share(point: CompletenessPoint) -> float:
@@ -75,26 +79,40 @@ def timeline(section: SnapshotSection) -> str:
     for epoch in sorted(epochs, key=lambda epoch: (epoch.node, epoch.link, epoch.begin)):
         by_link.setdefault((epoch.node, epoch.link), []).append(epoch)
     rows = list(by_link.items())[:ROWS_MAX]
-    parts = [open_lanes("Epochs of each link over time", rows=len(rows))]
-    for row, ((node, link), found) in enumerate(rows):
-        y = lane_y(row)
-        parts.append(name_lane(row, node=node, link=link))
+    lanes = []
+    for (node, link), found in rows:
+        pieces = []
         for epoch in found:
             edges = [epoch.begin, epoch.ready or epoch.last, epoch.last]
-            x = [X0 + (edge - begin).total_seconds() / span_s * ROOM for edge in edges]
-            said = f"<title>{escape(_epoch_said(epoch))}</title>"
+            x = [(edge - begin).total_seconds() / span_s * _WIDTH for edge in edges]
+            said = _epoch_said(epoch)
             not_ready = "pending" if epoch.verdict != "never" else "unknown"
             for kind, first, last in ((not_ready, x[0], x[1]), ("applied", x[1], x[2])):
                 if last > first or kind == not_ready:
-                    width = max(last - first, 1.0)
-                    box = f'x="{first:.1f}" y="{y}" width="{width:.1f}" height="{LANE_HEIGHT}"'
-                    parts.append(f'<rect class="piece {kind}" {box}>{said}</rect>')
+                    pieces.append(_box(kind, first, last - first, said=said))
             if epoch.tear_downs:
-                parts.append(
-                    f'<rect class="piece different" x="{x[2] - 1:.1f}" y="{y - 2}" width="2" height="18">{said}</rect>'
-                )
-    parts.append(close_lanes(begin, end, rows=len(rows)))
-    return "".join(parts)
+                pieces.append(_box("different", x[2] - 2, 2, said=said, height=_HEIGHT + 4))
+        lanes.append(_lane(node, link, pieces))
+    return _chart("Epochs of each link over time", lanes, begin=begin, end=end)
+
+
+def _chart(title: str, lanes: Sequence[str], *, begin: datetime, end: datetime) -> str:
+    """Return lanes below one another, and the times at both of their ends."""
+    ends = "".join(f"<span>{escape(timestamp(time, decimals=0))}</span>" for time in (begin, end))
+    return f'<div class="lanes" role="group" aria-label="{escape(title)}">{"".join(lanes)}<p>{ends}</p></div>'
+
+
+def _lane(node: str, link: str, pieces: Sequence[str]) -> str:
+    name = escape(printable(f"{node}/{link}"))
+    return (
+        f'<span title="{name}">{name}</span><svg viewBox="0 0 {_WIDTH} {_HEIGHT + 4}" preserveAspectRatio="none" '
+        f'role="img"><title>{name}</title>{"".join(pieces)}</svg>'
+    )
+
+
+def _box(kind: str, x: float, length: float, *, said: str, y: int = 0, height: int = _HEIGHT) -> str:
+    box = f'x="{x:.1f}" y="{y}" width="{max(length, 1):.1f}" height="{height}"'
+    return f'<rect class="{kind}" {box}><title>{escape(said)}</title></rect>'
 
 
 def _epoch_said(epoch: LinkEpoch) -> str:

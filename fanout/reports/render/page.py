@@ -15,8 +15,7 @@ from typing import Final
 
 from fanout.reports.render import answers, charts
 from fanout.reports.render.heat_map import heat_map
-from fanout.reports.render.lanes import ROWS_MAX
-from fanout.reports.render.link_charts import strips, timeline
+from fanout.reports.render.link_charts import ROWS_MAX, strips, timeline
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Head, Table
 from fanout.reports.render.tables import tables_of
@@ -253,7 +252,7 @@ def _timeline(report: Report) -> str:
         said.append(f"The latest {count(len(epochs.listed))} of {count(epochs.total)} epochs.")
     if len(listed) > ROWS_MAX:
         said.append(f"The first {ROWS_MAX} of {count(len(listed))} links.")
-    return _legend(kinds) + _wide(drawn) + (f'<p class="note">{" ".join(said)}</p>' if said else "")
+    return _legend(kinds) + drawn + (f'<p class="note">{" ".join(said)}</p>' if said else "")
 
 
 def _complete_over_time(report: Report) -> str:
@@ -261,7 +260,7 @@ def _complete_over_time(report: Report) -> str:
     if report.over_time is None or not (drawn := strips(report.over_time, outages=report.outages)):
         return ""
     kinds = [("heat-0", "all there"), ("heat-3", "some missing"), ("heat-5", "most missing")]
-    return _legend([*kinds, ("outage", "link away")]) + _wide(drawn)
+    return _legend([*kinds, ("outage", "link away")]) + drawn
 
 
 def _lag_over_time(report: Report) -> str:

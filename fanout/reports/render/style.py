@@ -59,6 +59,11 @@ td[class*="heat-"] { background: var(--heat); } rect[class*="heat-"] { fill: var
 details { margin-top: 2.25rem; } details h2 { margin-top: 0; display: inline; } summary { cursor: pointer; }
 svg { max-width: 100%; height: auto; display: block; }
 .chart { overflow-x: auto; } .chart svg { min-width: 40rem; }
+.lanes { display: grid; grid-template-columns: minmax(0, max-content) minmax(60%, 1fr); gap: .1rem .6rem;
+  font-size: .8rem; }
+.lanes span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.lanes svg { width: 100%; height: 18px; } .lanes rect { shape-rendering: crispEdges; }
+.lanes p { grid-column: -2; display: flex; justify-content: space-between; margin: 0; color: var(--quiet); }
 details.rows { margin: .6rem 0 0; }
 svg text { fill: currentColor; font-size: 12px; font-family: inherit; }
 svg .tick { fill: var(--quiet); font-size: 11px; }
@@ -79,6 +84,7 @@ stroke: #8e6cc0; } .series-4 { stroke: #d1344b; } .series-5 { stroke: #e0a526; }
 }
 @media (max-width: 40rem) {
   body { padding: 1rem .75rem 2rem; } dl { grid-template-columns: 1fr; } dt { margin-top: .35rem; }
+  .lanes { grid-template-columns: 100%; } .lanes > span { margin-top: .2rem; }
   .chart svg { min-width: 32rem; } .cards table, .cards tbody { display: block; } .cards thead { display: none; }
   .cards tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line); }
   .cards td, .cards td.number { display: flex; justify-content: space-between; gap: 1rem; max-width: none;

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from fanout.reports.render.lanes import ROWS_MAX
-from fanout.reports.render.link_charts import strips
+from fanout.reports.render.link_charts import ROWS_MAX, strips
 from fanout.reports.values.document import CompletenessPoint, CompletenessSection, CompletenessSeries, Outage
 from tests.reports.documents import BEGIN, HOSTILE
 
