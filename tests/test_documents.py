@@ -313,8 +313,10 @@ def test_every_command_beside_the_configurations_is_accepted() -> None:
         for path in sorted(ROOT.glob(pattern)):
             lines = re.findall(r"(?:with|by): (fanout .+)$", path.read_text(), re.MULTILINE)
             found += [words for line in lines for words in commands_in(line, "fanout")]
-    [image] = re.findall(r"^CMD (\[.+\])$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
-    found.append(tomllib.loads(f"words = {image}")["words"])
+    images = re.findall(r"^CMD (\[.+\])$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    found += [tomllib.loads(f"words = {image}")["words"] for image in images if "--help" not in image]
+    compose = (ROOT / "docker" / "compose.yaml").read_text()
+    found += [line.split() for line in re.findall(r"\bfanout ((?:secondary|report) [^;'\n]+)", compose)]
     service = PAGES["docs/how-to/run-as-a-service.md"]
     for unit in sorted(ROOT.glob("configs/*.service")):
         text = unit.read_text().replace("%i", "1")

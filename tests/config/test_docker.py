@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sysconfig
+import tomllib
 from fnmatch import fnmatch
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
 from fanout.api.app import ENDPOINTS
-from fanout.config import NodeConfig, load_config
+from fanout.config import NodeConfig, parse_config
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text().replace("\\\n", "")
-COMPOSE = (ROOT / "docker" / "compose.yaml").read_text()
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", "")
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+EDGES = [name for name in SERVICES if name.startswith("edge-")]
+EDGE = parse_config((DOCKER / "edge.toml").read_text(), path="edge.toml", role="secondary")
+TAP = parse_config((DOCKER / "tap.toml").read_text(), path="tap.toml", role="tap")
 IGNORE = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
 
 
@@ -23,11 +36,17 @@ def instruction(name: str) -> list[str]:
     return re.findall(rf"^ *{name} +(.+)$", DOCKERFILE, re.MULTILINE)
 
 
-def edge(number: int) -> tuple[str, NodeConfig]:
-    """Return the part of the compose file and the configuration of a secondary."""
-    part = re.split(r"^  (?=\S)", COMPOSE, flags=re.MULTILINE)[1 + number]
-    assert part.startswith(f"edge-{number}:")
-    return part, load_config(ROOT / "docker" / f"edge-{number}.toml", role="secondary")
+def test_hadolint_finds_no_fault() -> None:
+    """In the Dockerfile."""
+    program = Path(sysconfig.get_path("scripts")) / "hadolint"
+    answer = subprocess.run([program, DOCKER / "Dockerfile"], capture_output=True, text=True, timeout=30, check=False)
+    assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
+
+
+def test_the_compose_file_is_one() -> None:
+    """By the schema of its specification."""
+    schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(COMPOSE)
 
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:
@@ -42,6 +61,16 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
         assert not any(fnmatch(each, pattern) for pattern in IGNORE[1:] if not pattern.startswith("!")), each
 
 
+def test_what_is_installed_has_hashes() -> None:
+    """The build back end too: it is the one that `pyproject.toml` names, and nothing else comes from an index."""
+    for command in re.findall(r"pip (?:install|wheel) (.+?)(?: *&&|$)", DOCKERFILE, re.MULTILINE):
+        assert "--require-hashes" in command or "--no-index" in command
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert set(required) <= set(
+        re.findall(r"^(\S+==\S+) \\$", (ROOT / "locks" / "build.txt").read_text(), re.MULTILINE)
+    )
+
+
 def test_the_image_asks_the_node_itself_whether_it_lives() -> None:
     """At the port of the compose file's configurations, past proxies of the environment, in an exec form of JSON."""
     [command] = re.findall(r"^HEALTHCHECK .+? CMD (\[.+\])$", DOCKERFILE, re.MULTILINE)
@@ -51,29 +80,81 @@ def test_the_image_asks_the_node_itself_whether_it_lives() -> None:
     assert "ProxyHandler({})" in code
     [(port, path)] = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", code)
     assert path in ENDPOINTS
-    for number in (1, 2):
-        http = edge(number)[1].http
-        assert http is not None
-        assert http.listen.port == int(port)
+    for config in (EDGE, TAP):
+        assert config.http is not None
+        assert config.http.listen.port == int(port)
 
 
 def test_signals_reach_the_node() -> None:
-    """The node is the first process: no shell stands before it."""
+    """The node is the first process: no shell stands before it, or one that it replaces; and it is not root."""
     assert instruction("ENTRYPOINT") == ['["fanout"]']
-    assert all(json.loads(each) for each in instruction("CMD")[-1:])
-    assert instruction("USER") == ["fanout"]
+    assert [int(user) for user in instruction("USER")] == [10001]
+    for name in EDGES:
+        assert "&& exec fanout secondary" in SERVICES[name]["entrypoint"][-1]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_compose_file_fits_its_configurations(number: int) -> None:
-    """Mounted files exist, lie where the image looks, and published ports are those that the node listens on."""
-    part, config = edge(number)
-    [command] = [json.loads(each) for each in instruction("CMD") if "secondary" in each]
-    assert f'"./edge-{number}.toml:{command[-1]}:ro"' in part
-    published = {int(port) for port in re.findall(r'"127\.0\.0\.1:\d+:(\d+)"', part)}
-    assert config.server is not None
+def listened(config: NodeConfig) -> set[int]:
+    """Return the ports of a node."""
     assert config.http is not None
-    assert published == {config.server.listen[0].port, config.http.listen.port}
-    assert config.links[0].primaries[0].host in re.findall(r"^  (\w[\w-]*):$", COMPOSE, re.MULTILINE)
-    for volume in re.findall(r'"(edge-\d):/', part):
-        assert re.search(rf"^  {volume}:$", COMPOSE.partition("\nvolumes:\n")[2], re.MULTILINE)
+    ports = {config.http.listen.port} | ({config.http.agent_listen.port} if config.http.agent_listen else set())
+    return ports | ({address.port for address in config.server.listen} if config.server else set())
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_few_rights_and_what_it_mounts(name: str) -> None:
+    """Files exist, volumes are declared, secrets too; the root file system is read-only."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    for mounted in service.get("volumes", ()):
+        source = mounted.split(":")[0]
+        assert (DOCKER / source).is_file() if source.startswith(".") else source in COMPOSE["volumes"], mounted
+    assert set(service.get("secrets", ())) <= set(COMPOSE["secrets"])
+    assert set(service.get("depends_on", ())) <= set(SERVICES)
+
+
+def test_the_pool_is_the_one_that_its_members_and_haproxy_know() -> None:
+    """Addresses of the network, of `pool.peers` and of HAProxy's servers; published ports are listened on."""
+    addresses = {name: SERVICES[name]["networks"]["pool"]["ipv4_address"] for name in EDGES}
+    assert all(SERVICES[name]["hostname"] == name for name in EDGES)
+    assert EDGE.pool is not None
+    assert EDGE.server is not None
+    assert {peer.host for peer in EDGE.pool.peers} == set(addresses.values())
+    haproxy = (ROOT / "configs" / "haproxy.cfg").read_text()
+    mqtt = EDGE.server.listen[0].port
+    assert set(re.findall(r"^    server (\S+) (\S+)$", haproxy, re.MULTILINE)) == {
+        (name, f"{address}:{mqtt}") for name, address in addresses.items()
+    }
+    for port in re.findall(r"\bcheck port (\d+)|agent-port (\d+)", haproxy):
+        assert int("".join(port)) in listened(EDGE)
+    for name in EDGES:
+        assert {int(published.rsplit(":", 1)[1]) for published in SERVICES[name]["ports"]} <= listened(EDGE)
+    for config in (EDGE, TAP):
+        assert {address.host for link in config.links for address in link.primaries} <= set(SERVICES)
+
+
+def test_prometheus_asks_what_is_there(tmp_path: Path) -> None:
+    """Each target is a service at a port that it listens on; Prometheus itself takes the file."""
+    text = (DOCKER / "prometheus.yaml").read_text()
+    targets = [one for job in yaml.safe_load(text)["scrape_configs"] for one in job["static_configs"][0]["targets"]]
+    ports = {**dict.fromkeys(EDGES, listened(EDGE)), "tap": listened(TAP), "reports": {8000}}
+    assert {name for name, _ in (target.split(":") for target in targets)} == set(ports)
+    for name, port in (target.split(":") for target in targets):
+        assert int(port) in ports[name]
+    if (program := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not installed; scripts/setup installs it where apt-get may")
+    path = tmp_path / "prometheus.yml"
+    rules = next(line for line in SERVICES["prometheus"]["volumes"] if "rules" in line).split(":")
+    assert f"rule_files: [{rules[1]}]" in text
+    path.write_text(text.replace(rules[1], str((DOCKER / rules[0]).resolve())))
+    answer = subprocess.run([program, "check", "config", path], capture_output=True, text=True, timeout=30, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_grafana_finds_its_files() -> None:
+    """The dashboard lies where the provider looks, and the data source is Prometheus of the compose file."""
+    [provider] = yaml.safe_load((DOCKER / "grafana-dashboards.yaml").read_text())["providers"]
+    mounts = [mounted.split(":")[1] for mounted in SERVICES["grafana"]["volumes"]]
+    assert any(mount.startswith(f"{provider['options']['path']}/") for mount in mounts)
+    [source] = yaml.safe_load((DOCKER / "grafana-datasource.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
