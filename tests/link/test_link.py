@@ -25,7 +25,6 @@ from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.sample_watch import SampleWatch
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.link.transport.connection import LinkConnection
-from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes, Phase
@@ -34,6 +33,7 @@ from tests.link.fake_primary import STAMPING, FakePrimary
 from tests.link.fake_server import FakeServer
 from tests.link.harness import Running, config_for, logging_to, removals_by_turn, running
 from tests.support.mosquitto import free_port
+from tests.support.updates import row
 
 VALUES = {b"plant/%d" % number: b"%d" % number for number in range(5000)}
 
@@ -400,11 +400,6 @@ async def test_a_primary_that_resets_each_live_connection_is_tried_less_and_less
             await link.wait(lambda: link.status.state is not LinkState.LIVE)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert [gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.4), strict=True)] == [True] * 4
-
-
-def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
-    """Return a local client's PUBLISH."""
-    return (topic, payload, flags, 9, b"", None, 0)
 
 
 async def wait_verdict(link: Running, *, topic: bytes = b"plant/0", flags: int = 3) -> ReasonCode:

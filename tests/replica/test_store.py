@@ -15,32 +15,10 @@ from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_di
 from fanout.selection import Selector
 from tests.replica.passes import PassResult, end_pass
 from tests.storage.replicas import STORAGES, Make, replicas
+from tests.support.updates import update
 
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
-
-
-def update(
-    topic: bytes,
-    payload: bytes = b"1",
-    *,
-    retain: bool = True,
-    properties: bytes = b"",
-    expires_ns: int = 0,
-    prefix: bytes = b"",
-) -> Update:
-    """Return an update of the local topic `prefix + topic`."""
-    return (
-        prefix + topic,
-        payload,
-        1,
-        retain,
-        properties,
-        NOW,
-        expires_ns,
-        content_digest(topic, payload),
-        None,
-    )
 
 
 @pytest.fixture(params=STORAGES)

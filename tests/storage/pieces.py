@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from fanout.replica.update import Update, content_digest
 from fanout.storage.file import RetainedFile
 
-__all__ = ["FailingDisk", "contents", "opened", "value"]
-
-
-def value(topic: bytes, payload: bytes = b"1", *, received_ns: int = 1, expires_ns: int = 0) -> Update:
-    """Return a retained update."""
-    return (topic, payload, 1, True, b"", received_ns, expires_ns, content_digest(topic, payload), None)
+__all__ = ["FailingDisk", "contents", "opened"]
 
 
 def opened(path: Path) -> RetainedFile:

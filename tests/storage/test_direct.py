@@ -19,8 +19,9 @@ from fanout.storage.direct import DirectStore
 from fanout.storage.file import RetainedFile, Sync
 from fanout.storage.replica import DiscReplica
 from tests.replica.passes import end_pass
-from tests.storage.pieces import contents, opened, value
+from tests.storage.pieces import contents, opened
 from tests.storage.replicas import direct_store
+from tests.support.updates import update as value
 from tests.support.waiting import wait_until
 
 

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 from fanout.errors import StoreError
 from fanout.storage import file as module
 from fanout.storage.file import FORMAT, FileDamagedError, RetainedFile, Sync
-from tests.storage.pieces import contents, opened, value
+from tests.storage.pieces import contents, opened
+from tests.support.updates import update as value
 
 
 @pytest.mark.parametrize("sync", ["off", "interval", "always"])

@@ -12,7 +12,8 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.storage.file import ClientWrites, FileDamagedError
 from fanout.storage.history import decode_batches, encode_batches
-from tests.storage.pieces import opened, value
+from tests.storage.pieces import opened
+from tests.support.updates import update as value
 
 STAMP = Stamp("first-é", 2**63, 2**64 - 1, 5)
 FULL: Update = (b"t" * 65_535, bytes(range(256)), 2, False, b"\x23" * 70_000, 2**63, 2**64 - 1, 2**64 - 1, STAMP)

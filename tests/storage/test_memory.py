@@ -10,8 +10,8 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 from fanout.storage.replica import DiscReplica
 from tests.replica.passes import end_pass
-from tests.storage.pieces import value
 from tests.storage.replicas import direct_store
+from tests.support.updates import update as value
 
 TOPICS = 50_000
 BATCH = 1_000

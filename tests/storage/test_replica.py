@@ -19,8 +19,9 @@ from fanout.storage.direct import DirectStore
 from fanout.storage.file import RetainedFile
 from fanout.storage.replica import DiscReplica
 from tests.replica.passes import end_pass
-from tests.storage.pieces import contents, value
+from tests.storage.pieces import contents
 from tests.storage.replicas import direct_store
+from tests.support.updates import update as value
 
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000

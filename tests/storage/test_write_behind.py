@@ -21,7 +21,8 @@ from fanout.storage.file import RetainedFile, Sync
 from fanout.storage.store import stored_rows
 from fanout.storage.write_behind import WriteBehindStore
 from tests.link.harness import logging_to
-from tests.storage.pieces import FailingDisk, contents, opened, value
+from tests.storage.pieces import FailingDisk, contents, opened
+from tests.support.updates import update as value
 from tests.support.waiting import wait_until
 
 

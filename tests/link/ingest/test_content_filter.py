@@ -14,6 +14,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import ContentKind, Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
+from tests.support.updates import NOW_NS, update
 
 JSON = {"json", "text"}
 TEXT = {"text"}
@@ -55,11 +56,6 @@ def test_what_a_payload_is(payload: bytes, told: dict[str, Any], kinds: set[Cont
     assert kinds_of(payload, properties(**told)) == kinds
 
 
-def value(topic: bytes, payload: bytes, *, retain: bool = True) -> Update:
-    """Return an update as the intake makes it."""
-    return (topic, payload, 1, retain, b"", 7, 0, content_digest(topic, payload), None)
-
-
 def joined(*selectors: Selector) -> tuple[ContentFilter, Replica]:
     """Return a filter and its replica."""
     replica = Replica(selectors=selectors)
@@ -69,18 +65,18 @@ def joined(*selectors: Selector) -> tuple[ContentFilter, Replica]:
 @pytest.mark.parametrize(
     ("settings", "phase", "update", "fits", "reason"),
     [
-        ({"content": ("json",)}, Phase.LIVE, value(b"t", b"{}"), True, ""),
-        ({"content": ("json",)}, Phase.LIVE, value(b"t", b"a b"), False, "content"),
-        ({"content": ("binary", "json")}, Phase.LIVE, value(b"t", b"\xff"), True, ""),
-        ({"content": ("json",)}, Phase.LIVE, value(b"t", b""), True, ""),
-        ({"retained_only": True}, Phase.LIVE, value(b"t", b"x"), True, ""),
-        ({"retained_only": True}, Phase.LIVE, value(b"t", b"x", retain=False), False, "not_retained"),
-        ({"live_only": True}, Phase.SNAPSHOT, value(b"t", b"x"), False, "retained"),
-        ({"live_only": True}, Phase.AUDIT, value(b"t", b"x"), False, "retained"),
-        ({"live_only": True}, Phase.SNAPSHOT, value(b"t", b"x", retain=False), True, ""),
-        ({"max_payload": 3}, Phase.LIVE, value(b"t", b"123"), True, ""),
-        ({"max_payload": 3}, Phase.LIVE, value(b"t", b"1234"), False, "payload_too_large"),
-        ({"max_payload": 3}, Phase.LIVE, value(b"t", b""), True, ""),
+        ({"content": ("json",)}, Phase.LIVE, update(b"t", b"{}"), True, ""),
+        ({"content": ("json",)}, Phase.LIVE, update(b"t", b"a b"), False, "content"),
+        ({"content": ("binary", "json")}, Phase.LIVE, update(b"t", b"\xff"), True, ""),
+        ({"content": ("json",)}, Phase.LIVE, update(b"t", b""), True, ""),
+        ({"retained_only": True}, Phase.LIVE, update(b"t", b"x"), True, ""),
+        ({"retained_only": True}, Phase.LIVE, update(b"t", b"x", retain=False), False, "not_retained"),
+        ({"live_only": True}, Phase.SNAPSHOT, update(b"t", b"x"), False, "retained"),
+        ({"live_only": True}, Phase.AUDIT, update(b"t", b"x"), False, "retained"),
+        ({"live_only": True}, Phase.SNAPSHOT, update(b"t", b"x", retain=False), True, ""),
+        ({"max_payload": 3}, Phase.LIVE, update(b"t", b"123"), True, ""),
+        ({"max_payload": 3}, Phase.LIVE, update(b"t", b"1234"), False, "payload_too_large"),
+        ({"max_payload": 3}, Phase.LIVE, update(b"t", b""), True, ""),
     ],
 )
 def test_what_fits_passes_and_the_rest_is_counted(
@@ -96,7 +92,7 @@ def test_what_fits_passes_and_the_rest_is_counted(
 def test_live_messages_are_not_held_with_live_only() -> None:
     """What is published with RETAIN is delivered, and no retained value."""
     content, replica = joined(Selector("#", live_only=True))
-    changes = replica.apply(content.admit([value(b"t", b"x")], phase=Phase.LIVE), phase=Phase.LIVE)
+    changes = replica.apply(content.admit([update(b"t", b"x")], phase=Phase.LIVE), phase=Phase.LIVE)
     assert [(update[:2], update[3]) for update in changes.dispatch] == [((b"t", b"x"), False)]
     assert len(replica) == 0
 
@@ -105,20 +101,20 @@ def test_live_messages_are_not_held_with_live_only() -> None:
 def test_value_that_does_not_fit_takes_away_the_one_before(together: bool) -> None:
     """In one batch with it or later; a topic without a value gets no removal."""
     content, replica = joined(Selector("#", max_payload=3, prefix="site/"))
-    before, after = value(b"site/t", b"old"), value(b"site/t", b"too large")
+    before, after = update(b"site/t", b"old"), update(b"site/t", b"too large")
     for batch in ([before, after],) if together else ([before], [after]):
         changes = replica.apply(content.admit(batch, phase=Phase.LIVE), phase=Phase.LIVE)
     (removal,) = [update for update in changes.dispatch if not update[1]]
-    assert removal == (b"site/t", b"", 1, True, b"", 7, 0, content_digest(b"t", b""), None)
+    assert removal == (b"site/t", b"", 1, True, b"", NOW_NS, 0, content_digest(b"t", b""), None)
     assert len(replica) == 0
-    assert content.admit([after, value(b"site/t", b"not even retained", retain=False)], phase=Phase.LIVE) == []
+    assert content.admit([after, update(b"site/t", b"not even retained", retain=False)], phase=Phase.LIVE) == []
     assert content.rejected == [{"payload_too_large": 3}]
 
 
 def test_each_selector_has_its_own_rules() -> None:
     """By the local names of topics, those that are held and those that are new."""
     content, replica = joined(Selector("a/#", max_payload=1), Selector("b/#", prefix="site/"), Selector("c/#"))
-    batch = [value(b"a/1", b"12"), value(b"site/b/1", b"12"), value(b"c/1", b"12")]
+    batch = [update(b"a/1", b"12"), update(b"site/b/1", b"12"), update(b"c/1", b"12")]
     for _ in range(2):
         admitted = content.admit(batch, phase=Phase.LIVE)
         assert admitted == batch[1:]

@@ -10,10 +10,10 @@ from fanout.chain.stamp import encode_stamp, split_trailer
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
-from fanout.mqtt.properties import split_publish_properties
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, content_digest
 from fanout.selection import Selector
+from tests.support.updates import row
 
 NOW = 1_700_000_000_000_000_000
 PLAIN = (Selector("plant/#", exclude=("plant/debug/#",)),)
@@ -28,19 +28,6 @@ def converter(selectors: tuple[Selector, ...] = PLAIN, *, retain_all: bool = Fal
         selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound(), retain_all=retain_all
     )
     return one, replica
-
-
-def row(
-    topic: bytes,
-    payload: bytes = b"1",
-    *,
-    flags: int = 1,
-    packet_id: int = 0,
-    properties: bytes = b"",
-    expiry_s: int | None = None,
-) -> PublishRow:
-    """Return a row."""
-    return (topic, payload, flags, packet_id, properties, expiry_s, split_publish_properties(properties).user_at)
 
 
 def test_a_row_becomes_an_update() -> None:

@@ -18,7 +18,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
-from tests.replica.test_store import update
+from tests.support.updates import update
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(500)}
 

@@ -25,7 +25,8 @@ from fanout.storage.write_behind import WriteBehindStore
 from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, logging_to, running
-from tests.storage.pieces import FailingDisk, contents, opened, value
+from tests.storage.pieces import FailingDisk, contents, opened
+from tests.support.updates import update as value
 from tests.support.waiting import wait_until
 
 NOW_NS = 1_700_000_000_000_000_000
