@@ -536,6 +536,7 @@ def test_heartbeats_come_back_and_measure_lag() -> None:
     pair.go_live()
     pair.wait(26)
     assert len(pair.of(HeartbeatReturned)) == 5
+    assert pair.session.control.round_trip_ns() == 0
     assert pair.session.control.lag_ns(pair.now) == 0
     assert pair.session.control.age_s(pair.now) == pytest.approx(1)
 
