@@ -38,6 +38,9 @@ class AttackReport(Report):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--scale", type=above_0, default=1.0, help="size of the attacks; 0.1 for a quick form (1)")
+    parser.add_argument(
+        "--patience", type=above_0, default=1.0, help="times that are promised, times this, beside other work (1)"
+    )
     parser.add_argument("--only", choices=ATTACKS, action="append", help="this attack only; may be given again")
 
 
@@ -52,13 +55,13 @@ def run(arguments: argparse.Namespace) -> AttackReport:
         for name in arguments.only or ATTACKS:
             scratch = Path(directory) / name
             scratch.mkdir()
-            rows.append(_attack(name, scratch, users, scale=arguments.scale))
+            rows.append(_attack(name, scratch, users, scale=arguments.scale, patience=arguments.patience))
     title = "attacks from other addresses on a node, beside an ordinary client"
     failed = any(row.figures["verdict"] != "holds" for row in rows)
     return AttackReport("attack", title, tuple(rows), exit_code=int(failed))
 
 
-def _attack(name: str, scratch: Path, users: Path, *, scale: float) -> Row:
+def _attack(name: str, scratch: Path, users: Path, *, scale: float, patience: float) -> Row:
     settings = f'[access]\npassword_file = "{users}"\n'
     with Node(scratch, role="primary", name="target", settings=settings) as node:
         assert node.process is not None
@@ -68,6 +71,7 @@ def _attack(name: str, scratch: Path, users: Path, *, scale: float) -> Row:
             pid=node.process.pid,
             users=dict.fromkeys(_USERS, _PASSWORD),
             scale=scale,
+            patience=patience,
         )
         verdict = asyncio.run(importlib.import_module(f"bench.attacks.{name}").run(target))
     measured = ", ".join(f"{figure} {value:g}" for figure, value in verdict.figures.items())

@@ -32,7 +32,7 @@ async def run(target: Target) -> Verdict:
     for writer in silent:
         writer.close()
     return Verdict(
-        held=slowest_s <= _ANSWER_S,
+        held=slowest_s <= target.within(_ANSWER_S),
         promise=f"/livez answers within {_ANSWER_S:g} s",
         figures={"livez_s_max": round(slowest_s, 3), **noticed.figures},
     )
@@ -42,7 +42,7 @@ async def _live_s(port: int) -> float:
     """Return how long /livez takes to answer; infinity without an answer."""
     begun_s = time.perf_counter()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(_LIVEZ)
             answer = await reader.readuntil(b"\r\n")

@@ -37,7 +37,7 @@ async def run(target: Target) -> Verdict:
         if isinstance(outcome, tuple):
             outcome[2].close()
     return Verdict(
-        held=code == 0 and admitted_s <= _ADMITTED_S,
+        held=code == 0 and admitted_s <= target.within(_ADMITTED_S),
         promise=f"a right password is admitted within {_ADMITTED_S:g} s",
         figures={"admitted_s": round(admitted_s, 3), "reason_code": code},
     )

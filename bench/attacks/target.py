@@ -29,10 +29,16 @@ class Target:
     """Addresses of this machine that attackers come from; the ordinary client comes from 127.0.0.1."""
     scale: float = 1.0
     """Size of the attack: 1 for the whole one, less for a quick form."""
+    patience: float = 1.0
+    """By how much longer than is promised the node may take; more than 1 where other work has the processors."""
 
     def scaled(self, count: int) -> int:
         """Return a number of the whole attack at the scale of this one, at least 1."""
         return max(1, round(count * self.scale))
+
+    def within(self, promised_s: float) -> float:
+        """Return the time for which a promise of so many seconds is waited here."""
+        return promised_s * self.patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ async def test_two_processes_that_take_each_others_session_are_told(
         assert "fanout-edge-1-primary" in alarm(first)
         seen = len(of_first), len(of_second)
         taken = first.link_status()["epochs_total"]
-        await wait_until(lambda: first.link_status()["epochs_total"] > taken, 60, what="taking it over once more")
+        await wait_until(lambda: first.link_status()["epochs_total"] > taken, 120, what="taking it over once more")
         assert not [answer for answer in (*of_first[seen[0] :], *of_second[seen[1] :]) if answer["ready"]]
     assert first.link_status()["epoch"] > epoch, "messages that the second one took are lost"
     for node in (first, second):

@@ -11,7 +11,7 @@ from bench.attack import ATTACKS
 
 def test_a_node_holds_against_each_attack() -> None:
     """The command ends with 0, and says so of each."""
-    command = [sys.executable, "-m", "bench", "attack", "--scale", "0.05"]
+    command = [sys.executable, "-m", "bench", "attack", "--scale", "0.05", "--patience", "10"]
     environment = os.environ | {"PYTHONPYCACHEPREFIX": ""}  # beside the source, where it is compiled already
     run = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False, env=environment)
     assert run.returncode == 0, run.stdout + run.stderr
