@@ -71,18 +71,20 @@ async def test_a_stream_is_server_sent_events(topics: Node, http: httpx.AsyncCli
 
 
 async def test_events_come_as_a_page_or_as_a_stream(topics: Node, http: httpx.AsyncClient) -> None:
-    """A page has the newest first; a stream begins after the event that its reader knows."""
+    """A page has the newest first; a stream begins after the event that its reader knows of this process."""
     for link in ("a", "b", "c"):
         topics.browser.note("state", link=link, state="live")
     page = (await http.get("/v1/events?limit=2")).json()
     assert ([one["id"] for one in page["events"]], page["next"]) == ([3, 2], 2)
     assert [one["id"] for one in (await http.get("/v1/events?before=2")).json()["events"]] == [1]
-    headers = {"Accept": "text/event-stream", "Last-Event-ID": "2"}
-    async with asyncio.timeout(10), http.stream("GET", "/v1/events", headers=headers) as answer:
-        lines = answer.aiter_lines()
-        assert await anext(lines) == "id: 3"
-        assert await anext(lines) == "event: event"
-        assert json.loads((await anext(lines))[6:])["text"] == "Link c is live"
+    process = page["process"]
+    for known, first in ((f"{process}-2", 3), ("another-2", 1)):
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": known}
+        async with asyncio.timeout(30), http.stream("GET", "/v1/events", headers=headers) as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == f"id: {process}-{first}"
+            assert await anext(lines) == "event: event"
+            assert json.loads((await anext(lines))[6:])["text"] == f"Link {'abc'[first - 1]} is live"
 
 
 async def test_stale_values_are_told(topics: Node, http: httpx.AsyncClient) -> None:
