@@ -37,12 +37,12 @@ __all__ = ["DirectStore"]
 
 _SCRATCH_SHARE: Final = 4
 """The scratch file gets a fourth of the cache."""
-_CHECKPOINT_ROWS: Final = 20_000
+CHECKPOINT_ROWS: Final = 20_000
 """Written values after which the write-ahead log is copied into the file."""
-_LOG_PAGES_MAX: Final = 65_536
+LOG_PAGES_MAX: Final = 65_536
 """Size of the write-ahead log (256 MiB) above which links and publishers wait until all of it is copied and reset."""
 _LOG_BYTES_LEFT: Final = 64 * 1024 * 1024
-_FORGOTTEN_AT_ONCE: Final = 5_000
+FORGOTTEN_AT_ONCE: Final = 5_000
 """Marks of an ended pass that are removed in one piece."""
 _RETRY_S: Final = 0.02
 
@@ -310,7 +310,7 @@ class DirectStore(DiskStore):
             _call(done)
             if self._sync == "interval" and self._transactions == self._forced + 1:  # else the next interval covers it
                 self._wake.set()
-        if self._written >= _CHECKPOINT_ROWS:
+        if self._written >= CHECKPOINT_ROWS:
             self._written = 0
             self._checkpoint_due.set()
             self._wake.set()
@@ -330,9 +330,9 @@ class DirectStore(DiskStore):
                 # Not "(pass, topic) IN": for that SQLite reads every mark of the pass.
                 "DELETE FROM scratch.mark WHERE pass = ?1 AND topic <= (SELECT max(topic) FROM"
                 " (SELECT topic FROM scratch.mark WHERE pass = ?1 ORDER BY topic LIMIT ?2))",
-                (self._passes_over[0], _FORGOTTEN_AT_ONCE),
+                (self._passes_over[0], FORGOTTEN_AT_ONCE),
             ).rowcount
-            if removed == _FORGOTTEN_AT_ONCE:
+            if removed == FORGOTTEN_AT_ONCE:
                 return
             del self._passes_over[0]
 
@@ -388,7 +388,7 @@ class DirectStore(DiskStore):
         if self._held and whole:
             self._held = False
             self._call_on_loop(self._hold, False)
-        elif not self._held and pages > _LOG_PAGES_MAX and not whole:
+        elif not self._held and pages > LOG_PAGES_MAX and not whole:
             self._held = True
             self._call_on_loop(self._hold, True)
 

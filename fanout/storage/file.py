@@ -54,7 +54,7 @@ _APPLICATION: Final = 0x66616E6F  # "fano"
 _CHECKPOINT_PAGES: Final = 8_000
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _ROWS_READ: Final = 4_096
-_STATEMENT_BYTES: Final = 64 * 1024 * 1024
+STATEMENT_BYTES: Final = 64 * 1024 * 1024
 """Bytes after which a statement ends: SQLite refuses parameters of 1,000,000,000, and they are in memory twice."""
 _SCHEMA: Final = (
     "CREATE TABLE store (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, session BLOB)",
@@ -373,7 +373,7 @@ class RetainedFile:
                 pieces += (topic, value)
                 places.append(f"[{at},{length},{at + length},{len(value)}]")
                 at += length + len(value)
-            if at > _STATEMENT_BYTES or removed_at > _STATEMENT_BYTES:
+            if at > STATEMENT_BYTES or removed_at > STATEMENT_BYTES:
                 self._execute(_PUT, store, pieces, places)
                 self._execute(_REMOVE, store, removed, removed_places)
                 at = removed_at = 1

@@ -40,9 +40,9 @@ BYTES_LOW: Final = 64 * 1024 * 1024
 """Pending bytes below which `hold(False)` is called."""
 _ROWS_AT_ONCE: Final = 20_000
 """Updates after which a transaction ends, so that the first do not wait for all."""
-_BYTES_AT_ONCE: Final = 64 * 1024 * 1024
+BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 """Bytes after which a transaction ends, so that neither memory nor the write-ahead log grows with the queue."""
-_RETRY_S: Final = 1.0
+RETRY_S: Final = 1.0
 _STORES: Final = frozenset({int(ChangeKind.NEW), int(ChangeKind.REPLACED)})
 _REMOVES: Final = frozenset({int(ChangeKind.REMOVED), int(ChangeKind.REFUSED)})
 _PAYLOAD: Final = itemgetter(1)
@@ -181,7 +181,7 @@ class WriteBehindStore(DiskStore):
         self._close_by = time.monotonic() + timeout_s
         self._closing.set()
         self._wake.set()
-        self._thread.join(timeout_s + _RETRY_S)
+        self._thread.join(timeout_s + RETRY_S)
         return not self._thread.is_alive() and not self.waiting
 
     def _tell(self, done: Iterable[Done]) -> None:
@@ -221,16 +221,16 @@ class WriteBehindStore(DiskStore):
             force = self._unforced and (closing or time.monotonic() >= self._force_at)
             if (self._units or force) and not self._commit(force=force):
                 if closing:
-                    time.sleep(max(0.0, min(_RETRY_S, self._close_by - time.monotonic())))
+                    time.sleep(max(0.0, min(RETRY_S, self._close_by - time.monotonic())))
                 else:
-                    self._closing.wait(_RETRY_S)
+                    self._closing.wait(RETRY_S)
 
     def _is_over(self) -> bool:
         return (not self._queue and not self._units) or time.monotonic() >= self._close_by
 
     def _take(self) -> None:
         """Move pending units into the transaction under way."""
-        while self._queue and self._rows < _ROWS_AT_ONCE and self._bytes < _BYTES_AT_ONCE:
+        while self._queue and self._rows < _ROWS_AT_ONCE and self._bytes < BYTES_AT_ONCE:
             unit = self._queue.popleft()
             if unit.changes:
                 values = self._values.setdefault(unit.store, {})

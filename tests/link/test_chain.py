@@ -202,16 +202,6 @@ def test_a_marked_copy_may_lengthen_an_expiry() -> None:
     assert pair.replica.view[b"plant/1"][6] == pair.now_ns + 60 * 10**9
 
 
-def test_another_kind_of_primary_marks_no_copies() -> None:
-    """A User Property of that name is a publisher's own there."""
-    pair = Pair(primary=FakePrimary(retained={b"plant/1": b"x"}))
-    pair.go_live()
-    pair.primary.publish(b"plant/1", b"x", properties=COPY)
-    pair.pump()
-    assert pair.dispatched() == [(b"plant/1", b"x")]
-    assert pair.replica.view[b"plant/1"][4] == COPY
-
-
 def test_a_node_that_promised_no_trailer_is_not_asked_for_one() -> None:
     """What stands last is then what the publisher put there."""
     named = Properties(user_property=(("fanout-node", "root"),))

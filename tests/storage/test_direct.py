@@ -118,8 +118,8 @@ async def test_a_disk_that_is_full_ends_the_node(tmp_path: Path) -> None:
 
 async def test_a_write_ahead_log_that_grows_holds_links_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While what is in it cannot all be copied into the file nobody reads more; then it begins anew."""
-    monkeypatch.setattr(module, "_CHECKPOINT_ROWS", 1)
-    monkeypatch.setattr(module, "_LOG_PAGES_MAX", 5)
+    monkeypatch.setattr(module, "CHECKPOINT_ROWS", 1)
+    monkeypatch.setattr(module, "LOG_PAGES_MAX", 5)
     held: list[bool] = []
     path = tmp_path / "r"
     async with started(path, held=held) as (_, replica):
@@ -141,8 +141,8 @@ async def test_a_write_ahead_log_that_grows_holds_links_back(tmp_path: Path, mon
 
 async def test_a_writer_that_never_pauses_is_held_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it adds while the log is copied keeps the log from beginning anew, until it has to pause."""
-    monkeypatch.setattr(module, "_CHECKPOINT_ROWS", 1)
-    monkeypatch.setattr(module, "_LOG_PAGES_MAX", 50)
+    monkeypatch.setattr(module, "CHECKPOINT_ROWS", 1)
+    monkeypatch.setattr(module, "LOG_PAGES_MAX", 50)
     held: list[bool] = []
     async with started(tmp_path / "r", held=held) as (_, replica), asyncio.timeout(60):
         while not held:
@@ -154,7 +154,7 @@ async def test_a_writer_that_never_pauses_is_held_back_too(tmp_path: Path, monke
 
 async def test_marks_of_passes_that_are_over_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are removed in pieces, beside everything else."""
-    monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 10)
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 10)
     async with started(tmp_path / "r") as (storage, replica):
         values = [value(b"%d" % number) for number in range(35)]
         replica.apply(values, phase=Phase.LIVE)
@@ -175,7 +175,7 @@ async def test_a_piece_of_many_marks_costs_what_one_of_few_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop waits for it: with ten million marks, too."""
-    monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 100)
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 100)
     async with started(tmp_path / "r") as (storage, replica):
         costs = [await _cost_of_a_piece(storage, replica, marks) for marks in (500, 3_000)]
     assert costs[1] < 1.5 * costs[0], costs

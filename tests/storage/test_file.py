@@ -93,7 +93,7 @@ def test_a_file_of_the_first_format_is_read_and_becomes_one_of_this(tmp_path: Pa
 
 def test_long_properties_and_large_values_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Properties beyond 65,535 bytes are kept; what is more than one statement may have is written with several."""
-    monkeypatch.setattr(module, "_STATEMENT_BYTES", 100_000)
+    monkeypatch.setattr(module, "STATEMENT_BYTES", 100_000)
     file = opened(tmp_path / "r")
     long = {b"p/%d" % n: (b"p/%d" % n, b"1", 1, True, bytes(90_018), 1, 0, n, None) for n in range(4)}
     many = {b"v/%03d" % n: value(b"v/%03d" % n, bytes(9_000)) for n in range(50)}
@@ -102,7 +102,7 @@ def test_long_properties_and_large_values_are_written(tmp_path: Path, monkeypatc
     file.commit({"a": {**long, **many}}, {}, force=False)
     assert sum("INSERT INTO retained" in each for each in statements) == 7
     statements.clear()
-    monkeypatch.setattr(module, "_STATEMENT_BYTES", 40)
+    monkeypatch.setattr(module, "STATEMENT_BYTES", 40)
     file.commit({"a": dict.fromkeys(many)}, {}, force=False)
     assert sum("DELETE FROM retained" in each for each in statements) > 1
     file.database.set_trace_callback(None)

@@ -190,7 +190,7 @@ async def test_done_comes_in_order_and_after_the_commit(tmp_path: Path, monkeypa
 
 async def test_a_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told, links are held, and an alarm stands, until the disk is back; then nothing is missing."""
-    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module, "ROWS_HIGH", 3)
     monkeypatch.setattr(module, "ROWS_LOW", 1)
     disk = FailingDisk(monkeypatch, broken=True)
@@ -246,8 +246,8 @@ async def test_transactions_are_cut_by_bytes_also_after_an_outage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much waited for the disk, and however large the payloads: no transaction has much more than its bound."""
-    monkeypatch.setattr(module, "_RETRY_S", 0.01)
-    monkeypatch.setattr(module, "_BYTES_AT_ONCE", 100_000)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module, "BYTES_AT_ONCE", 100_000)
     monkeypatch.setattr(module, "BYTES_HIGH", 300_000)
     monkeypatch.setattr(module, "BYTES_LOW", 100_000)
     sizes: list[int] = []
@@ -310,7 +310,7 @@ async def test_a_disk_that_fails_is_not_tried_without_a_pause_while_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread would take a whole core otherwise, until the time is over."""
-    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    monkeypatch.setattr(module, "RETRY_S", 0.1)
     tries = 0
 
     def failing(*_: object, **__: object) -> None:

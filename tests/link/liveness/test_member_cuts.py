@@ -280,14 +280,6 @@ def test_nothing_is_done_while_the_link_is_not_live() -> None:
     assert pair.session.cuts.topics == frozenset()
 
 
-def test_a_link_in_no_pool_has_no_cuts() -> None:
-    """Its own heartbeats are none."""
-    pair = Pair()
-    pair.go_live()
-    pair.wait(30)
-    assert not pair.session.cuts.own
-
-
 def test_heartbeats_that_the_primary_refuses_are_told() -> None:
     """With the topic; they are not asked for again on the connection."""
     pair = Pair(primary=FakePrimary(refuse_filters=(OTHER,)))

@@ -130,15 +130,6 @@ def test_what_comes_in_between_waits() -> None:
     assert case.verdicts()[waits] is ReasonCode.SUCCESS
 
 
-def test_several_of_them_are_given_up_one_after_another() -> None:
-    """Each on its own evidence."""
-    case = Publisher()
-    tokens = [case.forward(b"plant/%d\x01" % number if number % 2 else b"plant/%d" % number) for number in range(8)]
-    case.settle()
-    assert [case.verdicts()[token] for token in tokens] == [ReasonCode.SUCCESS, NOT_TAKEN] * 4
-    assert case.given_up() == [f"plant/{number}\\x01" for number in (1, 3, 5, 7)]
-
-
 @pytest.mark.parametrize("code", [0x00, 0x8B, 0x98])  # 0x8E ends the session
 def test_a_disconnect_for_another_reason_is_no_evidence(code: int) -> None:
     """A primary that shuts down says so: what was under way is sent again at once, all of it."""

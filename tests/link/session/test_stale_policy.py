@@ -138,15 +138,6 @@ def test_snapshot_that_is_cut_short_stays_stale() -> None:
     assert len(pair.of(WentStale)) == 1
 
 
-def test_half_a_snapshot_is_not_served_on() -> None:
-    """What was never proved complete is torn down as ever."""
-    pair = Pair(make_config(on_session_loss="serve_stale"), FakePrimary(retained=dict(VALUES), truncate_after=8))
-    pair.connect()
-    pair.wait(20)
-    assert pair.of(WentStale) == []
-    assert len(pair.of(TearDown)) == 1
-
-
 @pytest.mark.parametrize(("clients", "topics"), [(50, 1_000), (250, 200), (1_000, 120), (10_000, 20)])
 def test_pieces_of_a_tear_down_are_worth_a_write_to_everybody(clients: int, topics: int) -> None:
     """They get smaller with the number of clients, but not where that would only make more writes of them."""

@@ -198,15 +198,6 @@ def test_sampling_rests_longer_each_time_that_an_audit_repairs_nothing() -> None
     assert (sampling.pause_s, sampling.totals.off) == (make_config().heartbeat_s, "")
 
 
-@pytest.mark.parametrize("report", [None, AuditReport(False, seconds=2.0, failure="cut")])
-def test_an_audit_that_was_not_made_is_waited_for(report: AuditReport | None) -> None:
-    """The audits themselves come again then; the rest does not grow."""
-    sampling, _ = made(None, value("plant/1"))
-    for _ in range(3):
-        sampling.note_audit(report)
-        assert sampling.pause_s == REST_MIN_S
-
-
 @pytest.mark.parametrize(
     "report", [AuditReport(False, changed=1), AuditReport(False, removed=1), AuditReport(False, kept=1)]
 )
@@ -255,15 +246,3 @@ def test_failures_make_the_pause_longer() -> None:
     heartbeat_s = make_config().heartbeat_s
     assert pauses[:2] == [2 * heartbeat_s, 4 * heartbeat_s]
     assert pauses[-1] == 300.0
-
-
-def test_a_primary_that_ends_the_links_connection_each_time_is_left_in_peace() -> None:
-    """It allows one connection of a user. A connection that lasts in between shows that it was chance."""
-    sampling, _ = made(None, value("plant/1"))
-    sampling.note_link_lost()
-    sampling.note_link_kept()
-    sampling.note_link_lost()
-    assert sampling.totals.off == ""
-    sampling.note_link_lost()
-    assert sampling.pause_s == REST_MAX_S
-    assert "may allow only one connection of a user" in sampling.totals.off

@@ -338,9 +338,8 @@ async def test_closing_before_connecting_is_allowed() -> None:
 async def test_the_receive_buffer_is_as_large_as_asked() -> None:
     """SO_RCVBUF is set before the connection, so that the window can grow that far."""
     async with connected(read_ahead=False, receive_buffer_bytes=100_000) as case:
-        transport = case.connection._transport
-        assert transport is not None
-        endpoint = transport.get_extra_info("socket")
+        endpoint = case.connection.socket
+        assert endpoint is not None
         assert endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 100_000
         assert endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 

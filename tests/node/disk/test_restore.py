@@ -144,7 +144,7 @@ def test_a_value_that_was_not_written_is_damage(tmp_path: Path) -> None:
 
 async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk fails, no more waits for it than its mark and a piece; the rest goes when it is back."""
-    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module, "ROWS_HIGH", TOPICS_MAX)
     monkeypatch.setattr(module, "ROWS_LOW", 1)
     disk = FailingDisk(monkeypatch, broken=False)
