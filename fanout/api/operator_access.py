@@ -79,7 +79,9 @@ class OperatorAccess:
         """Return the refusal of a page of another site; None for other requests."""
         # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
         # it says at least that the page is of another site.
-        if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        # A page of this node, and no other, is of the same origin; a browser lets no page set the field.
+        site = headers.get("sec-fetch-site", "none")
+        if site not in ("none", "same-origin") or ("origin" in headers and site != "same-origin"):
             return Refusal(403, "a page in a browser may not ask for this", "Use a command, or leave out Origin")
         return None
 

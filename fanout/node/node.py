@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.alarms import alarm_logger
 from fanout.node.browse.browser import Browser
+from fanout.node.browse.lags import INTERVAL_S
 from fanout.node.browse.pages import Store
 from fanout.node.clients import send_all_away
 from fanout.node.combined_store import CombinedStore
@@ -857,8 +859,9 @@ class Node:
 
     async def _keep_house(self) -> None:
         """Remove expired values of the own namespace, and log the node's heartbeat."""
-        look_at = alive_at = sys_at = self.clock.monotonic()
+        look_at = alive_at = sys_at = lags_at = self.clock.monotonic()
         long_lived, long_waiting = LongLived(), LongLived()
+        came = went = 0
         while True:
             sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
             now_ns = self.clock.now_ns()
@@ -868,10 +871,19 @@ class Node:
                 long_lived.note(len(self.store))
                 if self.server is not None:  # removals for slow clients are in no store
                     long_waiting.note(self.server.conflated_topics_max)
+                if self.sessions is not None:
+                    moves = self.sessions.figures
+                    if (moves.moved_in_total, moves.moved_out_total) != (came, went):
+                        detail = json.dumps({"came": moves.moved_in_total - came, "went": moves.moved_out_total - went})
+                        came, went = moves.moved_in_total, moves.moved_out_total
+                        self.browser.note("moved", detail=detail)
                 self.readiness_changed()  # a replica limit changes it without an event of the link
             if self.log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self.log.event("heartbeat", topics=len(self.store))
+            if self.clock.monotonic() >= lags_at:
+                lags_at = self.clock.monotonic() + INTERVAL_S
+                self.browser.lags.note({one.name: one.lag_seconds for one in self.documents.lag().links})
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)

@@ -273,6 +273,7 @@ class StandInNode:
         self.held_since: datetime | None = None
         self.reasons_after: tuple[str, ...] = ()
         self.sent_away = False
+        self.kicked: list[tuple[str, bool]] = []
         self.asked_clients: list[tuple[ClientOrder, str, int, str | None]] = []
         self.client_details: tuple[ClientDetail, ...] = (
             ClientDetail(
@@ -376,6 +377,7 @@ class StandInNode:
     async def kick(self, request: KickRequest) -> KickResult:
         if all(one.client_id != request.client_id for one in self.client_details):
             raise RequestRefused(f"no client {request.client_id!r} has a session at {self.node}", hint="See clients")
+        self.kicked.append((request.client_id, request.clean))
         return KickResult(
             node=self.node,
             client_id=request.client_id,

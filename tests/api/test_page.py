@@ -27,11 +27,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def node() -> StandInNode:
-    """Return a node with topics and events, some of them hostile."""
+def topics() -> Node:
+    """Return topics, one of them hostile."""
     topics = Node([f"plant/line{number}/temp" for number in range(150)], own=[HOSTILE])
     topics.publish(value("plant/line1/temp", b'{"v": [1, 2]}'), value(HOSTILE, b"<script>alert(1)</script>"))
     topics.browser.note("state", link="plant", state="live")
+    return topics
+
+
+@pytest.fixture
+def node(topics: Node) -> StandInNode:
+    """Return a node with these topics."""
     node = ready_node()
     node.browser = topics.browser
     return node
@@ -82,7 +88,7 @@ def test_every_page_can_be_read(browser: Browser, node: StandInNode, width: int,
             assert browser.poor_contrasts() == [], page
 
 
-def test_topics_are_found_in_the_tree_and_by_search(browser: Browser, node: StandInNode) -> None:
+def test_topics_are_found_in_the_tree_and_by_search(browser: Browser, node: StandInNode, topics: Node) -> None:
     """A branch opens, a topic shows its value; names and values of strangers stay text."""
     with serving(node) as url:
         browser.show(f"{url}/#topics", width=1280)
@@ -95,9 +101,38 @@ def test_topics_are_found_in_the_tree_and_by_search(browser: Browser, node: Stan
         wait_for(browser, text_has("1 topic, of 152"))
         browser.ask("document.querySelector('td button').click()")
         wait_for(browser, text_has('{\n  "v": [\n    1,\n    2\n  ]\n}'))
+        for payload in (b'{"v": [1, 2]}', b'{"v": [1, 3], "w": "<b>"}'):
+            topics.loop.call_soon_threadsafe(topics.publish, value("plant/line1/temp", payload))
+        wait_for(browser, text_has('v.1: 2 → 3\nw: – → "<b>"'))
         browser.ask(f"{field}.value = 'evil'; {field}.form.requestSubmit()")
         wait_for(browser, text_has("<script>alert(1)</script>"))
         assert browser.ask("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_a_client_is_shown_with_its_subscriptions_and_kicked(browser: Browser, node: StandInNode) -> None:
+    """A second press of the button ends its connection."""
+    button = "document.querySelector('section[aria-label=Client] button')"
+    with serving(node) as url:
+        browser.show(f"{url}/#clients", width=1280)
+        wait_for(browser, "document.querySelector('td button')")
+        browser.ask("document.querySelector('td button').click()")
+        wait_for(browser, button)
+        wait_for(browser, text_has("plant/#"))
+        browser.ask(f"{button}.click()")
+        assert node.kicked == []
+        browser.ask(f"{button}.click()")
+        wait_for(browser, text_has("The connection is ended"))
+        assert node.kicked == [("app-1", False)]
+
+
+def test_lag_and_changes_are_shown(browser: Browser, node: StandInNode) -> None:
+    """The node remembers the lag of the last hour, and the members of a JSON value that changed are named."""
+    for seconds in (0.2, None, 0.1):
+        node.browser.lags.note({"plant": seconds})
+    with serving(node) as url:
+        browser.show(f"{url}/#overview", width=1280)
+        wait_for(browser, text_has("now 0.100 s, at most 0.200 s"))
+        assert browser.ask("document.querySelector('figure path').getAttribute('d')") == "M0.0 6.0M1000.0 51.0"
 
 
 def test_keys_reach_everything(browser: Browser, node: StandInNode) -> None:

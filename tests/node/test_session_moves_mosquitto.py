@@ -209,6 +209,10 @@ async def test_a_will_message_goes_along(mosquitto: Mosquitto, pool: list[Node])
         client = await come_back(port_of(pool[1]), "d", will=will)
         await client.close()
         await wait_until(lambda: arrived == [b"gone"], 10)
+    events = pool[1].browser.node_events
+    told = "1 sessions came from another member of the pool"
+    await wait_until(lambda: told in [one.text for one in events.page(before=None, limit=100).events], 10)
+    assert [one.name for one in pool[1].browser.lag_history().links] == [link.config.name for link in pool[1].links]
 
 
 async def test_a_durable_session_gets_retained_values_once(pool: list[Node], mosquitto: Mosquitto) -> None:

@@ -11,14 +11,22 @@ from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 
-from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.api.browse.view import READER_KEY, NodeBrowser, Reader, TopicQuery
 from fanout.errors import FanoutError
 from fanout.runtime.slices import OneForMany
 
 __all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "add_browsing"]
 
-BROWSE_ENDPOINTS: Final = ("/v1/topics", "/v1/topics/{topic}", "/v1/tree", "/v1/top", "/v1/stream", "/v1/events")
+BROWSE_ENDPOINTS: Final = (
+    "/v1/topics",
+    "/v1/topics/{topic}",
+    "/v1/tree",
+    "/v1/top",
+    "/v1/stream",
+    "/v1/events",
+    "/v1/lag/history",
+)
 """Paths that are added."""
 STREAM_PATHS: Final = frozenset({"/v1/stream", "/v1/events"})
 """Those whose answers may have no end."""
@@ -168,6 +176,11 @@ def add_browsing(
         answer = StreamingResponse(events, media_type=_EVENT_STREAM)
         tell_age(answer)
         return answer
+
+    @app.get("/v1/lag/history", operation_id="lag_history")
+    async def lag_history() -> LagHistory:
+        """Answer the lag of each link over the last hour."""
+        return browser.lag_history()
 
     @app.get("/v1/events", operation_id="events", response_model=EventsDocument, responses=wrong)
     async def events(

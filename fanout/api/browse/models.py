@@ -118,6 +118,22 @@ class TopTopics(_Document):
     per_second: NonNegativeFloat = Field(description="Messages a second of all topics.")
 
 
+class LinkLagHistory(_Document):
+    """Lag of one link over the last hour."""
+
+    name: str
+    lags: tuple[NonNegativeFloat | None, ...] = Field(
+        description="Seconds, the oldest first and the newest of now; null where the lag was unknown."
+    )
+
+
+class LagHistory(_Document):
+    """`/v1/lag/history`: lag of each link over the last hour."""
+
+    interval_s: NonNegativeFloat = Field(description="Seconds between two figures.")
+    links: tuple[LinkLagHistory, ...]
+
+
 class EventView(_Document):
     """One event of a node."""
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.runtime.slices import Slices
 
 __all__ = ["READER_KEY", "NodeBrowser", "Reader", "TopicQuery"]
@@ -70,6 +70,9 @@ class NodeBrowser(Protocol):
 
     def top(self, count: int) -> TopTopics:
         """Return the busiest topics."""
+
+    def lag_history(self) -> LagHistory:
+        """Return the lag of each link over the last hour."""
 
     def events(self, *, before: int | None, limit: int) -> EventsDocument:
         """Return the newest events, those before the one with the number `before`."""

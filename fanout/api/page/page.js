@@ -2,8 +2,6 @@
 
 const main = document.getElementById("main");
 const LOOK_MS = 2000;
-const LAG_MS = 3600000;
-const lags = new Map(); // link to [[time, seconds], ...] of the last hour, while this page is open
 let shown = 0; // number of the page that is shown: answers for an earlier one are dropped
 let timer = 0;
 
@@ -19,10 +17,11 @@ function make(tag, properties = {}, ...children) {
 
 class Refused extends Error {}
 
-async function ask(path, parameters = {}) {
+async function ask(path, parameters = {}, order = null) {
   const token = sessionStorage.getItem("token");
   const query = new URLSearchParams(parameters).toString();
-  const answer = await fetch(query ? `${path}?${query}` : path, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...(order ? { "Content-Type": "application/json" } : {}) };
+  const answer = await fetch(query ? `${path}?${query}` : path, order ? { method: "POST", headers, body: JSON.stringify(order) } : { headers });
   const found = await answer.json().catch(() => ({ error: `the node answers ${answer.status}`, hint: "" }));
   if (answer.status === 401 || answer.status === 403) throw Object.assign(new Refused(found.error), found);
   if (!answer.ok && answer.status !== 503) throw Object.assign(new Error(found.error), { status: answer.status, hint: found.hint });
@@ -55,35 +54,26 @@ function facts(pairs) {
   return make("dl", {}, ...pairs.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value ?? "–")]));
 }
 
-function chart(link, points) {
-  const begin = points[0][0], span = Math.max(1, points.at(-1)[0] - begin);
-  const most = Math.max(0.001, ...points.map(([, lag]) => lag));
-  const path = points.map(([at, lag], index) => `${index ? "L" : "M"}${(1000 * (at - begin)) / span} ${96 - (70 * lag) / most}`).join("");
+// Lag of a link: seconds in steps of the interval, the newest now; a gap is where nobody knew it.
+function chart(link, lags, interval) {
+  const known = lags.filter((lag) => lag !== null);
+  const most = Math.max(0.001, ...known), last = lags.at(-1);
+  let path = "", pen = "M";
+  lags.forEach((lag, at) => {
+    if (lag === null) pen = "M";
+    else { path += `${pen}${((1000 * at) / Math.max(1, lags.length - 1)).toFixed(1)} ${(96 - (90 * lag) / most).toFixed(1)}`; pen = "L"; }
+  });
+  const text = `Lag of ${link} in the last ${Math.round((interval * lags.length) / 60) || 1} min: now ${last === null ? "unknown" : `${last.toFixed(3)} s`}, at most ${most.toFixed(3)} s`;
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 1000 100");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `Lag of ${link}: now ${points.at(-1)[1].toFixed(3)} s, at most ${most.toFixed(3)} s`);
+  for (const [name, value] of [["viewBox", "0 0 1000 100"], ["preserveAspectRatio", "none"], ["role", "img"], ["aria-label", text]]) svg.setAttribute(name, value);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
   line.setAttribute("d", path);
   svg.append(line);
-  return make("figure", {}, make("figcaption", { class: "soft" },
-    `Lag of ${link} since this page was opened: now ${points.at(-1)[1].toFixed(3)} s, at most ${most.toFixed(3)} s`), svg);
-}
-
-function noteLag(document_) {
-  const now = Date.now();
-  for (const link of document_.links) {
-    if (link.lag_seconds === null) continue;
-    const points = (lags.get(link.name) ?? []).filter(([at]) => at > now - LAG_MS);
-    points.push([now, link.lag_seconds]);
-    lags.set(link.name, points);
-  }
+  return make("figure", {}, make("figcaption", { class: "soft" }, text), svg);
 }
 
 async function overview() {
-  const [status, lag] = await Promise.all([ask("/v1/status"), ask("/v1/lag")]);
-  noteLag(lag);
+  const [status, lag, history] = await Promise.all([ask("/v1/status"), ask("/v1/lag"), ask("/v1/lag/history")]);
   const parts = [];
   if (status.reasons.length) {
     parts.push(make("h2", {}, "Why it is not ready"), make("ul", {}, ...status.reasons.map((reason) => make("li", {}, reason))));
@@ -101,13 +91,15 @@ async function overview() {
     for (const link of status.links) {
       const coming = link.selectors.filter((selector) => !selector.complete);
       if (coming.length && ["snapshot", "proving"].includes(link.state)) {
-        parts.push(make("p", {}, `${link.name} takes its retained values: ${count(link.topics)} so far `,
-          make("progress", { "aria-label": `Snapshot of ${link.name}` })));
+        const done = link.selectors.length - coming.length; // a primary does not say how many topics there are
+        parts.push(make("p", {}, `${link.name} takes its retained values: ${count(link.topics)} so far, ${done} of ${link.selectors.length} selectors complete `,
+          make("progress", { "aria-label": `Snapshot of ${link.name}`, max: String(link.selectors.length), value: done ? String(done) : null })));
       }
       const skipped = Object.entries(link.skipped_total ?? {}).filter(([, number]) => number);
       if (skipped.length) parts.push(make("p", {}, `${link.name} skipped messages: ${skipped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}`));
       if (link.unconfirmed) parts.push(make("p", {}, `${link.name} has ${count(link.unconfirmed)} topics that the primary did not send in the last comparison`));
-      if (lags.get(link.name)?.length > 1) parts.push(chart(link.name, lags.get(link.name)));
+      const lags = history.links.find((one) => one.name === link.name)?.lags ?? [];
+      if (lags.some((one) => one !== null)) parts.push(chart(link.name, lags, history.interval_s));
     }
   }
   const server = status.server;
@@ -128,6 +120,28 @@ function value(one) {
   return (one.format === "base64" ? `base64: ${one.value}` : one.value) + (one.cut ? " …" : "");
 }
 
+// Members of a JSON value by their paths.
+function members(one, path = "", found = new Map()) {
+  if (one !== null && typeof one === "object" && Object.keys(one).length) {
+    for (const [name, below] of Object.entries(one)) if (found.size < 500) members(below, path ? `${path}.${name}` : name, found);
+  } else found.set(path, JSON.stringify(one));
+  return found;
+}
+
+// Difference of a message from the one before it.
+function changed(one, before) {
+  if (before === undefined) return "–";
+  if (one.value === before.value) return "same";
+  if (one.format !== "json" || before.format !== "json") return "–";
+  let now, then;
+  try { now = members(JSON.parse(one.value)); then = members(JSON.parse(before.value)); } catch { return "–"; }
+  const lines = [];
+  for (const path of new Set([...then.keys(), ...now.keys()])) {
+    if (then.get(path) !== now.get(path)) lines.push(`${path}: ${then.get(path) ?? "–"} → ${now.get(path) ?? "removed"}`);
+  }
+  return make("span", { class: "change" }, lines.slice(0, 20).join("\n") || "same");
+}
+
 let chosen = null; // topic whose detail is shown
 const detail = make("section", { "aria-label": "Topic", "aria-live": "polite" });
 
@@ -144,7 +158,8 @@ async function showDetail() {
     ["link", held.link ?? "none: a client of this node published it"], ["selector", held.selector],
     ["messages a second", rate(held.per_second)], ["expires", held.expires ? clock(held.expires) : "never"]]));
   parts.push(make("h2", {}, "Last messages"));
-  if (found.changes.length) parts.push(table("Last messages", ["received", "value"], found.changes.map((one) => [clock(one.received), value(one)])));
+  if (found.changes.length) parts.push(table("Last messages", ["received", "value", "change"],
+    found.changes.map((one, at) => [clock(one.received), value(one), changed(one, found.changes[at + 1])])));
   else parts.push(make("p", { class: "soft" }, "None came since you look at it."));
   detail.replaceChildren(...parts);
 }
@@ -205,12 +220,33 @@ async function topics() {
       make("label", {}, "Search ", field), make("button", {}, "Find")), results), detail)];
 }
 
+const client = make("section", { "aria-label": "Client", "aria-live": "polite" });
+
+async function showClient(id) {
+  const [one] = (await ask("/v1/clients", { client_id: id })).clients;
+  const told = make("span", { role: "status" });
+  const kick = make("button", { type: "button", onclick: async () => {
+    if (kick.textContent === "Kick") { kick.textContent = "Kick it now"; return; }
+    try {
+      await ask("/v1/clients/kick", {}, { client_id: id });
+      told.textContent = " The connection is ended; the client may come again.";
+    } catch (error) { told.textContent = ` ${error.message}`; }
+    kick.textContent = "Kick";
+  } }, "Kick");
+  client.replaceChildren(make("h2", {}, id), facts([
+    ["user", one.user || "–"], ["address", one.address ?? "not connected"], ["connected since", clock(one.connected_since)],
+    ["protocol", `MQTT ${one.version}`], ["waiting", `${count(one.queued_messages)} messages, ${bytes(one.queued_bytes + one.unsent_bytes)}`],
+    ["unacknowledged", count(one.in_flight_messages)], ["reads a second", bytes(one.bytes_per_second)]]),
+  make("p", {}, kick, told), make("h2", {}, `${count(one.subscriptions)} subscriptions`),
+  make("ul", {}, ...one.filters.map((filter) => make("li", {}, filter))));
+}
+
 async function clients() {
   const found = await ask("/v1/clients", { order: "slowest", limit: 100 });
   if (!found.clients.length) return [make("p", {}, "No client has a session here.")];
-  return [make("p", { class: "soft" }, `The slowest ${count(found.clients.length)} of ${count(found.sessions)} sessions`),
+  return [client, make("p", { class: "soft" }, `The slowest ${count(found.clients.length)} of ${count(found.sessions)} sessions`),
     table("Clients", ["client", "user", "address", "slow since", "#queued", "#bytes", "#conflated", "#subscriptions"],
-      found.clients.map((one) => [one.client_id, one.user || "–", one.address ?? "not connected", one.slow_since ? clock(one.slow_since) : "–",
+      found.clients.map((one) => [make("button", { type: "button", onclick: () => showClient(one.client_id).catch(fail) }, one.client_id), one.user || "–", one.address ?? "not connected", one.slow_since ? clock(one.slow_since) : "–",
         count(one.queued_messages), bytes(one.queued_bytes + one.unsent_bytes), count(one.conflated_topics), count(one.subscriptions)]))];
 }
 
@@ -292,6 +328,7 @@ function open() {
   shown += 1;
   chosen = null;
   detail.replaceChildren(make("p", { class: "soft" }, "Choose a topic to see its value."));
+  client.replaceChildren();
   look(shown, true);
 }
 

@@ -7,12 +7,21 @@ from typing import Final
 
 from fanout.access.gate import Gate
 from fanout.access.identity import Credentials, Identity
-from fanout.api.browse.models import BusyTopic, EventsDocument, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.api.browse.models import (
+    BusyTopic,
+    EventsDocument,
+    LagHistory,
+    TopicDetail,
+    TopicsDocument,
+    TopTopics,
+    TreeDocument,
+)
 from fanout.api.browse.view import Reader, TopicQuery
 from fanout.errors import ProtocolError, RequestRefused
 from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
 from fanout.node.browse.activity import Observe, TopicActivity
 from fanout.node.browse.events import NodeEvents
+from fanout.node.browse.lags import NodeLags
 from fanout.node.browse.pages import Store, TopicPages
 from fanout.node.browse.streams import Streams, frame
 from fanout.replica.update import Update
@@ -59,6 +68,8 @@ class Browser:
         """Share of the event loop for costly documents."""
         self.node_events = NodeEvents(clock.now_ns)
         """The node's events."""
+        self.lags = NodeLags()
+        """Lag of each link over the last hour."""
         self._stale_s = stale_s
         self.activity = TopicActivity(observe, monotonic=clock.monotonic)
         """Counts of messages."""
@@ -114,6 +125,10 @@ class Browser:
             topics=tuple(BusyTopic(topic=topic.decode(), per_second=round(rate, 3)) for topic, rate in busiest),
             per_second=round(activity.per_second, 3),
         )
+
+    def lag_history(self) -> LagHistory:
+        """See `NodeBrowser`."""
+        return self.lags.document()
 
     def events(self, *, before: int | None, limit: int) -> EventsDocument:
         """See `NodeBrowser`."""

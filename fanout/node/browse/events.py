@@ -141,6 +141,13 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
             if not count:
                 return f"Link {link} has no unconfirmed topics any more"
             return f"Link {link} has {count:,} topics that the primary did not send in the last comparison"
+        case "moved":
+            came, went = facts.get("came", 0), facts.get("went", 0)
+            return " and ".join(
+                f"{number:,} sessions {verb} another member of the pool"
+                for number, verb in ((came, "came from"), (went, "went to"))
+                if number
+            )
         case "tear_down":
             return f"Link {link} removed its values: {detail}"
         case "skipped":
