@@ -1,30 +1,58 @@
-"""Attacks: each of `bench.attacks` against a started node, a verdict a line; exit code 1 when one does not hold."""
+"""Attacks: each of `bench.attacks` against a node, a verdict a line; exit code 1 when one does not hold."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
-import subprocess
-import sys
+import multiprocessing
+import os
 import tempfile
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.arguments import above_0
-from bench.attacks.target import Target
-from bench.processes import Node
+from bench.arguments import above_0, at_least
+from bench.attacks.ordinary import Noticed, answers_s, observe
+from bench.attacks.target import Target, Verdict
+from bench.processes import Node, free_port, link, make_certificate, pool_section, selector
 from bench.report import Report, Row
+from fanout.access.passwords import hash_password
 
-__all__ = ["ATTACKS", "REPEATED", "AttackReport", "add_arguments", "run"]
+__all__ = ["ATTACKS", "AT_ONCE", "REPEATED", "AttackReport", "add_arguments", "run"]
 
 REPEATED = False
 """Its command has no `--runs`."""
-ATTACKS: Final = ("memory_before_connect", "passwords", "user_properties", "wills", "http_flood")
+ATTACKS: Final = (
+    "memory_before_connect",
+    "passwords",
+    "user_properties",
+    "wills",
+    "takeovers",
+    "tls_handshakes",
+    "http_flood",
+    "http_requests",
+    "agent_port",
+    "sessions",
+    "logs",
+    "member",
+)
 """Modules of `bench.attacks`, in the order in which they run."""
+_OF_POOL: Final = ("member",)
+_OF_FILES: Final = ("logs",)
+AT_ONCE: Final = tuple(name for name in ATTACKS if name not in {*_OF_POOL, *_OF_FILES})
+"""Those of one node, which `--all-at-once` has."""
 _USERS: Final = ("ordinary", "attacker")
 _PASSWORD: Final = "a password of the benchmark"
+_MEMBERS: Final = 3
+_QUIET_S: Final = 5.0
+_READYZ_S: Final = 1.0
+_TIMES_QUIET: Final = 5.0
+_RESIDENT_MIB: Final = 512.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +70,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--patience", type=above_0, default=1.0, help="times that are promised, times this, beside other work (1)"
     )
     parser.add_argument("--only", choices=ATTACKS, action="append", help="this attack only; may be given again")
+    parser.add_argument("--all-at-once", action="store_true", help="all attacks on one node at the same time")
+    parser.add_argument("--seconds", type=above_0, default=30.0, help="time of all at once (30)")
+    node = parser.add_argument_group("a started node on this machine, in place of one that the command starts")
+    node.add_argument("--port", type=at_least(1), help="port of its MQTT listener")
+    for name, what in (
+        ("http", "HTTP interface"),
+        ("tls", "MQTT listener with TLS"),
+        ("agent", "agent check"),
+        ("pool", "listener for members"),
+    ):
+        node.add_argument(f"--{name}-port", type=at_least(1), help=f"port of its {what}")
+    node.add_argument("--token-file", type=Path, help="file with the token of its pool")
+    node.add_argument("--password", help='password of its users "ordinary" and "attacker"; without, nobody has a user')
+    node.add_argument("--pid", type=at_least(1), help="its process, whose memory is read")
 
 
 def run(arguments: argparse.Namespace) -> AttackReport:
-    """Attack a `fanout primary` of its own with each."""
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="fanout-attack-") as directory:
-        users = Path(directory) / "users"
-        for user in _USERS:
-            command = [sys.executable, "-m", "fanout", "passwd", str(users), user]
-            subprocess.run(command, input=f"{_PASSWORD}\n", text=True, check=True, capture_output=True)
-        for name in arguments.only or ATTACKS:
-            scratch = Path(directory) / name
-            scratch.mkdir()
-            rows.append(_attack(name, scratch, users, scale=arguments.scale, patience=arguments.patience))
+    """Attack a node with each, or with all at once."""
+    with tempfile.TemporaryDirectory(prefix="fanout-attack-") as directory, contextlib.ExitStack() as ends:
+        scratch = Path(directory)
+        found: list[tuple[str, Verdict | None]] = []
+        if arguments.all_at_once:
+            target = ends.enter_context(_node(arguments, scratch))
+            at_once = [name for name in arguments.only or AT_ONCE if name in AT_ONCE]
+            found += _at_once(target, at_once, seconds=arguments.seconds)
+        else:
+            names = list(arguments.only or ATTACKS)
+            for make, some in (
+                (_node, [name for name in names if name not in _OF_POOL]),
+                (_pool, [name for name in names if name in _OF_POOL]),
+            ):
+                if some:
+                    with make(arguments, scratch) as target:
+                        found += [(name, _attack(name, target)) for name in some]
+    rows = tuple(_row(name, verdict) for name, verdict in found)
     title = "attacks from other addresses on a node, beside an ordinary client"
-    failed = any(row.figures["verdict"] != "holds" for row in rows)
-    return AttackReport("attack", title, tuple(rows), exit_code=int(failed))
+    failed = any(verdict is not None and not verdict.held for _, verdict in found)
+    return AttackReport("attack", title, rows, exit_code=int(failed))
 
 
-def _attack(name: str, scratch: Path, users: Path, *, scale: float, patience: float) -> Row:
-    settings = f'[access]\npassword_file = "{users}"\n'
-    with Node(scratch, role="primary", name="target", settings=settings) as node:
-        assert node.process is not None
-        target = Target(
-            port=node.port,
-            http_port=node.http_port,
-            pid=node.process.pid,
-            users=dict.fromkeys(_USERS, _PASSWORD),
-            scale=scale,
-            patience=patience,
-        )
-        verdict = asyncio.run(importlib.import_module(f"bench.attacks.{name}").run(target))
+def _row(name: str, verdict: Verdict | None) -> Row:
+    if verdict is None:
+        return Row({"attack": name.replace("_", " "), "verdict": "skipped", "promise": "", "measured": ""})
     measured = ", ".join(f"{figure} {value:g}" for figure, value in verdict.figures.items())
     return Row(
         {
@@ -83,3 +122,160 @@ def _attack(name: str, scratch: Path, users: Path, *, scale: float, patience: fl
             "measured": measured,
         }
     )
+
+
+def _attack(name: str, target: Target) -> Verdict | None:
+    """Return the verdict of one attack; None if the target has not what it needs."""
+    module = importlib.import_module(f"bench.attacks.{name}")
+    if not all(getattr(target, need) for need in module.NEEDS):
+        return None
+    verdict: Verdict = asyncio.run(module.run(target))
+    return verdict
+
+
+@contextlib.contextmanager
+def _node(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
+    """Give the node that the arguments name, or a `fanout primary` with users, TLS and an agent check."""
+    files = scratch / "files"
+    files.mkdir()
+    if arguments.port is not None:
+        users = {} if arguments.password is None else dict.fromkeys(_USERS, arguments.password)
+        token = None if arguments.token_file is None else arguments.token_file.read_text().strip()
+        yield Target(
+            port=arguments.port,
+            http_port=arguments.http_port,
+            tls_port=arguments.tls_port,
+            agent_port=arguments.agent_port,
+            pool_port=arguments.pool_port,
+            pool_token=token,
+            pid=arguments.pid,
+            users=users,
+            scratch=files,
+            scale=arguments.scale,
+            patience=arguments.patience,
+        )
+        return
+    users_file = scratch / "users"
+    users_file.write_text("".join(f"{user}:{hash_password(_PASSWORD.encode())}\n" for user in _USERS))
+    users_file.chmod(0o600)
+    certificate = scratch / "node"
+    make_certificate(certificate)
+    tls_port, agent_port = free_port(), free_port()
+    settings = (
+        f'[[server.listener]]\naddress = "mqtts://127.0.0.1:{tls_port}"\n'
+        f'certificate_file = "{certificate}.crt"\nkey_file = "{certificate}.key"\n'
+        f'[access]\npassword_file = "{users_file}"\n'
+    )
+    http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
+    with Node(scratch, role="primary", name="target", settings=settings, http=http) as node:
+        assert node.process is not None
+        node.wait_ready()  # its first answer over HTTP costs more than all others
+        yield Target(
+            port=node.port,
+            http_port=node.http_port,
+            tls_port=tls_port,
+            agent_port=agent_port,
+            pid=node.process.pid,
+            users=dict.fromkeys(_USERS, _PASSWORD),
+            scratch=files,
+            scale=arguments.scale,
+            patience=arguments.patience,
+        )
+
+
+@contextlib.contextmanager
+def _pool(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
+    """Give the member that the arguments name, or the first one of a pool; one alone at a small scale."""
+    if arguments.port is not None:
+        with _node(arguments, scratch / "pool") as target:
+            yield target
+        return
+    token_file = scratch / "token"
+    token_file.write_text("a-token-of-the-benchmark\n")
+    token_file.chmod(0o600)
+    members = _MEMBERS if arguments.scale >= 1 else 1
+    ports = [free_port() for _ in range(members)]
+    with contextlib.ExitStack() as ends:
+        primary = ends.enter_context(Node(scratch, role="primary", name="primary", log=False))
+        nodes = []
+        for number, port in enumerate(ports):
+            section = pool_section(port, ports, settings=f'token_file = "{token_file}"\n')
+            links = section + link(primary.port, selector("plant/#"))
+            name = f"edge-{number}"
+            nodes.append(ends.enter_context(Node(scratch, role="secondary", name=name, links=links, log=False)))
+        for node in nodes:
+            node.wait_ready()
+        assert nodes[0].process is not None
+        yield Target(
+            port=nodes[0].port,
+            http_port=nodes[0].http_port,
+            pool_port=ports[0],
+            pool_token="a-token-of-the-benchmark",
+            peer_ports=tuple(node.port for node in nodes[1:]),
+            pid=nodes[0].process.pid,
+            scale=arguments.scale,
+            patience=arguments.patience,
+        )
+
+
+def _at_once(target: Target, names: list[str], *, seconds: float) -> Iterator[tuple[str, Verdict]]:
+    """Attack with all for some seconds, each in a process of low priority, as if it were on another machine."""
+    quiet, _ = asyncio.run(_watch(target, _QUIET_S))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(names), mp_context=context, initializer=os.nice, initargs=(10,)) as processes:
+        attackers = [
+            processes.submit(_again, name, replace(target, addresses=(f"127.0.1.{number + 1}",)), seconds)
+            for number, name in enumerate(names)
+        ]
+        noticed, readyz_s = asyncio.run(_watch(target, seconds))
+        times = {name: attacker.result() for name, attacker in zip(names, attackers, strict=True)}
+    p99_s, quiet_s = noticed.percentile(0.99), quiet.percentile(0.99)
+    yield (
+        "ordinary client",
+        Verdict(
+            held=p99_s <= _TIMES_QUIET * quiet_s,
+            promise=f"99 % of its pings take {_TIMES_QUIET:g} times as long as without attacks, at most",
+            figures={"quiet_s_p99": round(quiet_s, 4), **noticed.figures},
+        ),
+    )
+    yield (
+        "readiness",
+        Verdict(
+            held=readyz_s <= _READYZ_S,
+            promise=f"/readyz answers within {_READYZ_S:g} s",
+            figures={"readyz_s_max": round(readyz_s, 3)},
+        ),
+    )
+    yield (
+        "memory",
+        Verdict(
+            held=noticed.resident_mib_max <= _RESIDENT_MIB,
+            promise=f"resident memory stays below {_RESIDENT_MIB:g} MiB",
+            figures={"resident_mib_max": noticed.resident_mib_max, **{f"{name}_times": n for name, n in times.items()}},
+        ),
+    )
+
+
+def _again(name: str, target: Target, seconds: float) -> int:
+    """Attack again and again until the time is over; return how often that ended."""
+    module = importlib.import_module(f"bench.attacks.{name}")
+    until_s, times = time.monotonic() + seconds, 0
+    while (left_s := until_s - time.monotonic()) > 0:
+        try:
+            asyncio.run(asyncio.wait_for(module.run(target), left_s))
+        except (TimeoutError, OSError, AssertionError, EOFError):  # its own client was refused, as it may be
+            continue
+        times += 1
+    return times
+
+
+async def _watch(target: Target, seconds: float) -> tuple[Noticed, float]:
+    """Return the pings of an ordinary client for a time, and the slowest answer of /readyz."""
+    slowest_s = 0.0
+    until_s = time.monotonic() + seconds
+    async with observe(target) as noticed:
+        while time.monotonic() < until_s:
+            if target.http_port is not None:
+                slowest_s = max(slowest_s, await answers_s(target.http_port, "/readyz", status=b""))
+            await asyncio.sleep(0.2)
+    return noticed, slowest_s

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
-from bench.attacks.ordinary import observe
+from bench.attacks.ordinary import answers_s, observe
 from bench.attacks.target import Target, Verdict
 
-__all__ = ["run"]
+__all__ = ["NEEDS", "run"]
 
+NEEDS = ("port", "http_port")
 _CONNECTIONS = 3_000
 _ANSWER_S = 1.0
-_LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 async def run(target: Target) -> Verdict:
@@ -27,8 +26,8 @@ async def run(target: Target) -> Verdict:
                 address = (target.addresses[number % len(target.addresses)], 0)
                 silent.append((await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=address))[1])
             if number % 100 == 0:
-                slowest_s = max(slowest_s, await _live_s(target.http_port))
-        slowest_s = max(slowest_s, await _live_s(target.http_port))
+                slowest_s = max(slowest_s, await answers_s(target.http_port))
+        slowest_s = max(slowest_s, await answers_s(target.http_port))
     for writer in silent:
         writer.close()
     return Verdict(
@@ -36,17 +35,3 @@ async def run(target: Target) -> Verdict:
         promise=f"/livez answers within {_ANSWER_S:g} s",
         figures={"livez_s_max": round(slowest_s, 3), **noticed.figures},
     )
-
-
-async def _live_s(port: int) -> float:
-    """Return how long /livez takes to answer; infinity without an answer."""
-    begun_s = time.perf_counter()
-    try:
-        async with asyncio.timeout(30):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(_LIVEZ)
-            answer = await reader.readuntil(b"\r\n")
-            writer.close()
-    except (OSError, EOFError, TimeoutError):
-        return float("inf")
-    return time.perf_counter() - begun_s if b" 200 " in answer else float("inf")

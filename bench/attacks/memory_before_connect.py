@@ -9,8 +9,9 @@ from bench.attacks.ordinary import connect, observe, resident_mib
 from bench.attacks.target import Target, Verdict
 from fanout.mqtt.packets import Connect, Will, encode
 
-__all__ = ["run"]
+__all__ = ["NEEDS", "run"]
 
+NEEDS = ("port",)
 _CONNECTIONS = 400
 _FIELD = b"x" * 0xFFFF
 _ADMITTED_S = 2.0

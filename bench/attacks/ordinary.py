@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ from pathlib import Path
 
 from bench.attacks.target import Target
 from fanout.mqtt.packets import Connect, encode
+from fanout.mqtt.properties import Properties
 
-__all__ = ["Noticed", "connect", "observe", "resident_mib"]
+__all__ = ["Noticed", "answers_s", "connect", "observe", "resident_mib"]
 
 _PINGREQ, _PINGRESP = b"\xc0\x00", b"\xd0\x00"
 _PAUSE_S = 0.01
@@ -62,7 +64,9 @@ async def connect(
     user: str | None = None,
     password: str | None = None,
     address: str | None = None,
+    port: int | None = None,
     version: int = 5,
+    session_expiry_s: int | None = None,
     deadline_s: float = 30.0,
 ) -> tuple[int, asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the target and send CONNECT.
@@ -73,7 +77,9 @@ async def connect(
         user: A user of the target; None for none.
         password: Its password; None for that of `target.users`.
         address: Address to come from; None for 127.0.0.1.
+        port: Port of the listener; None for that of the target.
         version: 4 or 5.
+        session_expiry_s: Session Expiry Interval; None for a session that ends with its connection.
         deadline_s: Time for all of it.
 
     Returns:
@@ -89,13 +95,14 @@ async def connect(
         client_id=client_id,
         clean_start=True,
         keep_alive=0,
+        properties=Properties(session_expiry_interval=session_expiry_s),
         username=user,
         password=None if password is None else password.encode(),
         version=version,
     )
     async with asyncio.timeout(deadline_s):
         local = None if address is None else (address, 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", target.port, local_addr=local)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port or target.port, local_addr=local)
         writer.write(encode(packet, version=version))
         try:
             first = await reader.readexactly(2)
@@ -106,12 +113,26 @@ async def connect(
     return body[1], reader, writer
 
 
+async def answers_s(port: int, path: str = "/livez", *, status: bytes = b" 200 ") -> float:
+    """Return how long the HTTP interface takes to answer; infinity without that answer."""
+    begun_s = time.perf_counter()
+    try:
+        async with asyncio.timeout(30):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            answer = await reader.readuntil(b"\r\n")
+            writer.close()
+    except (OSError, EOFError, TimeoutError):
+        return float("inf")
+    return time.perf_counter() - begun_s if status in answer else float("inf")
+
+
 @contextlib.asynccontextmanager
 async def observe(target: Target, *, user: str | None = "ordinary") -> AsyncIterator[Noticed]:
     """Ping the target as an ordinary client, one ping after the other, until the block ends."""
     noticed = Noticed(resident_mib_max=resident_mib(target))
     name = user if user in target.users else None
-    code, reader, writer = await connect(target, client_id="ordinary", user=name)
+    code, reader, writer = await connect(target, client_id=f"ordinary-{secrets.token_hex(4)}", user=name)
     assert code == 0, f"the ordinary client is refused with 0x{code:02X}"
 
     stopping = False

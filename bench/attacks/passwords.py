@@ -9,8 +9,9 @@ import time
 from bench.attacks.ordinary import connect
 from bench.attacks.target import Target, Verdict
 
-__all__ = ["run"]
+__all__ = ["NEEDS", "run"]
 
+NEEDS = ("port", "users")
 _GUESSES = 200
 _ADMITTED_S = 2.0
 

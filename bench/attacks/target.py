@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["Attack", "Target", "Verdict"]
@@ -17,10 +18,18 @@ class Target:
     """Port of its MQTT listener, on loopback."""
     http_port: int | None = None
     """Port of its HTTP interface; None without one."""
+    tls_port: int | None = None
+    """Port of its MQTT listener with TLS; None without one."""
+    agent_port: int | None = None
+    """Port of HAProxy's agent check; None without one."""
     pool_port: int | None = None
     """Port at which it listens for members of its pool; None without a pool."""
     pool_token: str | None = None
     """The token of its pool, for attacks of a member; None for attackers without it."""
+    peer_ports: tuple[int, ...] = ()
+    """Ports of the MQTT listeners of other members of its pool."""
+    scratch: Path | None = None
+    """Empty directory for files; None for none."""
     pid: int | None = None
     """Its process, whose resident memory is read; None for none to read."""
     users: Mapping[str, str] = field(default_factory=dict)

@@ -10,8 +10,9 @@ from bench.attacks.target import Target, Verdict
 from fanout.mqtt.packets import Disconnect, Packet, Publish, Subscribe, Subscription, encode
 from fanout.mqtt.properties import Properties
 
-__all__ = ["run"]
+__all__ = ["NEEDS", "run"]
 
+NEEDS = ("port",)
 _PROPERTIES = 180_000
 _ATTEMPTS = 10
 _PING_S_MAX = 0.25

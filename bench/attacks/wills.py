@@ -8,8 +8,9 @@ from bench.attacks.ordinary import connect, observe
 from bench.attacks.target import Target, Verdict
 from fanout.mqtt.packets import Connect, Subscribe, Subscription, Will, encode
 
-__all__ = ["run"]
+__all__ = ["NEEDS", "run"]
 
+NEEDS = ("port",)
 _CLIENTS = 3_000
 _SUBSCRIBERS = 200
 _TOGETHER = 100
@@ -45,7 +46,8 @@ async def run(target: Target) -> Verdict:
 
 
 async def _with_will(target: Target, number: int, user: str | None) -> asyncio.StreamWriter:
-    reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+    address = (target.addresses[number % len(target.addresses)], 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", target.port, local_addr=address)
     password = None if user is None else target.users[user].encode()
     packet = Connect(client_id=f"will-{number}", username=user, password=password, will=_WILL)
     writer.write(encode(packet, version=5))

@@ -9,7 +9,12 @@ neither nanoseconds nor unsigned integers. Rows of one file are grouped by link,
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = [
     "EVENTS",
@@ -19,6 +24,7 @@ __all__ = [
     "FLAG_OVERTAKEN",
     "SCHEMA_VERSION",
     "UPDATES",
+    "check_expansion",
     "event_names",
 ]
 
@@ -142,3 +148,25 @@ not applied, hence not missing.
 Links of this version apply every update, so they never set it; what is conflated for a slow local client is
 no row of the log. It is part of the contract so that reports never take such a row for an applied update.
 """
+
+GROUP_ROWS_MAX = 4_194_304
+"""Most rows of a row group that are read at once; a node writes some 262,144."""
+ROWS_PER_BYTE_MAX = 8
+"""Most rows for each byte of a file; those of a node have one byte or more each."""
+_FEW_ROWS = 1_000_000
+
+
+def check_expansion(metadata: pq.FileMetaData, *, nbytes: int) -> None:
+    """Check that a file does not expand to far more rows than a node writes into so many bytes.
+
+    Args:
+        metadata: The footer of the file.
+        nbytes: Size of the file.
+
+    Raises:
+        pyarrow.ArrowInvalid: It does.
+    """
+    rows = metadata.num_rows
+    groups = (metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+    if rows > _FEW_ROWS and (rows > nbytes * ROWS_PER_BYTE_MAX or max(groups, default=0) > GROUP_ROWS_MAX):
+        raise pa.ArrowInvalid(f"its {nbytes:,} bytes expand to {rows:,} rows, which no node writes")

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from fanout.errors import LogError
 from fanout.replog.files.columns import Column
 from fanout.replog.files.node_lock import LastRun, lock_is_damaged, read_last_run
+from fanout.replog.files.schema import check_expansion
 from fanout.replog.files.sealing import TABLES, footer_statistics, node_of, read_aside
 from fanout.replog.files.segments import Damage, SegmentReader
 from fanout.replog.read.reading import LogPart, log_parts
@@ -28,6 +29,8 @@ from fanout.runtime.regular_files import require_regular
 
 __all__ = ["NodeCheck", "NodeFigures", "PositionGap", "Problem", "stat", "verify"]
 
+_RUNS_MAX = 1_000
+"""Runs of positions of a part that are told one by one."""
 _TIME_COLUMN = {"updates": "applied", "events": "at"}
 
 
@@ -164,7 +167,9 @@ def verify(directory: Path) -> list[NodeCheck]:
                 positions += rows["log_pos"].chunks
                 if table == "events":
                     gap_details.setdefault(name.node, []).extend(_gap_details(rows))
-            for first, last in _runs(positions):
+            path = next(iter(part.sealed.values()), directory)
+            runs, more = _runs(positions)
+            for first, last in runs:
                 before = reached.get(run, 0)
                 if first > before + 1:
                     check.gaps.append(
@@ -172,8 +177,11 @@ def verify(directory: Path) -> list[NodeCheck]:
                     )
                 elif first <= before:
                     text = f"position {first} of epoch {name.node_epoch} is there more than once"
-                    check.problems.append(Problem(next(iter(part.sealed.values()), directory), text))
+                    check.problems.append(Problem(path, text))
                 reached[run] = max(before, last)
+            if more:
+                text = f"{more:,} more places of epoch {name.node_epoch} have gaps, or positions more than once"
+                check.problems.append(Problem(path, text))
     for path in sorted((directory / "open").glob("node=*/*.unreadable")):
         check = checks.setdefault(path.parent.name, NodeCheck(node_of(path.parent.name)))
         check.problems.append(Problem(path, "its first frame cannot be read, so it was not sealed"))
@@ -264,6 +272,7 @@ def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
         try:
             require_regular(path)
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                check_expansion(file.metadata, nbytes=path.stat().st_size)
                 if not file.schema_arrow.equals(TABLES[table]):
                     check.problems.append(Problem(path, "its columns are not those of this version"))
                     continue
@@ -314,18 +323,24 @@ def _gap_details(events: pa.Table) -> list[dict[str, Any]]:
     return details
 
 
-def _runs(columns: list[Column]) -> Iterator[tuple[int, int]]:
-    """Return positions as runs without gaps, in order; a repeated position begins a new run."""
+def _runs(columns: list[Column]) -> tuple[list[tuple[int, int]], int]:
+    """Return positions as runs without gaps, in order; a repeated position begins a new run.
+
+    Returns:
+        The first `_RUNS_MAX` runs, and one to the last position for the rest; and the number of breaks in that one.
+    """
     if not columns:
-        return
+        return [], 0
     joined = pa.concat_arrays(columns)
     positions = joined.take(pc.sort_indices(joined))
     steps = pc.subtract(positions[1:], positions[:-1])
-    breaks: list[Any] = pc.indices_nonzero(pc.not_equal(steps, pa.scalar(1, pa.int64()))).to_pylist()
-    start = 0
-    for index in [*breaks, len(positions) - 1]:
-        yield positions[start].as_py(), positions[index].as_py()
+    breaks = pc.indices_nonzero(pc.not_equal(steps, pa.scalar(1, pa.int64())))
+    told: list[Any] = breaks[:_RUNS_MAX].to_pylist()
+    runs, start = [], 0
+    for index in [*told, len(positions) - 1]:
+        runs.append((positions[start].as_py(), positions[index].as_py()))
         start = index + 1
+    return runs, len(breaks) - len(told)
 
 
 def _explained(gap: PositionGap, details: list[dict[str, Any]]) -> bool:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from fanout.errors import LogError
 from fanout.replog.files.log_directories import find_logs
+from fanout.replog.files.schema import check_expansion
 from fanout.replog.files.sealing import TABLES, node_of
 from fanout.replog.files.segments import SegmentReader
 from fanout.replog.read.reading import LogPart, parts_of_logs
@@ -152,6 +153,7 @@ def _of_file(
     with _reading(path):
         require_regular(path)
         with pq.ParquetFile(path) as file:
+            check_expansion(file.metadata, nbytes=path.stat().st_size)
             groups = range(file.num_row_groups)
             for group in groups:
                 if since is None or not _ends_before(file.metadata.row_group(group), since):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.errors import ReportError
-from fanout.replog.files.schema import EVENTS, UPDATES
+from fanout.replog.files.schema import EVENTS, UPDATES, check_expansion
 from fanout.reports.read.log_files import LogFiles
 
 __all__ = ["join_small_files"]
@@ -83,6 +83,7 @@ def _is_small(path: str) -> bool:
 def _read(path: str, *, schema: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            check_expansion(file.metadata, nbytes=Path(path).stat().st_size)
             return file.read(use_threads=False).cast(schema)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise ReportError(

@@ -161,3 +161,28 @@ def test_a_circle_of_links_is_walked_once(tmp_path: Path) -> None:
     (tmp_path / "v1" / "updates" / "node=edge-1" / "again").symlink_to(tmp_path / "v1" / "updates")
     assert LogFiles.in_directories([tmp_path]).given == files.given
     assert len(newest_rows(tmp_path, "updates", count=1000)) == 30
+
+
+def test_a_small_file_with_millions_of_rows_is_not_read(tmp_path: Path) -> None:
+    """It would take gigabytes; no node writes so many rows into so few bytes."""
+    write_log(tmp_path, batches=1)
+    [path] = sealed_paths(tmp_path, "updates")
+    pq.write_table(pq.ParquetFile(path).read().take(pa.repeat(0, 1_500_000)), path)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(FanoutError, match=r"expand to 1,500,000 rows"):
+        newest_rows(tmp_path, "updates", count=1)
+    [problem] = verify(tmp_path)[0].problems
+    assert "expand to 1,500,000 rows" in problem.text
+
+
+def test_a_file_with_gaps_everywhere_is_told_in_few_words(tmp_path: Path) -> None:
+    """Each gap between the first thousand runs has its line, and one line counts the others."""
+    write_log(tmp_path, batches=1)
+    [path] = sealed_paths(tmp_path, "updates")
+    rows = pq.ParquetFile(path).read().take(pa.repeat(0, 100_000))
+    positions = pa.array(range(1, 200_001, 2))
+    pq.write_table(rows.set_column(rows.schema.get_field_index("log_pos"), rows.field("log_pos"), positions), path)
+    [check] = verify(tmp_path)
+    assert len(check.gaps) == 999
+    assert [problem.text.partition(" places")[0] for problem in check.problems][-1:] == ["99,000 more"]
+    assert len(check.problems) < 10

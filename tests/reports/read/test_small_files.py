@@ -85,3 +85,11 @@ def test_what_cannot_be_read_or_written_is_told(log: Path, tmp_path: Path) -> No
         with pytest.raises(ReportError, match=f"{path} cannot be read") as raised:
             join_small_files(LogFiles.in_directories([log]), scratch=tmp_path / "scratch")
         assert "fanout log verify" in (raised.value.hint or "")
+
+
+def test_a_small_file_with_millions_of_rows_is_not_joined(log: Path, tmp_path: Path) -> None:
+    """The driver would hold all of them."""
+    path = Path(sealed(log, "hub", 7))
+    pq.write_table(pq.ParquetFile(path).read().take(pa.repeat(0, 1_500_000)), path)
+    with pytest.raises(ReportError, match=f"{path} cannot be read: .+ expand to 1,500,000 rows"):
+        join_small_files(LogFiles.in_directories([log]), scratch=tmp_path / "scratch")
