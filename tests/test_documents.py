@@ -317,14 +317,12 @@ def test_every_command_beside_the_configurations_is_accepted() -> None:
     found += [tomllib.loads(f"words = {image}")["words"] for image in images if "--help" not in image]
     compose = (ROOT / "docker" / "compose.yaml").read_text()
     found += [line.split() for line in re.findall(r"\bfanout ((?:secondary|report) [^;'\n]+)", compose)]
-    service = PAGES["docs/how-to/run-as-a-service.md"]
     for unit in sorted(ROOT.glob("configs/*.service")):
         text = unit.read_text().replace("%i", "1")
         found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", text, re.MULTILINE)]
-    found += [re.split(r", *", line) for line in re.findall(r"\bargs: \[(.+)\]", service)]
-    found += [
-        [word.strip('"') for word in line.split(", ")] for line in re.findall(r"command: \[fanout, (.+?)\]", service)
-    ]
+    for manifest in sorted(ROOT.glob("configs/kubernetes/*.yaml")):
+        lines = re.findall(r"\bargs: \[(.+)\]", manifest.read_text())
+        found += [[word.strip('"') for word in line.split(", ")] for line in lines]
     assert len(found) >= 7
     for words in found:
         parse(words)
