@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
 from fastapi import FastAPI
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
@@ -33,7 +32,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.counters import LinkCounters
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.sampling_totals import SamplingTotals
-from fanout.link.model.states import WAITS_FOR, LinkState
+from fanout.link.model.states import LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
@@ -208,11 +207,6 @@ class PartsOfNode(SimpleNamespace):
         return NodeDocuments(cast(Node, self))
 
 
-def reasons(*links: LinkStatus) -> tuple[str, ...]:
-    """Return why a node with links in these states is not ready."""
-    return PartsOfNode(*links).documents.readiness().reasons
-
-
 def test_a_member_is_not_ready_before_its_places_have_names() -> None:
     """Nobody could go on with a session that began there; reasons of links come first."""
     parts, looks = PartsOfNode(LIVE), iter((False, True))
@@ -229,42 +223,6 @@ def test_ready_when_every_link_is_live_and_complete() -> None:
     readiness = PartsOfNode(LIVE).documents.readiness()
     assert (readiness.ready, readiness.reasons) == (True, ())
     assert (readiness.node, readiness.role) == ("edge-1", "secondary")
-
-
-def test_node_without_links_is_ready() -> None:
-    """A primary has nothing to wait for."""
-    assert reasons() == ()
-
-
-@pytest.mark.parametrize("state", [state for state in LinkState if state is not LinkState.LIVE])
-def test_every_other_state_is_a_reason(state: LinkState) -> None:
-    """Readiness is false in each of them, also when the snapshot was proved before."""
-    told = f"link plant is {state.value.replace('_', ' ')}, waits for {WAITS_FOR[state]}"
-    assert reasons(dataclasses.replace(LIVE, state=state)) == (told,)
-
-
-def test_reason_tells_the_last_error() -> None:
-    """An operator reads why a link is down where readiness is asked."""
-    down = dataclasses.replace(LIVE, state=LinkState.DOWN, last_error="connection refused")
-    assert reasons(down) == ("link plant is down, waits for a connection to the primary: connection refused",)
-
-
-def test_error_of_the_past_is_no_reason() -> None:
-    """A link that is live again is ready, whatever happened before."""
-    assert reasons(dataclasses.replace(LIVE, last_error="connection refused")) == ()
-
-
-def test_values_refused_by_a_limit_are_a_reason() -> None:
-    """A replica that a limit kept values out of does not hold everything."""
-    incomplete = dataclasses.replace(PLANT, complete=False)
-    status = dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3, short_by=("bytes_max", "topics_max"))
-    assert reasons(status) == ("link plant is incomplete: a limit kept values out (bytes_max, topics_max)",)
-
-
-def test_what_withholds_readiness_is_a_reason() -> None:
-    """A link that is live and proved may have to wait for something else, such as its primary's own readiness."""
-    waiting = dataclasses.replace(LIVE, not_ready_reason="its primary is not ready: link top is down")
-    assert reasons(waiting) == ("link plant is live, but its primary is not ready: link top is down",)
 
 
 def test_standing_is_what_the_links_say() -> None:
@@ -621,20 +579,14 @@ def test_agent_check_adds_nothing_up() -> None:
     assert node.documents.agent_line() == "ready up 25%\n"
 
 
-def test_error_that_is_over_has_no_hint_and_is_no_reason() -> None:
-    """It is shown with its time; a stall, an error of its own, is a reason with its length."""
+def test_error_that_is_over_has_no_hint() -> None:
+    """It is shown with its time."""
     past = dataclasses.replace(
         LIVE, last_error="connection refused", last_error_hint="Start it", last_error_ns=NOW_NS, last_error_over=True
     )
     (link,) = PartsOfNode(past).documents.status().links
     assert (link.last_error, link.hint, link.last_error_over) == ("connection refused", None, True)
     assert link.last_error_at == utc_from_ns(NOW_NS)
-    down = dataclasses.replace(past, state=LinkState.SNAPSHOT)
-    assert reasons(down) == ("link plant is snapshot, waits for the retained set",)
-    stalled = dataclasses.replace(
-        past, state=LinkState.STALLED, last_error="the node itself did not run for 12.3 s", last_error_over=False
-    )
-    assert reasons(stalled) == ("link plant is stalled, waits for a heartbeat: the node itself did not run for 12.3 s",)
 
 
 def test_time_of_the_newest_audit_that_did_not_fail() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,9 @@ from fanout.node.readiness import NodeReadiness, judge
 from tests.node.test_documents import LIVE, PLANT
 
 DOWN = dataclasses.replace(LIVE, name="north", state=LinkState.DOWN)
+INCOMPLETE = dataclasses.replace(PLANT, complete=False)
+STALE = {"stale_reason": "the session expired", "stale_left_s": 41.7, "last_error": "refused"}
+WAITS = {state: what for state, what in WAITS_FOR.items() if what is not None}
 
 
 def test_the_table_has_every_state() -> None:
@@ -49,14 +53,34 @@ def test_a_node_that_goes_says_so_whatever_its_links_do() -> None:
     )
 
 
-def test_stale_link_says_so_whatever_it_does() -> None:
-    """Why its values are stale, and what it is doing about it."""
-    for state, doing in ((LinkState.DOWN, "down: refused"), (LinkState.SNAPSHOT, "snapshot: refused")):
-        status = dataclasses.replace(
-            LIVE, state=state, stale_reason="the session expired", stale_left_s=41.7, last_error="refused"
-        )
-        assert status.shown_state == "stale"
-        assert status.reason == f"stale (the session expired), {doing}"
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"last_error": "refused"}, None),
+        *(({"state": state}, f"{state.value.replace('_', ' ')}, waits for {what}") for state, what in WAITS.items()),
+        (
+            {"state": LinkState.DOWN, "last_error": "refused"},
+            "down, waits for a connection to the primary: refused",
+        ),
+        (
+            {"state": LinkState.SNAPSHOT, "last_error": "refused", "last_error_over": True},
+            "snapshot, waits for the retained set",
+        ),
+        (
+            {"selectors": (PLANT, INCOMPLETE), "refused_total": 3, "short_by": ("bytes_max", "topics_max")},
+            "incomplete: a limit kept values out (bytes_max, topics_max)",
+        ),
+        ({"not_ready_reason": "its primary is not ready"}, "live, but its primary is not ready"),
+        ({**STALE, "state": LinkState.DOWN}, "stale (the session expired), down: refused"),
+        ({**STALE, "state": LinkState.SNAPSHOT}, "stale (the session expired), snapshot: refused"),
+    ],
+)
+def test_why_a_link_is_not_ready(changes: dict[str, Any], reason: str | None) -> None:
+    """One that is live and proved complete is; each other one says what it waits for, and its last error."""
+    status = dataclasses.replace(LIVE, **changes)
+    assert status.reason == reason
+    assert (status.shown_state == "stale") is ("stale_reason" in changes)
+    assert judge(NodePhase.SERVING, [status]).reasons == (() if reason is None else (f"link plant is {reason}",))
 
 
 def test_a_node_offers_stale_values_only_where_every_link_holds_complete_ones() -> None:
@@ -72,15 +96,6 @@ def test_a_node_offers_stale_values_only_where_every_link_holds_complete_ones() 
     assert judge(NodePhase.SERVING, [LIVE]).stale_s is None
 
 
-def test_links_that_hold_everything_have_no_reason() -> None:
-    """Live, and every selector complete; a limit that kept values out is a reason."""
-    assert LIVE.reason is None
-    incomplete = dataclasses.replace(
-        LIVE, selectors=(PLANT, dataclasses.replace(PLANT, complete=False)), short_by=("topics_max",)
-    )
-    assert incomplete.reason == "incomplete: a limit kept values out (topics_max)"
-
-
 @pytest.mark.parametrize(
     ("status", "later"),
     [
@@ -89,8 +104,8 @@ def test_links_that_hold_everything_have_no_reason() -> None:
             dataclasses.replace(DOWN, stale_reason="the session expired", stale_left_s=12.3),
         ),
         (
-            dataclasses.replace(LIVE, selectors=(dataclasses.replace(PLANT, complete=False),), refused_total=7),
-            dataclasses.replace(LIVE, selectors=(dataclasses.replace(PLANT, complete=False),), refused_total=8),
+            dataclasses.replace(LIVE, selectors=(INCOMPLETE,), refused_total=7),
+            dataclasses.replace(LIVE, selectors=(INCOMPLETE,), refused_total=8),
         ),
     ],
 )

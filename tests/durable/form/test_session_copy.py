@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanout.durable.form.session_copy import (
@@ -22,6 +22,7 @@ from fanout.mqtt.delivery import SendState
 from fanout.replica.recent import Place
 from fanout.server.messages.encoding import WireVariant
 from fanout.server.session.exported_session import ExportedInFlight, ExportedSession
+from tests.support.examples import examples
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PLACES = st.builds(Place, NAMES, NAMES, st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1))
@@ -57,6 +58,7 @@ def copies(draw: st.DrawFn) -> SessionCopy:
 
 
 @given(copies())
+@settings(max_examples=examples(100), deadline=None)
 def test_a_copy_is_read_as_written(copy: SessionCopy) -> None:
     """With its places, and the messages in flight of which it has the places only."""
     data = encode_copy(copy)
@@ -74,6 +76,7 @@ def test_places_are_read_as_written(places: dict[str, Place]) -> None:
 
 
 @given(copies(), st.data())
+@settings(max_examples=examples(100), deadline=None)
 def test_a_damaged_copy_is_refused_or_another_copy(copy: SessionCopy, data: st.DataObject) -> None:
     """One that is cut is refused; one with a changed byte never ends in another error."""
     whole = encode_copy(copy)

@@ -186,7 +186,7 @@ def test_damaged_bytes_are_refused_or_are_another_whole_session(session: Exporte
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_garbage_is_refused(garbage: bytes) -> None:
     """Neither bytes of any kind nor such bytes behind a true beginning are taken for a session."""
     for data in (garbage, MAGIC + bytes((VERSION,)) + garbage):
