@@ -256,6 +256,8 @@ def _start(settings: Mapping[str, str], *, short: bool = False) -> tuple[SparkSe
         except ReportError:
             raise
         except Exception as error:
+            if archive is not None:
+                archive.give_up()
             said = _tail(launch_log)
             raise ReportError(
                 f"Spark could not be started on {settings['spark.master']}: {_first_line(error)}",

@@ -18,12 +18,14 @@ from fanout.cli.app import app
 from fanout.errors import ReportError
 from fanout.replog.shipping.object_store import ObjectStore
 from fanout.reports import ReportOptions, entry
+from fanout.reports.class_archive import ClassArchive
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.render import terminal
 from fanout.reports.values.document import ReportName
 from tests.cli.processes import run_on_terminal
 from tests.cli.real_logs import EPOCH, write_primary_log, write_secondary_log
 from tests.support.object_store import LocalS3, local_s3
+from tests.support.waiting import wait_until_blocking
 
 
 class StandInReport:
@@ -406,9 +408,11 @@ def test_a_window_that_is_none(runner: CliRunner, job: StandInJob, log: Path, na
 def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real job on logs of the real writer, on a terminal: two updates are missing, and everything says so.
 
-    What the JVM prints on its standard output, here of its garbage collections, would end `--json -` as JSON.
+    What the JVM prints on its standard output, here of its garbage collections, would end `--json -` as JSON. When it
+    ends it writes its classes for the next report.
     """
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xlog:gc")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     document, page = tmp_path / "report.json", tmp_path / "report.html"
     arguments = ["--settle", "0", "--master", "local[1]", "--json", str(document), "--html", str(page)]
     run = run_on_terminal("report", "summary", str(log), *arguments, "--fail-under", "99")
@@ -432,6 +436,9 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert re.search(r"(identity|value|topics|lag), [0-9]+ rows", run.text)
     assert max(map(len, run.lines)) <= 80
     assert "[gc" not in run.text
+    (folder,) = (tmp_path / "cache" / "fanout" / "class-archive").iterdir()
+    shared = "-XX:SharedArchiveFile="
+    wait_until_blocking(lambda: ClassArchive(folder).options({}).startswith(shared), deadline_s=300, what="the archive")
 
 
 def test_the_schema_is_printed_without_spark(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

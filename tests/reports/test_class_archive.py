@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import pytest
 
 from fanout.reports.class_archive import ClassArchive
 from fanout.reports.java import Java
-from tests.support.waiting import wait_until_blocking
 
 WHOLE = b"\xa8\xab\x0b\xf0" + bytes(100)
 TORN = bytes(104)
@@ -94,25 +93,11 @@ def test_each_java_and_each_pyspark_has_its_own(tmp_path: Path) -> None:
     assert {folder.parent for folder in folders} == {tmp_path / "fanout" / "class-archive"}
 
 
-@pytest.mark.spark
-def test_a_second_session_starts_from_the_archive_of_the_first(tmp_path: Path) -> None:
-    """The JVM writes it when it ends, and the next one maps it; nothing is printed."""
-    code = (
-        "from fanout.reports.spark import spark_session\n"
-        "with spark_session(master='local[1]', short=True) as spark:\n"
-        "    print('class-archive' in open(f'/proc/{spark.sparkContext._gateway.proc.pid}/maps').read())\n"
-    )
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-
-    def run() -> str:
-        answer = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        )
-        assert answer.stderr == ""
-        return answer.stdout.strip()
-
-    assert run() == "False"
-    (file,) = [folder / "classes.jsa" for folder in (tmp_path / "fanout" / "class-archive").iterdir()]
-
-    wait_until_blocking(lambda: ClassArchive(file.parent).options({}), deadline_s=60, what="the archive")
-    assert run() == "True"
+def test_a_jvm_starts_from_what_another_wrote_when_it_ended(tmp_path: Path) -> None:
+    """As Spark's does; that a report's own is written shows `tests/cli/test_report.py`."""
+    archive, java = ClassArchive(tmp_path / "of-this-java"), shutil.which("java")
+    assert java is not None
+    for mapped in ("-Xshare:auto", "-Xshare:on"):
+        command = [java, *archive.options({}).split(), mapped, "-version"]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b""
+    assert archive.options({}).startswith("-XX:SharedArchiveFile=")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from fanout.reports.figures.job import make_report
 from fanout.reports.read.log_files import LogFiles
+from fanout.reports.render.page import render_page
+from fanout.reports.render.terminal import print_report
 from fanout.reports.values.buckets import window_us
 from fanout.reports.values.document import Parameters, Report
 from tests.reports.counted_logs import END_S, LINK, Counted, Faults, messages, observe, random_faults
@@ -110,8 +114,13 @@ def test_a_report_without_stamps_counts_as_the_oracle_does(spark: SparkSession, 
     tap, nodes = draw(seed)
     logs = [tap.log, *(seen.log for seen, _ in nodes)]
     report = completeness(spark, tmp_path, logs)
+    console = Console(width=120, file=StringIO(), record=True)
+    print_report(report, console=console, verbose=True)
+    for output in (report.to_json(), render_page(report), console.export_text()):
+        assert "counted in order, from tap" in output.lower()
     try:
         assert report.missing is not None
+        assert {one.primary for one in report.missing.listed} <= {"tap"}
         for target, (node, faults) in zip(report.targets, nodes, strict=True):
             assert target.covered_from is not None
             assert target.judged_until is not None

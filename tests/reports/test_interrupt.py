@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.spark
 
-STAGES = ("starting Spark", "first look at the logs", " tasks", "topics,", "lag,")
+STAGES = ("starting Spark", "first look at the logs", "lag,")
 """What the line of progress says when Ctrl-C comes: the JVM starts, reads, and runs one query beside another."""
 
 

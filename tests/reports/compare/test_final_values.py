@@ -1,4 +1,4 @@
-"""Final values."""
+"""Final values after a gap, and of a union; whole reports are compared with an oracle in `figures/test_job.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.identify.planning import decide_scope
 from fanout.reports.read.reading import take_survey
 from tests.reports.frames import rows_of, tables_of
-from tests.reports.logs import NodeLog, at, digest_of, selector
+from tests.reports.logs import NodeLog, at, selector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,82 +22,15 @@ pytestmark = pytest.mark.spark
 LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#", "no/#")]}
 
 
-def verdicts_of(
-    spark: SparkSession, logs: list[NodeLog], *, requested: str | None = None, settle_us: int = 0
-) -> dict[tuple[str, str], str]:
+def verdicts_of(spark: SparkSession, logs: list[NodeLog]) -> dict[tuple[str, str], str]:
     """Return the verdict by (node, topic)."""
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
-    scope = decide_scope(survey, requested=requested, settle_us=settle_us)
+    scope = decide_scope(survey, requested=None, settle_us=0)
     with TopicStates(tables, survey=survey, scope=scope) as states:
         rows = [row for row in rows_of(states.frame) if row["final"] is not None]
         assert sum(states.of(t.id, f"final_{v}") for t in scope.targets for v in VERDICTS) == len(rows)
     return {(row["node"], row["topic"]): row["final"] for row in rows}
-
-
-def test_verdicts_on_topics(spark: SparkSession) -> None:
-    """Each way in which a topic can differ has its verdict; removed, excluded and torn-down values are none."""
-    hub = NodeLog("hub", "primary")
-    edge, torn, late = NodeLog("edge"), NodeLog("torn"), NodeLog("late")
-    for node in (edge, torn, late):
-        node.start(at(0), LINK)
-        node.ready(at(1), "up", "#")
-    published = {
-        topic: hub.publish(at(2 + number), number + 1, topic, "x")
-        for number, topic in enumerate(["same", "other", "lost", "gone", "back", "no/thing", "not/retained"])
-    }
-    removed = hub.publish(at(20), 8, "gone", "")
-    again = hub.publish(at(21), 9, "back", "y")
-    message = hub.publish(at(22), 10, "not/retained", "z", retain=False, change=4)
-    hub.event("heartbeat", at(30))
-    for topic in ("same", "other", "gone", "back", "not/retained"):
-        for node in (edge, torn, late):
-            node.apply(published[topic], link="up", selector="#")
-    edge.updates[1]["digest"] = digest_of("other", "corrupted")
-    for node in (edge, torn):
-        node.apply(again, link="up", selector="#")
-        node.apply(message, link="up", selector="#")
-    edge.apply(published["no/thing"], link="up", selector="#", topic="edge/only")
-    torn.event("tear_down", at(25), link="up")
-    torn.apply(published["same"], link="up", selector="#", phase=1, change=1)
-    late.apply(removed, link="up", selector="#")
-    late.restart(at(26))
-    late.start(at(26), LINK)
-    late.apply(again, link="up", selector="#", phase=1, change=1)
-    found = verdicts_of(spark, [hub, edge, torn, late], settle_us=0)
-    assert {topic: v for (node, topic), v in found.items() if node == "edge"} == {
-        "same": "equal",
-        "other": "different",
-        "lost": "absent",
-        "gone": "extra",
-        "back": "equal",
-        "not/retained": "equal",
-        "edge/only": "extra",
-    }
-    here = {"same": "equal", "other": "absent", "lost": "absent", "back": "absent", "not/retained": "absent"}
-    assert {topic: v for (node, topic), v in found.items() if node == "torn"} == here
-    here |= {"same": "absent", "back": "equal"}
-    assert {topic: v for (node, topic), v in found.items() if node == "late"} == here
-
-
-def test_recent_changes_on_either_side_are_pending(spark: SparkSession) -> None:
-    """A topic that is not equal and changed within the settle horizon, here or there, is not judged."""
-    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
-    edge.start(at(0), LINK)
-    edge.ready(at(1), "up", "#")
-    for number, topic in enumerate(["old", "young", "moved"]):
-        edge.apply(hub.publish(at(2), number + 1, topic, "x"), link="up", selector="#")
-    hub.publish(at(10), 4, "old", "y")
-    hub.publish(at(26), 5, "young", "y")
-    moved = hub.publish(at(9), 6, "moved", "z")
-    edge.apply(moved | {"origin": None, "sequence": None}, link="up", selector="#", delay_us=19_000_000, digest=1)
-    hub.event("heartbeat", at(30))
-    found = verdicts_of(spark, [hub, edge], settle_us=5_000_000)
-    assert {topic: verdict for (_, topic), verdict in found.items()} == {
-        "old": "different",
-        "young": "pending",
-        "moved": "pending",
-    }
 
 
 def test_what_was_not_logged_since_a_gap_is_unknown(spark: SparkSession) -> None:

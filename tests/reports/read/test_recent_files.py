@@ -209,10 +209,10 @@ def test_the_report_is_that_of_the_whole_logs(
     """From the files of the window, and from one copy of them, though what was proved before it is needed too."""
     grow(tmp_path, 12)
     asked = ReportOptions(since=when(at(40 * 7 + 20)), until=when(at(40 * 11 + 20)), depth=1)
-    whole = run_report("all", [tmp_path], asked).report  # 5 minutes are more than there is
+    whole = run_report("summary", [tmp_path], asked).report  # 5 minutes are more than there is
     monkeypatch.setattr(module, "MARGIN_US", 10_000_000)
     monkeypatch.setattr(small_files, "_FEW", 3)
-    found = run_report("all", [tmp_path], asked).report
+    found = run_report("summary", [tmp_path], asked).report
     assert (whole.inputs.update_files, found.inputs.update_files, found.inputs.event_files) == (24, 10, 14)
     # What was read, and of which rows each log is made, is another thing.
     same = {"inputs": whole.inputs, "logs": whole.logs}
