@@ -19,7 +19,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from argon2.exceptions import VerificationError, VerifyMismatchError
@@ -88,7 +88,7 @@ class PasswordChecks:
         self._timer: asyncio.TimerHandle | None = None
         self._monotonic = monotonic
         self._key = secrets.token_bytes(32)
-        self._unfinished: dict[bytes, asyncio.Future[PasswordOutcome]] = {}
+        self._unfinished: dict[bytes, _Check] = {}
         # Apart, so that guessers do not displace users with the right password.
         self._matches: TimedMemory[bytes, PasswordOutcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
         self._mismatches: TimedMemory[bytes, PasswordOutcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
@@ -123,8 +123,8 @@ class PasswordChecks:
         self._queue.drain()
         if self._timer is not None:
             self._timer.cancel()
-        for future in list(self._unfinished.values()):
-            future.cancel()
+        for check in list(self._unfinished.values()):
+            check.outcome.cancel()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     async def _check(self, password: bytes, *, user: str, stored: str, address: bytes) -> PasswordOutcome:
@@ -134,20 +134,27 @@ class PasswordChecks:
         if outcome is not None:
             self.remembered_total += 1
             return outcome
-        future = self._unfinished.get(key)
-        if future is not None:
+        is_paused = self._queue.is_paused(address, now_s=now_s)
+        check = self._unfinished.get(key)
+        if check is not None:
             self.remembered_total += 1
+            if not is_paused and self._queue.is_paused(check.address, now_s=now_s):
+                # The pause is that of another address: the same check gets a turn of this one too.
+                check = self._unfinished[key] = replace(check, address=address)
+                self._queue.add(address, user, check)
+                self._start()
         else:
-            waits = self._running >= self._checks_max or self._queue.is_paused(address, now_s=now_s)
+            waits = self._running >= self._checks_max or is_paused
             if waits and len(self._queue) >= self._queue_max:
                 displaced = self._queue.displace(address)
                 if displaced is None:
                     return PasswordOutcome.BUSY
                 self._answer(displaced, PasswordOutcome.BUSY)
-            future = asyncio.get_running_loop().create_future()
-            self._unfinished[key] = future
-            self._queue.add(address, user, _Check(key, address, stored, password, future))
+            check = _Check(key, address, stored, password, asyncio.get_running_loop().create_future())
+            self._unfinished[key] = check
+            self._queue.add(address, user, check)
             self._start()
+        future = check.outcome
         await asyncio.wait([future])  # unlike `await future`: a cancelled waiter does not cancel the others
         return PasswordOutcome.BUSY if future.cancelled() else future.result()
 
@@ -155,6 +162,8 @@ class PasswordChecks:
         """Start the checks whose turn it is; those of an address in a pause later."""
         loop, now_s = asyncio.get_running_loop(), self._monotonic()
         while self._running < self._checks_max and (check := self._queue.take(now_s=now_s)) is not None:
+            if check.outcome.done():  # by a turn of another address
+                continue
             self._running += 1
             running = loop.run_in_executor(self._threads, _verify, check.stored, check.password)
             running.add_done_callback(partial(self._finish, check))
@@ -174,8 +183,9 @@ class PasswordChecks:
         try:
             outcome = done.result()
         except Exception as error:  # a bug; those who wait see it
-            del self._unfinished[check.key]
-            check.outcome.set_exception(error)
+            self._unfinished.pop(check.key, None)
+            if not check.outcome.done():
+                check.outcome.set_exception(error)
             self._start()
             return
         if outcome is PasswordOutcome.MATCH:
@@ -188,8 +198,8 @@ class PasswordChecks:
         self._start()
 
     def _answer(self, check: _Check, outcome: PasswordOutcome) -> None:
-        del self._unfinished[check.key]
-        if not check.outcome.cancelled():
+        if not check.outcome.done():
+            del self._unfinished[check.key]
             check.outcome.set_result(outcome)
 
     def _digest(self, user: str, stored: str, password: bytes) -> bytes:

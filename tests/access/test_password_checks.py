@@ -268,3 +268,22 @@ async def test_checks_of_a_paused_address_are_bounded_too() -> None:
             left.cancel()
             await asyncio.wait([left])
         assert checks.unfinished <= 10
+
+
+async def test_the_pause_of_an_address_is_no_other_address_pause() -> None:
+    """Others with the same user and password have the outcome at once, and the check is done once."""
+    clock = ManualClock()
+    async with open_checks(clock, queue_max=100) as checks:
+        for number in range(12):
+            clock.now_s += 2
+            await checks.check(b"%d" % number, user="u", stored=HASH, address=b"10.0.0.7")
+        done = checks.checked_total
+        paused = asyncio.create_task(checks.check(b"secret", user="u", stored=HASH, address=b"10.0.0.7"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            others = (checks.check(b"secret", user="u", stored=HASH, address=b"10.0.0.8") for _ in range(5))
+            assert set(await asyncio.gather(*others)) == {PasswordOutcome.MATCH}
+            assert await paused is PasswordOutcome.MATCH
+        clock.now_s += 2
+        assert await checks.check(b"x", user="u", stored=HASH, address=b"10.0.0.8") is PasswordOutcome.MISMATCH
+        assert (checks.checked_total, checks.unfinished) == (done + 2, 0)

@@ -39,6 +39,9 @@ class PacketStream(PacketReceiver, Protocol):
     def count_early(self, nbytes: int) -> None:
         """Count bytes that were read before CONNECT was complete."""
 
+    def continue_later(self) -> None:
+        """Read and process nothing more in this turn of the event loop."""
+
     @property
     def awaits_connect(self) -> bool:
         """True until CONNECT has come."""
@@ -90,6 +93,8 @@ class WebSocket(WebSocketEnd[PacketStream]):
             self._limit_early(nbytes)
         if self.has_ended() and not self._receiver.is_closing():
             self._receiver.end(self._fault())
+        elif nbytes == len(self._read_buffer) and not self._receiver.is_closing():
+            self._receiver.continue_later()  # uvloop would read up to 32 times before it turns to other sockets
 
     def _delivers(self) -> bool:
         return not self._receiver.is_closing()

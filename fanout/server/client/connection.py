@@ -163,7 +163,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._handler.count_early(self, nbytes)
         self.receive(self._context.read_buffer[:nbytes])
         if nbytes == len(self._context.read_buffer) and not self.is_closing():
-            self._continue_later()  # uvloop would read up to 32 times before it turns to other sockets
+            self.continue_later()  # uvloop would read up to 32 times before it turns to other sockets
 
     def receive(self, data: bytes | memoryview) -> None:
         """Process a part of the packet stream; ignored while closing, when a transport may still deliver one."""
@@ -418,9 +418,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self.send_answers()
         if self._decoder.has_more:
-            self._continue_later()
+            self.continue_later()
 
-    def _continue_later(self) -> None:
+    def continue_later(self) -> None:
         """Read and process nothing more in this turn of the event loop."""
         if not self._continuing:
             self._continuing = True

@@ -483,3 +483,26 @@ async def test_aiomqtt_over_websocket(web: NodeInMemory, version: int) -> None:
         await client.publish("t/live", b"live", qos=2)
         messages = [await anext(client.messages) for _ in range(2)]
         assert [message.payload for message in messages] == [b"value", b"live"]
+
+
+async def test_one_read_of_a_websocket_in_a_turn(start_node: StartNode) -> None:
+    """A client that sends without a pause is read from once in each turn, so others are served in between."""
+    node = await start_node(listen=LISTEN)
+    async with await Browser.open(node) as client:
+        client.send(frame(BINARY, CONNECT))
+        await client.expect_connack()
+        sender = client.writer.get_extra_info("socket").dup()
+        sender.setblocking(True)
+        publish = encode(Publish(b"t", b"x" * 1000), version=5)
+        data, bytes_in_all = frame(BINARY, publish) * 500, len(publish) * 500
+        before = node.server.stats().received_bytes_total
+        sending = asyncio.create_task(asyncio.to_thread(sender.sendall, data))
+        received = most = 0
+        async with asyncio.timeout(30):
+            while received < bytes_in_all:
+                await asyncio.sleep(0)
+                now = node.server.stats().received_bytes_total - before
+                most, received = max(most, now - received), now
+        await sending
+        sender.close()
+    assert most <= 32 * 1024
