@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import importlib
+import logging
 import multiprocessing
 import os
 import tempfile
@@ -258,6 +259,7 @@ def _at_once(target: Target, names: list[str], *, seconds: float) -> Iterator[tu
 
 def _again(name: str, target: Target, seconds: float) -> int:
     """Attack again and again until the time is over; return how often that ended."""
+    logging.getLogger("asyncio").disabled = True  # tasks that the end of the time interrupts
     module = importlib.import_module(f"bench.attacks.{name}")
     until_s, times = time.monotonic() + seconds, 0
     while (left_s := until_s - time.monotonic()) > 0:
