@@ -174,6 +174,21 @@ async def test_a_member_that_is_not_ready_holds_the_pool_back(tmp_path: Path) ->
         assert reachable(first.documents.pool()) == ["edge-0", "edge-1"]
 
 
+async def test_a_member_that_leaves_waits_until_the_others_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need not ask it for sessions after that; nor does it wait for longer."""
+    monkeypatch.setattr("fanout.durable.moving.hand_over._GOODBYE_S", 60.0)
+    async with asyncio.timeout(50), pool_of(tmp_path) as pool:
+        first, second = [await pool.start(index, ping_interval_s=0.4) for index in range(2)]
+        await wait_until(lambda: first.documents.pool().ready and second.documents.pool().ready)
+        await pool.stop(second)
+        assert first.members is not None
+        [other] = first.members.others()
+        assert other.peer.facts is not None
+        assert (other.peer.facts.state, other.peer.facts.sessions) == ("stopping", 0)
+
+
 async def test_a_member_with_other_selectors_is_told(tmp_path: Path) -> None:
     """It would serve other topics to the same clients."""
     async with pool_of(tmp_path) as pool:
