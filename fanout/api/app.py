@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fanout import __version__
-from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, add_browsing
+from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, StreamsFull, add_browsing
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
     BODY_BYTES_MAX,
@@ -129,12 +129,13 @@ AskedClient = Annotated[
 ]
 
 
-def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
+def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK, streams_max: int = 1_000) -> FastAPI:
     """Build the ASGI application that shows `node`.
 
     Args:
         node: The node.
         access: Decides who is an operator; others get probes and metrics.
+        streams_max: Most streams at a time.
     """
     app = FastAPI(
         title="fanout",
@@ -314,13 +315,14 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK) -> FastAPI:
         async with turns.place():
             return await node.unconfirmed(link, after=after)
 
-    add_browsing(app, node.browser, place=turns.place, refusals=_BROWSING)
+    add_browsing(app, node.browser, place=turns.place, streams_max=streams_max, refusals=_BROWSING)
     add_page(app)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
-    app.add_exception_handler(NotReadable, _not_readable)
-    app.add_exception_handler(AuditRefused, _refused)
-    app.add_exception_handler(RequestRefused, _refused)
+    app.add_exception_handler(NotReadable, _answering(403))
+    app.add_exception_handler(StreamsFull, _answering(429))
+    app.add_exception_handler(AuditRefused, _answering(409))
+    app.add_exception_handler(RequestRefused, _answering(409))
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _bug)
     return app
@@ -458,15 +460,14 @@ def _problem(fault: dict[str, Any]) -> str:
             return "the body must be a JSON object"
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, FanoutError)
-    fault = Fault(error=error.message, hint=error.hint)
-    return JSONResponse(fault.model_dump(), status_code=409)
+def _answering(status_code: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Return a handler that answers an error with its message."""
 
+    async def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, FanoutError)
+        return JSONResponse(Fault(error=error.message, hint=error.hint).model_dump(), status_code=status_code)
 
-async def _not_readable(request: Request, error: Exception) -> Response:
-    assert isinstance(error, FanoutError)
-    return JSONResponse(Fault(error=error.message, hint=error.hint).model_dump(), status_code=403)
+    return answer
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

@@ -69,7 +69,11 @@ class HttpConnection(H11Protocol):
         self._is_kept = self.client is not None and self._places.is_kept(self.client[0])
         if len(self.connections) <= min(self._places.kept_max, self._places.others_max):
             return
-        alike: list[HttpConnection] = [one for one in self.connections if one._is_kept is self._is_kept]  # type: ignore[union-attr, misc]
+        alike: list[HttpConnection] = [
+            one  # type: ignore[misc]
+            for one in self.connections
+            if one._is_kept is self._is_kept and not one._is_stream  # type: ignore[union-attr]
+        ]
         if len(alike) > self._places.limit(is_kept=self._is_kept):
             others = [one for one in alike if one is not self]
             min(others, key=lambda one: (one._is_working, one._since_s))._end("room")
@@ -121,8 +125,9 @@ class HttpConnection(H11Protocol):
 
     @property
     def _is_stream(self) -> bool:
-        """True if the answer goes on for as long as the client reads."""
-        return bool(self.cycle) and self.cycle.scope["path"] in STREAM_PATHS
+        """True if the answer goes on for as long as the client reads; `http.streams_max` bounds these connections."""
+        cycle = self.cycle
+        return bool(cycle) and cycle.scope["path"] in STREAM_PATHS and not cycle.response_complete
 
     def _limit_body(self) -> None:
         """Stop reading the body of a request that was answered, when it is too large to be skipped."""

@@ -18,6 +18,7 @@ from fanout.api.http_server import HttpServer
 from fanout.api.models import BODY_BYTES_MAX, AuditDetail, LagDocument, NodeStatus
 from fanout.api.tls_accepting import Places
 from tests.api.stand_in import StandInNode, live_link, ready_node
+from tests.support.waiting import wait_until
 
 MEGABYTE = b"x" * 2**20
 SENT_BYTES_MAX = 16 * 2**20
@@ -90,10 +91,13 @@ class Attack:
 
 
 @contextlib.asynccontextmanager
-async def attacked(node: StandInNode | None = None, *, connections_max: int = 256) -> AsyncIterator[Attack]:
+async def attacked(
+    node: StandInNode | None = None, *, connections_max: int = 256, streams_max: int = 1_000
+) -> AsyncIterator[Attack]:
     """Serve a node, within half a minute."""
     places = Places(others_max=connections_max)
-    http = HttpServer(lambda: create_app(node or ready_node()), host="127.0.0.1", port=0, places=places)
+    shown = node or ready_node()
+    http = HttpServer(lambda: create_app(shown, streams_max=streams_max), host="127.0.0.1", port=0, places=places)
     async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
         await http.start()
         stack.push_async_callback(http.stop)
@@ -245,6 +249,32 @@ async def test_the_one_that_did_nothing_for_longest_gives_way() -> None:
         assert other.has_ended()
         assert await active.ask(LIVEZ) == 200
         assert http.closed("room") == 3  # the first one was that of `attacked`
+
+
+async def test_streams_have_a_bound_of_their_own() -> None:
+    """They take no place of other connections; one too many is refused, until another one ends."""
+    node = ready_node()
+    node.browser.note("start")
+    stream = b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+    async with attacked(node, connections_max=4, streams_max=6) as http:
+        streams = []
+        for _ in range(6):
+            streams.append(await http.connect())
+            await streams[-1].send(stream)
+            await streams[-1].reader.readuntil(b"data: ")
+        others = [await http.connect() for _ in range(3)]
+        for one in others:
+            assert await one.ask(stream) == 429
+        assert http.closed("room") == 0
+        streams.pop().abort()
+        await wait_until(lambda: http.http.status().connections == 9)
+        await others[0].send(stream)
+        await others[0].reader.readuntil(b"data: ")
+        for _ in range(4):
+            newest = await http.connect()
+        assert await newest.ask(LIVEZ) == 200
+        assert http.closed("room") == 3
+        assert not any(one.has_ended() for one in (*streams, others[0]))
 
 
 def take(seconds: float) -> None:

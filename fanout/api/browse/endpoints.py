@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -16,7 +16,7 @@ from fanout.api.browse.view import READER_KEY, NodeBrowser, Reader, TopicQuery
 from fanout.errors import FanoutError
 from fanout.runtime.slices import OneForMany
 
-__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "add_browsing"]
+__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "StreamsFull", "add_browsing"]
 
 BROWSE_ENDPOINTS: Final = (
     "/v1/topics",
@@ -56,6 +56,7 @@ def add_browsing(
     browser: NodeBrowser,
     *,
     place: Callable[[], AbstractAsyncContextManager[None]],
+    streams_max: int,
     refusals: Mapping[int, dict[str, Any]],
 ) -> None:
     """Add the endpoints.
@@ -64,6 +65,7 @@ def add_browsing(
         app: The application.
         browser: Reads topics and events of the node.
         place: Takes a place among the requests for costly documents.
+        streams_max: Most streams at a time.
         refusals: Descriptions of the answers 409, 422 and 429, for the schema.
     """
     wrong: dict[int | str, dict[str, Any]] = {422: refusals[422]}
@@ -72,7 +74,9 @@ def add_browsing(
         200: {"content": {_EVENT_STREAM: {}}, "description": "Server-sent events."},
         **wrong,
         409: refusals[409],
+        429: {"model": refusals[429]["model"], "description": "Too many streams are open."},
     }
+    streams = _OpenStreams(streams_max)
 
     searches: OneForMany[TopicQuery, TopicsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
 
@@ -171,9 +175,8 @@ def add_browsing(
         asked = checked_filter(topic_filter)
         await check_rights(request, asked)
         events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes)
-        if (reader := request.scope.get(READER_KEY)) is not None:
-            events = _while_readable(events, reader, asked)
-        answer = StreamingResponse(events, media_type=_EVENT_STREAM)
+        reader: Reader | None = request.scope.get(READER_KEY)
+        answer = streams.answer(events, keeps=lambda: reader is None or reader.keeps(asked))
         tell_age(answer)
         return answer
 
@@ -182,7 +185,9 @@ def add_browsing(
         """Answer the lag of each link over the last hour."""
         return browser.lag_history()
 
-    @app.get("/v1/events", operation_id="events", response_model=EventsDocument, responses=wrong)
+    @app.get(
+        "/v1/events", operation_id="events", response_model=EventsDocument, responses={**wrong, 429: streamed[429]}
+    )
     async def events(
         accept: Annotated[str, Header()] = "",
         before: Annotated[int | None, Query(ge=0, description="The `next` of the page before.")] = None,
@@ -191,16 +196,41 @@ def add_browsing(
     ) -> EventsDocument | Response:
         """Answer the newest events, the newest first; with `Accept: text/event-stream` a stream, the oldest first."""
         if _EVENT_STREAM in accept:
-            return StreamingResponse(browser.event_stream(last_id=last_event_id), media_type=_EVENT_STREAM)
+            return streams.answer(browser.event_stream(last_id=last_event_id))
         return browser.events(before=before, limit=limit)
 
 
-async def _while_readable(events: AsyncIterator[bytes], reader: Reader, topic_filter: bytes) -> AsyncIterator[bytes]:
-    """Yield a stream until its reader loses the right to it."""
-    async for piece in events:
-        if not reader.keeps(topic_filter):
-            return
-        yield piece
+class StreamsFull(FanoutError):
+    """`http.streams_max` streams are open."""
+
+
+class _OpenStreams:
+    """Streams that are open, and their bound."""
+
+    def __init__(self, streams_max: int) -> None:
+        self._max = streams_max
+        self._open = 0
+
+    def answer(self, events: AsyncGenerator[bytes], *, keeps: Callable[[], bool] = lambda: True) -> StreamingResponse:
+        """Return the answer with a stream, which ends when its reader loses the right to it.
+
+        Raises:
+            StreamsFull: There are too many.
+        """
+        if self._open >= self._max:
+            raise StreamsFull(f"{self._max:,} streams are open", hint="Ask again later, or raise http.streams_max")
+        return StreamingResponse(self._read(events, keeps), media_type=_EVENT_STREAM)
+
+    async def _read(self, events: AsyncGenerator[bytes], keeps: Callable[[], bool]) -> AsyncIterator[bytes]:
+        self._open += 1
+        try:
+            async with aclosing(events):
+                async for piece in events:
+                    if not keeps():
+                        return
+                    yield piece
+        finally:
+            self._open -= 1
 
 
 def _fault(name: str, kind: str) -> RequestValidationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -77,7 +77,7 @@ class NodeBrowser(Protocol):
     def events(self, *, before: int | None, limit: int) -> EventsDocument:
         """Return the newest events, those before the one with the number `before`."""
 
-    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncIterator[bytes]:
+    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
         """Yield server-sent events of the retained and live values that a Topic Filter matches.
 
         Args:
@@ -86,7 +86,7 @@ class NodeBrowser(Protocol):
             value_bytes: Bytes of each payload that are shown.
         """
 
-    def event_stream(self, *, last_id: str) -> AsyncIterator[bytes]:
+    def event_stream(self, *, last_id: str) -> AsyncGenerator[bytes]:
         """Yield server-sent events of the node's events, those after `last_id` first."""
 
     @property

@@ -1,7 +1,8 @@
 // The page of one node. Names and values are data of strangers: they go into the page as text, never as markup.
 
 const main = document.getElementById("main");
-const LOOK_MS = 2000;
+const LOOK_MS = 4000;
+let lags = { at: 0, document: null }; // of the last hour; the node has a new figure every ten seconds
 let shown = 0; // number of the page that is shown: answers for an earlier one are dropped
 let timer = 0;
 
@@ -73,7 +74,8 @@ function chart(link, lags, interval) {
 }
 
 async function overview() {
-  const [status, lag, history] = await Promise.all([ask("/v1/status"), ask("/v1/lag"), ask("/v1/lag/history")]);
+  const [status, lag] = await Promise.all([ask("/v1/status"), ask("/v1/lag")]);
+  if (Date.now() > lags.at + 10000) lags = { at: Date.now(), document: await ask("/v1/lag/history") };
   const parts = [];
   if (status.reasons.length) {
     parts.push(make("h2", {}, "Why it is not ready"), make("ul", {}, ...status.reasons.map((reason) => make("li", {}, reason))));
@@ -98,8 +100,8 @@ async function overview() {
       const skipped = Object.entries(link.skipped_total ?? {}).filter(([, number]) => number);
       if (skipped.length) parts.push(make("p", {}, `${link.name} skipped messages: ${skipped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}`));
       if (link.unconfirmed) parts.push(make("p", {}, `${link.name} has ${count(link.unconfirmed)} topics that the primary did not send in the last comparison`));
-      const lags = history.links.find((one) => one.name === link.name)?.lags ?? [];
-      if (lags.some((one) => one !== null)) parts.push(chart(link.name, lags, history.interval_s));
+      const figures = lags.document.links.find((one) => one.name === link.name)?.lags ?? [];
+      if (figures.some((one) => one !== null)) parts.push(chart(link.name, figures, lags.document.interval_s));
     }
   }
   const server = status.server;

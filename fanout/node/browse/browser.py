@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Final
 
 from fanout.access.gate import Gate
@@ -134,7 +134,7 @@ class Browser:
         """See `NodeBrowser`."""
         return self.node_events.page(before=before, limit=limit)
 
-    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncIterator[bytes]:
+    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
         """See `NodeBrowser`.
 
         Raises:
@@ -156,7 +156,7 @@ class Browser:
             return None
         return _Reader(self._gate, identity)
 
-    async def event_stream(self, *, last_id: str) -> AsyncIterator[bytes]:
+    async def event_stream(self, *, last_id: str) -> AsyncGenerator[bytes]:
         """See `NodeBrowser`."""
         async for event in self.node_events.read(last_id=last_id):
             if event is None:

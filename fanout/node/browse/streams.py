@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -246,7 +246,7 @@ class Streams:
             for listener in channel.listeners:
                 listener.put(told)
 
-    async def read(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncIterator[bytes]:
+    async def read(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
         """Yield events: retained values, `live`, then each value; or those after `last_id`, if remembered."""
         key = _Key(topic_filter, value_bytes)
         channel = self._channels.get(key)

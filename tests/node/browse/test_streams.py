@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -171,9 +171,7 @@ async def test_a_channel_ends_some_time_after_its_last_reader(monkeypatch: pytes
     """A node with nobody looking pays nothing."""
     monkeypatch.setattr(streams, "LINGER_S", 0.01)
     node = Node([])
-    async with aclosing(
-        cast("AsyncGenerator[bytes]", node.browser.stream(b"#", last_id="", value_bytes=100))
-    ) as stream:
+    async with aclosing(node.browser.stream(b"#", last_id="", value_bytes=100)) as stream:
         await anext(stream)
         assert len(node.observers) == 1
     async with asyncio.timeout(5):
