@@ -171,14 +171,3 @@ def test_primary_that_came_back_from_an_old_copy(tmp_path: Path, nodes: Nodes) -
         node.wait_until_ready()
         assert "messages were lost: 2 of 2 topics that changed without a message" in node.log_text()
         assert read_retained(node.port, "plant/#") == read_retained(mosquitto.port, "plant/#") == VALUES
-
-
-def test_audit_over_http_names_what_is_wrong(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """An unknown link is a 404, a link without its primary a 409."""
-    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK)).started()
-    assert httpx.post(f"{node.url}/v1/links/planet/audit", trust_env=False).status_code == 404
-    mosquitto.stop()
-    wait_until_blocking(lambda: not node.ready, what="503 without the primary")
-    answer = httpx.post(f"{node.url}/v1/links/primary/audit", trust_env=False)
-    assert answer.status_code == 409
-    assert "the link is" in answer.json()["error"]

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import aiomqtt
 import pytest
 
-from fanout.mqtt.packets import Ack, PacketType, Publish, Subscription
+from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from tests.acceptance.conftest import Mirror
 from tests.support.clients import Message, mosquitto_sub, subscriber
@@ -113,72 +113,6 @@ async def publish_retained(mirror: Mirror, *topics: str) -> None:
     await asyncio.to_thread(publish)
 
 
-async def test_retain_handling_of_mqtt_5(mirror: Mirror) -> None:
-    """T11: Retain Handling 0 sends at every SUBSCRIBE, 1 only at a new subscription, 2 never."""
-    await publish_retained(mirror, "plant/handling/1")
-    port, topic_filter = mirror.secondary.port, b"plant/handling/#"
-    for handling, expected in ((0, [1, 1]), (1, [1, 0]), (2, [0, 0])):
-        async with await RawClient.connect(port, f"handling-{handling}") as client:
-            counts = []
-            for _ in range(2):
-                await client.subscribe(Subscription(topic_filter, 1, retain_handling=handling))
-                counts.append(len(await client.messages_until_ping()))
-        assert counts == expected, f"Retain Handling {handling}"
-
-
-async def test_retain_handling_1_after_unsubscribe_and_resumption(mirror: Mirror) -> None:
-    """T11: Retain Handling 1 counts from UNSUBSCRIBE again, and a resumed session still has its subscription."""
-    await publish_retained(mirror, "plant/resumed/1")
-    port = mirror.secondary.port
-    once = Subscription(b"plant/resumed/#", 0, retain_handling=1)
-    kept = Properties(session_expiry_interval=60)
-    async with await RawClient.connect(port, "resumed", properties=kept) as client:
-        await client.subscribe(once)
-        assert len(await client.messages_until_ping()) == 1
-        await client.unsubscribe(b"plant/resumed/#")
-        await client.subscribe(once)
-        assert len(await client.messages_until_ping()) == 1
-    async with await RawClient.connect(port, "resumed", clean_start=False, properties=kept) as client:
-        assert client.connack.session_present
-        await client.subscribe(once)
-        assert await client.messages_until_ping() == []
-
-
-async def test_rules_of_mqtt_3_1_1(mirror: Mirror) -> None:
-    """T11: a 3.1.1 client gets retained values at every SUBSCRIBE, and RETAIN 0 on everything live."""
-    await publish_retained(mirror, "plant/old/1")
-    async with await RawClient.connect(mirror.secondary.port, "old", version=4) as client:
-        for _ in range(2):
-            await client.subscribe(b"plant/old/#", qos=1)
-            (message,) = await client.messages_until_ping()
-            assert (message.topic, message.retain, message.qos) == (b"plant/old/1", True, 1)
-            client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
-        await publish_retained(mirror, "plant/old/2")
-        message = await client.expect(Publish)
-        assert (message.topic, message.retain) == (b"plant/old/2", False)
-
-
-async def test_retain_as_published(mirror: Mirror) -> None:
-    """T11: with Retain As Published a live message keeps the flag of its publisher, also across the link."""
-    port = mirror.secondary.port
-    async with await RawClient.connect(port, "rap") as kept, await RawClient.connect(port, "no-rap") as cleared:
-        await kept.subscribe(Subscription(b"plant/rap/#", 1, retain_as_published=True))
-        await cleared.subscribe(Subscription(b"plant/rap/#", 1))
-        await publish_retained(mirror, "plant/rap/1")
-        assert (await kept.expect(Publish)).retain
-        assert not (await cleared.expect(Publish)).retain
-
-
-async def test_shared_subscription_gets_no_retained_values(mirror: Mirror) -> None:
-    """T11: a shared subscription is sent no retained messages, whatever its options (MQTT 5, section 4.8.2)."""
-    await publish_retained(mirror, "plant/shared/1")
-    async with await RawClient.connect(mirror.secondary.port, "shared") as client:
-        await client.subscribe(b"$share/group/plant/shared/#", qos=1)
-        assert await client.messages_until_ping() == []
-        await publish_retained(mirror, "plant/shared/2")
-        assert (await client.expect(Publish)).topic == b"plant/shared/2"
-
-
 async def test_session_gets_what_came_while_it_was_away(mirror: Mirror) -> None:
     """T12: a durable session gets retained values when it subscribes; later, at QoS 1, what it missed, once."""
     kept = Properties(session_expiry_interval=60)
@@ -198,11 +132,3 @@ async def test_session_gets_what_came_while_it_was_away(mirror: Mirror) -> None:
         assert [message.topic for message in missed] == [b"plant/durable/1", b"plant/durable/2"]
         client.send(*(Ack(PacketType.PUBACK, message.packet_id or 0) for message in missed))
         assert await client.messages_until_ping() == []
-
-
-async def test_second_client_with_the_same_identifier_takes_over(mirror: Mirror) -> None:
-    """The first one is told why: Session taken over, 0x8E."""
-    port = mirror.secondary.port
-    async with await RawClient.connect(port, "twin") as first, await RawClient.connect(port, "twin") as second:
-        await first.expect_end(0x8E)
-        await second.subscribe(b"plant/twin/#")

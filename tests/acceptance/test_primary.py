@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fanout.access.passwords import update_password_file
-from fanout.mqtt.packets import Ack, Connack, PacketType, Publish, Will
+from fanout.mqtt.packets import Ack, Connack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from tests.access.pieces import cheap_hash
 from tests.cli.processes import run_fanout
-from tests.support.clients import mosquitto_sub, publish_properties, subscriber
+from tests.support.clients import subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
@@ -51,30 +51,6 @@ def test_publishing_works_at_every_qos(hub: LiveNode, version: int, qos: int) ->
             ]
 
 
-async def test_will_message_is_published(hub: LiveNode) -> None:
-    """Done when: wills work on a `fanout primary`; DISCONNECT with 0x04 and a lost connection publish them."""
-    async with await RawClient.connect(hub.port, "watcher") as watcher:
-        await watcher.subscribe(b"will/#", qos=1)
-        will = Will(b"will/lost", b"gone", 1, True, Properties(content_type="text"))
-        lost = await RawClient.connect(hub.port, "lost", will=will)
-        await lost.close()
-        message = await watcher.expect(Publish)
-        assert (message.topic, message.payload, message.qos) == (b"will/lost", b"gone", 1)
-        assert message.properties.content_type == "text"
-        asked = await RawClient.connect(
-            hub.port, "asked", will=Will(b"will/asked", b"with will", 0, False, Properties())
-        )
-        await asked.disconnect(0x04)
-        assert (await watcher.expect(Publish)).topic == b"will/asked"
-        quiet = await RawClient.connect(hub.port, "quiet", will=Will(b"will/quiet", b"never", 0, False, Properties()))
-        await quiet.disconnect()
-        async with await RawClient.connect(hub.port, "end") as end:
-            end.publish(b"will/end", b"")
-        assert (await watcher.expect(Publish)).topic == b"will/end"
-    retained = mosquitto_sub(hub.port, "will/#", count=1)
-    assert [(one.topic, one.payload, one.retain) for one in retained] == [("will/lost", b"gone", True)]
-
-
 async def test_unknown_pubrel_is_never_a_success(hub: LiveNode) -> None:
     """T17: an unknown PUBREL gets PUBCOMP 0x92; what the publisher sends again is stored once."""
     expiry = Properties(session_expiry_interval=60)
@@ -101,39 +77,6 @@ async def test_unknown_pubrel_is_never_a_success(hub: LiveNode) -> None:
             fresh.publish(b"pubrel", b"end")
         messages = [await watcher.expect(Publish) for _ in range(2)]
         assert [message.payload for message in messages] == [b"once", b"end"]
-
-
-def test_properties_travel_and_stamps_do_not(hub: LiveNode) -> None:
-    """The MQTT 5 properties of a message reach every client as they were; nobody is shown a stamp."""
-    sent = publish_properties(
-        ContentType="application/json",
-        ResponseTopic="answer",
-        CorrelationData=b"\x01\x02",
-        UserProperty=[("a", "1"), ("a", "2")],
-        PayloadFormatIndicator=1,
-    )
-    with subscriber(hub.port, "properties/#", qos=1) as live, publisher(hub.port) as client:
-        publish_all(client, [("properties/1", b"{}")], properties=sent)
-        publish_all(client, [("properties/2", b"{}")])
-        live.wait(2)
-        with subscriber(hub.port, "properties/#", qos=1) as late:
-            late.wait(2)
-            for inbox in (live, late):
-                assert inbox.of("properties/1")[0].properties == sent.json()  # type: ignore[no-untyped-call]  # paho
-                assert inbox.of("properties/2")[0].properties == {}
-
-
-def test_message_expiry_is_counted_down_and_ends_the_value(hub: LiveNode) -> None:
-    """A retained value whose Message Expiry Interval has passed is gone, and live subscribers are told."""
-    with subscriber(hub.port, "expiry/#", qos=1) as live, publisher(hub.port) as client:
-        publish_all(client, [("expiry/short", b"x")], properties=publish_properties(MessageExpiryInterval=1))
-        publish_all(client, [("expiry/long", b"y")], properties=publish_properties(MessageExpiryInterval=3600))
-        live.wait_for("expiry/short", b"")
-        with subscriber(hub.port, "expiry/#", qos=1) as late:
-            publish_all(client, [("expiry/end", b"")], retain=False)
-            late.wait_for("expiry/end")
-            assert late.topics == ["expiry/long", "expiry/end"]
-            assert 3500 < late.messages[0].properties["MessageExpiryInterval"] < 3600
 
 
 @pytest.mark.parametrize("version", [4, 5])

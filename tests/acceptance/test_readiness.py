@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.conftest import Mirror
 from tests.cli.processes import run_fanout
-from tests.support.mosquitto import Mosquitto, free_port, load_retained
+from tests.support.mosquitto import Mosquitto, load_retained
 from tests.support.nodes import QUICK, Nodes, link, selector, watched
 from tests.support.waiting import wait_until_blocking
 
@@ -84,15 +84,6 @@ def test_lag_is_unknown_where_heartbeats_are_not_permitted(mosquitto: Mosquitto,
     assert 'fanout_link_ready{link="primary"} 1.0' in metrics
     assert "fanout_link_lag_seconds{" not in metrics
     assert "fanout_link_heartbeat_age_seconds{" not in metrics
-
-
-def test_nobody_there_is_unreachable() -> None:
-    """Exit code 3, with and without waiting; standard output stays empty."""
-    url = f"http://127.0.0.1:{free_port()}"
-    for options in ([], ["--wait", "0.6"]):
-        answer = run_fanout("ready", *options, url)
-        assert (answer.returncode, answer.stdout) == (3, "")
-        assert "connection refused" in answer.stderr
 
 
 def test_status_lag_and_metrics_agree(mirror: Mirror) -> None:

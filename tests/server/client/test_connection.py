@@ -44,14 +44,6 @@ def subscribe_elsewhere(node: NodeInMemory) -> None:
     node.server.registry.subscribe(session, Subscribe(1, (Subscription(b"#"),)))
 
 
-async def test_ping_is_answered(node: NodeInMemory) -> None:
-    """PINGREQ is answered with PINGRESP [MQTT-3.12.4-1]."""
-    for version in (4, 5):
-        async with await RawClient.connect(node.port, version=version) as client:
-            client.send(Pingreq())
-            assert await client.receive() == Pingresp()
-
-
 async def test_packets_behind_connect_need_not_wait(node: NodeInMemory) -> None:
     """A client may send on before CONNACK comes; answers come in order."""
     async with await RawClient.open(node.port) as client:
@@ -95,16 +87,6 @@ async def test_published_message_is_delivered_and_acknowledged(node: NodeInMemor
             subscriber.send_bytes(b"\x70\x02\x00\x01")
         assert await subscriber.messages_until_ping() == []
         assert await publisher.messages_until_ping() == []
-
-
-async def test_qos_2_message_sent_again_is_taken_once(node: NodeInMemory) -> None:
-    """A PUBLISH with a Packet Identifier that was not released is answered again, and not published again."""
-    subscribe_elsewhere(node)
-    async with await RawClient.connect(node.port) as client:
-        for dup in (False, True):
-            client.publish(b"t", b"1", qos=2, packet_id=7, dup=dup)
-            await client.expect_ack(PacketType.PUBREC, 7)
-        assert len(node.published) == 1
 
 
 async def test_run_of_messages_is_acknowledged_in_order(node: NodeInMemory) -> None:
@@ -312,15 +294,6 @@ async def test_receive_maximum_is_enforced(start_node: StartNode) -> None:
     assert len(node.published) == 3
 
 
-async def test_first_packet_must_be_connect(node: NodeInMemory) -> None:
-    """Anything else, and anything that is not MQTT, is closed without an answer [MQTT-3.1.0-1]."""
-    for data in (encode(Pingreq(), version=5), b"GET / HTTP/1.1\r\n\r\n", b"\x00"):
-        async with await RawClient.open(node.port) as client:
-            client.send_bytes(data)
-            await client.expect_end()
-    assert node.server.stats().connections_refused_total == 3
-
-
 async def test_bad_connect_is_refused_by_connack(node: NodeInMemory) -> None:
     """A CONNECT that is understood so far is answered in its version [MQTT-4.13.1-1]."""
     reserved_flag = b"\x10\x0e\x00\x04MQTT\x05\x03\x00\x00\x00\x00\x01c"
@@ -338,14 +311,6 @@ async def test_bad_connect_is_refused_by_connack(node: NodeInMemory) -> None:
         await client.expect_end()
 
 
-async def test_enhanced_authentication_is_refused(node: NodeInMemory) -> None:
-    """A CONNECT with an Authentication Method gets 0x8C."""
-    properties = Properties(authentication_method="x")
-    async with await RawClient.connect(node.port, properties=properties) as client:
-        assert client.connack.reason_code == ReasonCode.BAD_AUTHENTICATION_METHOD
-        await client.expect_end()
-
-
 async def test_connect_must_come_in_time(node: NodeInMemory) -> None:
     """A connection without CONNECT is closed after the time allowed, one with it stays."""
     async with await RawClient.open(node.port) as silent, await RawClient.connect(node.port) as client:
@@ -355,35 +320,6 @@ async def test_connect_must_come_in_time(node: NodeInMemory) -> None:
         await node.pass_time(0.2)
         await silent.expect_end()
         assert await client.messages_until_ping() == []
-
-
-async def test_silence_beyond_keep_alive_ends_the_connection(node: NodeInMemory) -> None:
-    """After one and a half times the Keep Alive: DISCONNECT 0x8D, or closing for 3.1.1 [MQTT-3.1.2-22]."""
-    for version in (4, 5):
-        async with await RawClient.connect(node.port, version=version, keep_alive=10) as client:
-            await node.pass_time(14)
-            assert await client.messages_until_ping() == []
-            await node.pass_time(14.9)
-            assert await client.messages_until_ping() == []
-            await node.pass_time(15.1)
-            await client.expect_end(ReasonCode.KEEP_ALIVE_TIMEOUT if version == 5 else None)
-    assert node.server.stats().keep_alive_timeouts_total == 2
-
-
-async def test_without_keep_alive_silence_is_allowed(node: NodeInMemory) -> None:
-    """A Keep Alive of 0 turns it off; a shorter one of the server counts instead where there is one."""
-    async with await RawClient.connect(node.port) as client:
-        await node.pass_time(1_000_000)
-        assert await client.messages_until_ping() == []
-
-
-async def test_server_keep_alive_counts(start_node: StartNode) -> None:
-    """The Server Keep Alive in CONNACK is the one that is enforced [MQTT-3.1.2-21]."""
-    node = await start_node(keep_alive_max_s=10)
-    async with await RawClient.connect(node.port, keep_alive=100) as client:
-        assert client.connack.properties.server_keep_alive == 10
-        await node.pass_time(15.1)
-        await client.expect_end(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
 
 async def test_connections_are_bounded(start_node: StartNode) -> None:

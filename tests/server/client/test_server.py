@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import partial
 
 import pytest
 
@@ -25,7 +24,7 @@ from fanout.mqtt.packets import (
     Will,
     encode,
 )
-from fanout.mqtt.properties import NO_PROPERTIES, Properties
+from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Stamp
 from tests.server.conftest import StartNode
@@ -49,49 +48,6 @@ async def gone(node: NodeInMemory) -> None:
 # Sessions (MQTT 5, sections 3.1.2.4, 3.1.2.11.2 and 4.1).
 
 
-@pytest.mark.parametrize("version", [4, 5])
-async def test_durable_session_is_resumed(node: NodeInMemory, version: int) -> None:
-    """Subscriptions stay, and what came at QoS 1 and 2 meanwhile is delivered [MQTT-3.1.2-5]."""
-    properties = DURABLE if version == 5 else NO_PROPERTIES
-    connect = partial(RawClient.connect, node.port, "c", version=version, clean_start=False, properties=properties)
-    async with await connect() as client:
-        assert not client.connack.session_present
-        await client.subscribe(b"t", qos=2)
-        await client.disconnect()
-    await gone(node)
-    for qos in (0, 1, 2):
-        node.set(b"t", b"%d" % qos, qos=qos, retain=False)
-    assert node.server.stats().queued_messages == 2
-    async with await connect() as client:
-        assert client.connack.session_present
-        assert payloads(await client.messages(2)) == [b"1", b"2"]
-
-
-async def test_clean_start_ends_the_session(node: NodeInMemory) -> None:
-    """With Clean Start there is no session present, and no subscription [MQTT-3.1.2-4]."""
-    async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
-        await client.subscribe(b"t", qos=1)
-    await gone(node)
-    node.set(b"t", b"1", qos=1)
-    async with await RawClient.connect(node.port, "c", clean_start=True) as client:
-        assert not client.connack.session_present
-        node.set(b"t", b"2", qos=1)
-        assert await client.messages_until_ping() == []
-    assert node.server.stats().dropped_total["session_ended"] == 1
-
-
-async def test_session_ends_when_it_expires(node: NodeInMemory) -> None:
-    """After the Session Expiry Interval the session is gone [MQTT-3.1.2-23]; before, it is there."""
-    for waits_s, present in ((599, True), (601, False)):
-        async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
-            await client.subscribe(b"t", qos=1)
-        await gone(node)
-        await node.pass_time(waits_s)
-        assert (node.server.stats().sessions == 1) is present
-    async with await RawClient.connect(node.port, "c", clean_start=False) as client:
-        assert not client.connack.session_present
-
-
 async def test_session_without_expiry_ends_with_its_connection(node: NodeInMemory) -> None:
     """Without Session Expiry Interval nothing outlives the connection."""
     async with await RawClient.connect(node.port, "c") as client:
@@ -103,30 +59,6 @@ async def test_session_without_expiry_ends_with_its_connection(node: NodeInMemor
     assert (stats.connections, stats.sessions, stats.subscriptions, stats.audiences) == (0, 0, 0, 0)
 
 
-async def test_disconnect_may_change_the_expiry(node: NodeInMemory) -> None:
-    """The Session Expiry Interval of DISCONNECT counts, up to the server's limit."""
-    for expiry_s, lives_s in ((0, 0), (50, 50), (1_000_000, 3600)):
-        async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
-            await client.disconnect(0, Properties(session_expiry_interval=expiry_s))
-        await gone(node)
-        assert node.server.stats().sessions == (lives_s > 0)
-        await node.pass_time(lives_s + 1)
-        assert node.server.stats().sessions == 0
-
-
-async def test_second_connection_takes_the_session_over(node: NodeInMemory) -> None:
-    """The first connection gets DISCONNECT 0x8E, and the second goes on with the session [MQTT-3.1.4-3]."""
-    first = await RawClient.connect(node.port, "c", properties=DURABLE)
-    await first.subscribe(b"t", qos=1)
-    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as second:
-        assert second.connack.session_present
-        await first.expect_end(ReasonCode.SESSION_TAKEN_OVER)
-        node.set(b"t", b"1", qos=1)
-        assert (await second.expect(Publish)).payload == b"1"
-    await first.close()
-    assert node.server.stats().takeovers_total == 1
-
-
 async def test_take_over_of_a_session_that_does_not_outlive_its_connection(node: NodeInMemory) -> None:
     """Closing the first connection ends such a session, so there is none to take over."""
     first = await RawClient.connect(node.port, "c", version=4)
@@ -135,31 +67,6 @@ async def test_take_over_of_a_session_that_does_not_outlive_its_connection(node:
         assert not second.connack.session_present
         await first.expect_end()
     await first.close()
-
-
-async def test_unacknowledged_messages_come_again_in_order(node: NodeInMemory) -> None:
-    """A resumed session starts with what was not acknowledged, with DUP, then what was queued [MQTT-4.4.0-1]."""
-    async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
-        await client.subscribe(b"t", qos=2)
-        for number in range(4):
-            node.set(b"t", b"%d" % number, qos=1 + number % 2, retain=False)
-        for packet_id in range(1, 5):
-            assert (await client.expect(Publish)).packet_id == packet_id
-        client.send(Ack(PacketType.PUBACK, 1), Ack(PacketType.PUBREC, 2))
-        await client.expect_ack(PacketType.PUBREL, 2)
-    await gone(node)
-    node.set(b"t", b"4", qos=1, retain=False)
-    async with await RawClient.connect(node.port, "c", clean_start=False, properties=DURABLE) as client:
-        await client.expect_ack(PacketType.PUBREL, 2)
-        messages = [await client.expect(Publish) for _ in range(3)]
-        assert [(one.packet_id, one.payload, one.dup) for one in messages] == [
-            (3, b"2", True),
-            (4, b"3", True),
-            (5, b"4", False),
-        ]
-        client.send(Ack(PacketType.PUBCOMP, 2), Ack(PacketType.PUBACK, 3), Ack(PacketType.PUBREC, 4))
-        await client.expect_ack(PacketType.PUBREL, 4)
-        assert node.server.stats().in_flight_messages == 2
 
 
 async def test_session_changes_version_when_it_is_resumed(node: NodeInMemory) -> None:
@@ -173,15 +80,6 @@ async def test_session_changes_version_when_it_is_resumed(node: NodeInMemory) ->
         assert (await client.expect(Publish)).payload == b"1"
         node.set(b"t", b"2", qos=1)
         assert (await client.expect(Publish)).payload == b"2"
-
-
-async def test_client_without_identifier_gets_its_own_session(node: NodeInMemory) -> None:
-    """Every client without an identifier is assigned another one [MQTT-3.1.3-6]."""
-    async with await RawClient.connect(node.port) as first, await RawClient.connect(node.port) as second:
-        assigned = {client.connack.properties.assigned_client_identifier for client in (first, second)}
-        assert len(assigned) == 2
-        assert None not in assigned
-        assert node.server.stats().sessions == 2
 
 
 async def test_sessions_are_bounded(start_node: StartNode) -> None:
@@ -258,49 +156,6 @@ async def test_queue_of_an_absent_session_can_drop_the_oldest(start_node: StartN
 # Subscriptions and delivery (MQTT 5, sections 3.3.4 and 3.8).
 
 
-async def test_overlapping_subscriptions_deliver_once(node: NodeInMemory) -> None:
-    """One copy, with the highest QoS [MQTT-3.3.4-2] and all Subscription Identifiers [MQTT-3.3.4-4]."""
-    async with await RawClient.connect(node.port) as client:
-        await client.subscribe(b"a/#", qos=2, identifier=1)
-        await client.subscribe(b"a/+", qos=0, identifier=200)
-        await client.subscribe(b"+/b", qos=1)
-        node.set(b"a/b", b"x", qos=2)
-        message = await client.expect(Publish)
-        assert (message.qos, message.properties.subscription_identifier) == (2, (1, 200))
-        assert await client.messages_until_ping() == []
-
-
-async def test_wildcards_do_not_match_dollar_topics(node: NodeInMemory) -> None:
-    """A filter that begins with a wildcard does not match `$` topics [MQTT-4.7.2-1]; one that names it does."""
-    async with await RawClient.connect(node.port) as client:
-        await client.subscribe(b"#", b"+/x")
-        node.set(b"$SYS/x", b"1")
-        assert await client.messages_until_ping() == []
-        await client.subscribe(b"$SYS/#")
-        node.set(b"$SYS/x", b"2")
-        assert payloads(await client.messages_until_ping()) == [b"1", b"2"]
-
-
-async def test_no_local_leaves_out_own_messages(node: NodeInMemory) -> None:
-    """A client does not get what it published itself, others do [MQTT-3.8.3-3]."""
-    async with await RawClient.connect(node.port) as one, await RawClient.connect(node.port) as other:
-        for client in (one, other):
-            await client.subscribe(Subscription(b"t", no_local=True))
-        one.publish(b"t", b"1")
-        assert (await other.expect(Publish)).payload == b"1"
-        assert await one.messages_until_ping() == []
-
-
-async def test_retain_as_published_keeps_the_flag(node: NodeInMemory) -> None:
-    """Live messages keep RETAIN where the subscription asks for it, else not [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
-    async with await RawClient.connect(node.port) as client:
-        await client.subscribe(Subscription(b"kept", retain_as_published=True), b"cleared")
-        for topic in (b"kept", b"cleared"):
-            node.set(topic, b"1")
-            node.set(topic, b"2", retain=False)
-        assert [one.retain for one in await client.messages_until_ping()] == [True, False, False, False]
-
-
 async def test_bridge_of_mqtt_311_sees_retain(node: NodeInMemory) -> None:
     """The bridge bit of the Protocol Level gives Retain As Published, and nothing of its own back."""
     async with await RawClient.connect(node.port, "b", version=4, bridge=True) as bridge:
@@ -309,29 +164,6 @@ async def test_bridge_of_mqtt_311_sees_retain(node: NodeInMemory) -> None:
         node.set(b"t", b"1")
         (message,) = await bridge.messages_until_ping()
         assert (message.payload, message.retain) == (b"1", True)
-
-
-async def test_unsubscribe_stops_messages(node: NodeInMemory) -> None:
-    """After UNSUBACK nothing comes for the filter [MQTT-3.10.4-2]."""
-    for version in (4, 5):
-        async with await RawClient.connect(node.port, version=version) as client:
-            await client.subscribe(b"t", b"u")
-            unsuback = await client.unsubscribe(b"t", b"never")
-            assert unsuback.reason_codes == ((0x00, 0x11) if version == 5 else ())
-            node.set(b"t", b"1", retain=False)
-            node.set(b"u", b"2", retain=False)
-            assert payloads(await client.messages_until_ping()) == [b"2"]
-
-
-async def test_shared_subscription_spreads_messages(node: NodeInMemory) -> None:
-    """Each message goes to one member of the group (MQTT 5, section 4.8.2)."""
-    async with await RawClient.connect(node.port) as one, await RawClient.connect(node.port) as other:
-        for client in (one, other):
-            await client.subscribe(b"$share/g/t/#", qos=1)
-        node.take([update(b"t/%d" % number, b"%d" % number, qos=1) for number in range(10)])
-        first, second = await one.messages_until_ping(), await other.messages_until_ping()
-        assert sorted(payloads(first + second)) == [b"%d" % number for number in range(10)]
-        assert len(first) == len(second) == 5
 
 
 async def test_receive_maximum_of_the_client_is_honoured(node: NodeInMemory) -> None:
@@ -344,44 +176,6 @@ async def test_receive_maximum_of_the_client_is_honoured(node: NodeInMemory) -> 
         assert payloads(await client.messages(1)) == [b"2"]
         client.send(Ack(PacketType.PUBACK, 2), Ack(PacketType.PUBACK, 3))
         assert payloads(await client.messages(2)) == [b"3", b"4"]
-
-
-async def test_properties_travel_with_the_message(node: NodeInMemory) -> None:
-    """Properties arrive unchanged and in order [MQTT-3.3.2-17] to [MQTT-3.3.2-20]; MQTT 3.1.1 gets none."""
-    properties = Properties(
-        payload_format_indicator=1,
-        content_type="text",
-        response_topic="r",
-        correlation_data=b"c",
-        user_property=(("b", "1"), ("a", "2"), ("b", "1")),
-    )
-    async with (
-        await RawClient.connect(node.port) as publisher,
-        await RawClient.connect(node.port) as modern,
-        await RawClient.connect(node.port, version=4) as old,
-    ):
-        for client in (modern, old):
-            await client.subscribe(b"t")
-        publisher.publish(b"t", b"p", properties=properties)
-        assert (await modern.expect(Publish)).properties == properties
-        assert (await old.expect(Publish)).payload == b"p"
-
-
-async def test_message_expiry_is_counted_down(node: NodeInMemory) -> None:
-    """The interval that is sent is what is left [MQTT-3.3.2-6]; what is over is not sent [MQTT-3.3.2-5]."""
-    async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
-        await client.subscribe(b"t", qos=1)
-    await gone(node)
-    async with await RawClient.connect(node.port) as publisher:
-        for expiry_s in (5, 100):
-            properties = Properties(message_expiry_interval=expiry_s)
-            publisher.publish(b"t", b"%d" % expiry_s, qos=1, properties=properties)
-            await publisher.expect(Ack)
-    await node.pass_time(30)
-    async with await RawClient.connect(node.port, "c", clean_start=False) as client:
-        message = await client.expect(Publish)
-        assert (message.payload, message.properties.message_expiry_interval) == (b"100", 70)
-    assert node.server.stats().dropped_total["expired"] == 1
 
 
 async def test_maximum_packet_size_of_the_client_is_honoured(node: NodeInMemory) -> None:
@@ -409,44 +203,6 @@ async def test_link_that_asks_gets_stamps(node: NodeInMemory) -> None:
 
 
 # Retained messages (MQTT 5, sections 3.3.1.3 and 3.8.3.1).
-
-
-async def test_subscriber_gets_the_retained_values(node: NodeInMemory) -> None:
-    """Every matching value comes once with RETAIN 1 [MQTT-3.3.1-8]; a removed one does not."""
-    for number in range(3):
-        node.set(b"t/%d" % number, b"%d" % number, qos=number)
-    node.set(b"t/1", b"")
-    for version in (4, 5):
-        async with await RawClient.connect(node.port, version=version) as client:
-            await client.subscribe(b"t/#", qos=2)
-            messages = await client.messages_until_ping()
-            found = [(one.topic, one.payload, one.qos, one.retain) for one in messages]
-            assert found == [(b"t/0", b"0", 0, True), (b"t/2", b"2", 2, True)]
-
-
-async def test_removal_is_delivered(node: NodeInMemory) -> None:
-    """A zero-length payload removes the value and is delivered like any message [MQTT-3.3.1-6]."""
-    async with await RawClient.connect(node.port) as client:
-        await client.subscribe(b"t")
-        client.publish(b"t", b"1", retain=True)
-        client.publish(b"t", b"", retain=True)
-        assert payloads(await client.messages_until_ping()) == [b"1", b""]
-        await client.subscribe(b"t")
-        assert await client.messages_until_ping() == []
-
-
-async def test_retain_handling(node: NodeInMemory) -> None:
-    """0: always; 1: when the subscription is new; 2: never [MQTT-3.3.1-9] to [MQTT-3.3.1-11]."""
-    node.set(b"t", b"1")
-    async with await RawClient.connect(node.port) as client:
-        found: list[int] = []
-        for handling in (2, 1, 0, 1, 0):
-            await client.subscribe(Subscription(b"t", retain_handling=handling))
-            found.append(len(await client.messages_until_ping()))
-        assert found == [0, 0, 1, 0, 1]
-        await client.unsubscribe(b"t")
-        await client.subscribe(Subscription(b"t", retain_handling=1))
-        assert len(await client.messages_until_ping()) == 1
 
 
 async def test_durable_subscription_gets_retained_values_once(node: NodeInMemory) -> None:
@@ -546,64 +302,6 @@ async def test_many_retained_messages_do_not_stop_the_others(node: NodeInMemory)
 
 
 # Will Messages (MQTT 5, section 3.1.2.5).
-
-
-async def test_will_is_published_when_the_connection_is_lost(node: NodeInMemory) -> None:
-    """Without DISCONNECT the Will Message is published, with its properties [MQTT-3.1.2-8]."""
-    will = Will(b"will", b"gone", qos=1, retain=True, properties=Properties(content_type="text"))
-    async with await RawClient.connect(node.port) as watcher:
-        await watcher.subscribe(Subscription(b"will", 1, retain_as_published=True))
-        async with await RawClient.connect(node.port, "c", will=will):
-            pass
-        message = await watcher.expect(Publish)
-        assert (message.payload, message.qos, message.retain) == (b"gone", 1, True)
-        assert message.properties.content_type == "text"
-    assert node.server.stats().wills_total == 1
-
-
-@pytest.mark.parametrize("version", [4, 5])
-async def test_no_will_after_a_normal_disconnect(node: NodeInMemory, version: int) -> None:
-    """DISCONNECT removes the Will Message [MQTT-3.14.4-3]; with Reason Code 0x04 it is published."""
-    will = Will(b"will", b"gone")
-    async with await RawClient.connect(node.port, "c", version=version, will=will) as client:
-        await client.disconnect()
-    await gone(node)
-    assert node.published == []
-    if version == 5:
-        async with await RawClient.connect(node.port, "c", will=will) as client:
-            await client.disconnect(ReasonCode.DISCONNECT_WITH_WILL_MESSAGE)
-        await gone(node)
-        assert len(node.published) == 1
-
-
-async def test_will_delay_waits_for_the_client_to_return(node: NodeInMemory) -> None:
-    """The Will Message comes after the Will Delay Interval, and not when the client is back before."""
-    will = Will(b"will", b"gone", properties=Properties(will_delay_interval=20))
-    for away_s, published in ((19, 0), (21, 1)):
-        async with await RawClient.connect(node.port, "c", clean_start=False, will=will, properties=DURABLE):
-            pass
-        await gone(node)
-        await node.pass_time(away_s)
-        assert len(node.published) == published
-    await node.pass_time(10_000)
-    assert len(node.published) == 1
-
-
-async def test_end_of_the_session_publishes_a_delayed_will(node: NodeInMemory) -> None:
-    """The Will Message comes when the session ends before its delay [MQTT-3.1.3-9]: by time or by Clean Start."""
-    will = Will(b"will", b"gone", properties=Properties(will_delay_interval=1000))
-    async with await RawClient.connect(node.port, "c", will=will, properties=DURABLE):
-        pass
-    await gone(node)
-    await node.pass_time(601)
-    assert len(node.published) == 1
-    async with await RawClient.connect(node.port, "c", will=will, properties=DURABLE):
-        pass
-    await gone(node)
-    assert len(node.published) == 1
-    async with await RawClient.connect(node.port, "c", clean_start=True) as client:
-        assert len(node.published) == 2
-        await client.disconnect()
 
 
 async def test_will_on_take_over(node: NodeInMemory) -> None:

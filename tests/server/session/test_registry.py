@@ -76,20 +76,6 @@ def test_subscribe_grants_up_to_the_maximum_qos() -> None:
     assert session.subscriptions[b"f2"] == options(1, identifier=4)
 
 
-def test_retain_handling_decides_on_retained_messages(registry: SessionRegistry) -> None:
-    """0 sends them always, 1 only with a new subscription, 2 never [MQTT-3.3.1-9] to [MQTT-3.3.1-11]."""
-    peer = Peer(registry.create("c", wire=V5))
-    found: list[int] = []
-    for handling in (2, 1, 0):
-        subscribe(registry, peer.session, Subscription(b"a/+", retain_handling=handling))
-        peer.take()
-        found.append(peer.read().count(b"a/"))
-    subscribe(registry, peer.session, Subscription(b"a/1", retain_handling=1))
-    peer.take()
-    assert found == [0, 0, 2]
-    assert peer.read().count(b"a/") == 1
-
-
 def test_filter_twice_in_one_subscribe_counts_once(registry: SessionRegistry) -> None:
     """The later options count, and retained messages come once."""
     peer = Peer(registry.create("c", wire=V5))
@@ -97,14 +83,6 @@ def test_filter_twice_in_one_subscribe_counts_once(registry: SessionRegistry) ->
     peer.take()
     assert peer.read().count(b"a/1") == 1
     assert peer.session.subscriptions == {b"a/1": options(2)}
-
-
-def test_shared_subscription_gets_no_retained_messages(registry: SessionRegistry) -> None:
-    """Retained messages are not sent for a shared subscription (MQTT 5, section 4.8.2)."""
-    session = registry.create("c", wire=V5)
-    assert subscribe(registry, session, Subscription(b"$share/g/a/#", 1)) == [1]
-    assert not session.sender.pending
-    assert session.shared[b"g", b"a/#"].take_turn() == (session, options(1))
 
 
 def test_ill_formed_shared_subscription_is_refused(registry: SessionRegistry) -> None:
