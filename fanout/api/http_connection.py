@@ -109,7 +109,7 @@ class HttpConnection(H11Protocol):
         if self._lingers:
             if waited_s >= _LINGER_SECONDS:
                 self._abort()
-        elif unread and unread != self._unread and self._is_stream:  # it reads, and has no end
+        elif self._is_stream and (not unread or unread != self._unread):  # it reads, and has no end
             self._unread, self._since_s = unread, self.loop.time()
         elif unread:
             if waited_s >= _ANSWER_SECONDS:

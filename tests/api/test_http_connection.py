@@ -251,6 +251,21 @@ async def test_the_one_that_did_nothing_for_longest_gives_way() -> None:
         assert http.closed("room") == 3  # the first one was that of `attacked`
 
 
+async def test_a_stream_goes_on_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is longer than any request; a client that sends no request meanwhile is closed."""
+    monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
+    node = ready_node()
+    node.browser.note("start")
+    async with attacked(node) as http:
+        reader = await http.connect()
+        await reader.send(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+        await reader.reader.readuntil(b"data: ")
+        silent = await http.connect()
+        await silent.wait_closed()
+        node.browser.note("stop")
+        await reader.reader.readuntil(b"stopped")
+
+
 async def test_streams_have_a_bound_of_their_own() -> None:
     """They take no place of other connections; one too many is refused, until another one ends."""
     node = ready_node()
