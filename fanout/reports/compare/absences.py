@@ -1,22 +1,20 @@
 """What a link was doing when an update was lost: the spans in which it could lose any, and which of them covers a time.
 
-A link gets every update while it is live. It lost some when its log shows why: it was away, its node was, or an audit
-found later that the primary had dropped something; or when the log of a node above it shows that for that one. Only the
-table of events is read. A heartbeat that came back proves that everything in front of it has come, so a span begins
-when the last one was sent, not when the loss was noticed.
+A link lost some updates when its log shows why: it was away, its node was, or an audit found later that the primary had
+dropped something; or when the log of a node above it shows that for that one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
+from fanout.reports.read.absences import Absence
 from fanout.reports.read.rows import small_frame
-from fanout.reports.read.schemas import STATE_LIVE
 from fanout.reports.read.scope import NEVER_US, Scope, Target
 from fanout.reports.read.survey import Survey
 
@@ -25,9 +23,7 @@ __all__ = [
     "LIMITED",
     "SPANS",
     "UNEXPLAINED",
-    "UNHEARD_US",
     "absences_of_targets",
-    "link_absences",
     "skips_of_targets",
     "with_cause",
     "with_left_out",
@@ -59,77 +55,20 @@ looked at."""
 _STOPPING_US: Final = 5_000_000
 """How long before a node's stop in good order its links end, at most."""
 
-UNHEARD_US: Final = 60_000_000
-"""How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
 
-
-def link_absences(events: DataFrame) -> DataFrame:
-    """Return the spans in which links may have lost updates, by their nodes' clocks.
-
-    Args:
-        events: The rows of `events`.
-
-    Returns:
-        Columns node, link, after_us, until_us (`NEVER_US` when the link was not live again), cause, left_us (when it
-        ceased to be live; null of an audit).
-    """
-    at_us, is_state = sf.unix_micros("at"), sf.col("event") == "state"
-    live = is_state & (sf.col("state") == STATE_LIVE)
-    left = is_state & (sf.col("state") != STATE_LIVE)
-    of_link = Window.partitionBy("node", "link").orderBy("node_epoch", "log_pos")
-    so_far = of_link.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rows = (
-        events.where(sf.col("event").isin("state", "heartbeat", "audit") & (sf.col("link") != ""))
-        .withColumn("life", sf.count_if(live).over(so_far))
-        .withColumn("state_now", sf.last(sf.when(is_state, sf.col("state")), ignorenulls=True).over(so_far))
-    )
-    heard = (sf.col("event") == "heartbeat") & (sf.col("state_now") == STATE_LIVE)
-    lives = (
-        rows.where(sf.col("life") > 0)
-        .groupBy("node", "link", "life")
-        .agg(
-            sf.min(sf.when(live, at_us)).alias("live_us"),
-            sf.min(sf.when(left, at_us)).alias("left_us"),
-            sf.max(sf.when(heard, at_us - sf.coalesce("lag_us", sf.lit(0)))).alias("heard_us"),
-            sf.min(sf.when(live, sf.col("node_epoch"))).alias("process"),
-            sf.min(sf.when(live, sf.col("link_epoch"))).alias("epoch"),
-        )
-    )
-    next_life = Window.partitionBy("node", "link").orderBy("life")
-    back_us = sf.lead("live_us").over(next_life)
-    cause = (
-        sf.when(back_us.isNull(), "away")
-        .when(sf.lead("process").over(next_life) != sf.col("process"), "restart")
-        .when(sf.lead("epoch").over(next_life) != sf.col("epoch"), "new_epoch")
-        .otherwise("resumed")
-    )
-    away = lives.select(
-        "node",
-        "link",
-        sf.coalesce("heard_us", sf.greatest("live_us", sf.col("left_us") - UNHEARD_US)).alias("after_us"),
-        sf.coalesce(back_us, sf.lit(NEVER_US)).alias("until_us"),
-        cause.alias("cause"),
-        "left_us",
-    ).where(sf.col("left_us").isNotNull())
-    return away.unionByName(_dropped(events), allowMissingColumns=True)
-
-
-def absences_of_targets(
-    absences: Iterable[Mapping[str, Any]], *, survey: Survey, scope: Scope
-) -> list[tuple[object, ...]]:
+def absences_of_targets(survey: Survey, *, scope: Scope) -> list[tuple[object, ...]]:
     """Return the spans of each target, by its group's clock; those of the nodes above it have the cause `upstream`.
 
     Args:
-        absences: The rows of `link_absences`.
-        survey: Knows which nodes are above which.
+        survey: The absences of links, and which nodes are above which.
         scope: The scope of the report.
 
     Returns:
         Rows of `SPANS`.
     """
-    by_link: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for row in absences:
-        by_link[row["node"], row["link"]].append(row)
+    by_link: dict[tuple[str, str], list[Absence]] = defaultdict(list)
+    for absence in survey.absences:
+        by_link[absence.node, absence.link].append(absence)
     links = sorted({(target.group, target.node, target.link, target.offset_us) for target in scope.targets})
     above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
     spans: list[tuple[object, ...]] = []
@@ -144,23 +83,22 @@ def absences_of_targets(
         spans += [
             (
                 target.id,
-                _begin_us(row, stopped_us=stopped_us) - offset_us - target.apart_us,
-                row["until_us"] - offset_us + target.apart_us,
-                cause or row["cause"],
+                _begin_us(absence, stopped_us=stopped_us) - offset_us - target.apart_us,
+                absence.until_us - offset_us + target.apart_us,
+                cause or absence.cause,
             )
             for node, link, offset_us, cause, stopped_us in places
-            for row in by_link[node, link]
+            for absence in by_link[node, link]
         ]
     return spans
 
 
-def _begin_us(absence: Mapping[str, Any], *, stopped_us: int | None) -> int:
+def _begin_us(absence: Absence, *, stopped_us: int | None) -> int:
     """Return since when an absence lasts: of a link that ended with its node, all before that had to come."""
-    begin_us: int = absence["after_us"]
-    left_us: int | None = absence["left_us"]
-    if stopped_us is None or left_us is None or absence["until_us"] != NEVER_US:
-        return begin_us
-    return left_us if left_us >= stopped_us - _STOPPING_US else begin_us
+    left_us = absence.left_us
+    if stopped_us is None or left_us is None or absence.until_us != NEVER_US:
+        return absence.after_us
+    return left_us if left_us >= stopped_us - _STOPPING_US else absence.after_us
 
 
 def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int], rows: int) -> DataFrame:
@@ -234,10 +172,9 @@ def skips_of_targets(events: DataFrame, *, scope: Scope) -> DataFrame:
     places: list[tuple[object, ...]] = [(one.id, one.node, one.link, one.offset_us) for one in scope.targets]
     frame = small_frame(events.sparkSession, places, schema="target int, node string, link string, offset_us bigint")
     told = sf.from_json("detail", "topics array<string>, first_us bigint, last_us bigint").alias("told")
+    skipped = events.where(sf.col("event") == "skipped").select("node", "link", told)
     return (
-        events.where(sf.col("event") == "skipped")
-        .select("node", "link", told)
-        .select("node", "link", sf.explode("told.topics").alias("topic"), "told.first_us", "told.last_us")
+        skipped.select("node", "link", sf.explode("told.topics").alias("topic"), "told.first_us", "told.last_us")
         .join(sf.broadcast(frame), on=["node", "link"], how="inner")
         .groupBy("target", "topic")
         .agg(
@@ -279,35 +216,3 @@ def with_left_out(lost: DataFrame, targets: Iterable[Target]) -> DataFrame:
             outside |= ~sf.col("retain")
         cause = sf.when(here & outside, "selector").otherwise(cause)
     return lost.withColumn("cause", cause).drop(*LIMITED)
-
-
-def _dropped(events: DataFrame) -> DataFrame:
-    """Return the spans in front of audits that found a difference: from when the link was last known to have none."""
-    at_us = sf.unix_micros("at")
-    audit = sf.col("event") == "audit"
-    before = (
-        Window.partitionBy("node", "link").orderBy("node_epoch", "log_pos").rowsBetween(Window.unboundedPreceding, -1)
-    )
-    found = sum(
-        (sf.coalesce(sf.get_json_object("detail", f"$.{name}").cast("long"), sf.lit(0)) for name in _FOUND),
-        start=sf.lit(0),
-    )
-    differs = (found > 0) | sf.coalesce(sf.get_json_object("detail", "$.loss") == "true", sf.lit(False))
-    return (
-        events.where(
-            (sf.col("link") != "") & (audit | ((sf.col("event") == "state") & (sf.col("state") == STATE_LIVE)))
-        )
-        .withColumn("after_us", sf.last(at_us).over(before))
-        .where(audit & differs)
-        .select(
-            "node",
-            "link",
-            sf.coalesce("after_us", sf.lit(-NEVER_US)).alias("after_us"),
-            at_us.alias("until_us"),
-            sf.lit("audit").alias("cause"),
-        )
-    )
-
-
-_FOUND: Final = ("changed", "removed", "kept")
-"""What an audit counts that differed at the primary."""

@@ -86,19 +86,19 @@ def _outages(material: Material) -> tuple[Outage, ...]:
     """Return when links were away, the latest first; a node that was stopped in good order is not away."""
     stopped = {node for node in material.survey.roles if material.survey.stopped_us(node) is not None}
     away = [
-        row
-        for row in material.absences
-        if row["cause"] != "audit" and not (row["until_us"] >= NEVER_US and row["node"] in stopped)
+        one
+        for one in material.survey.absences
+        if one.cause != "audit" and not (one.until_us >= NEVER_US and one.node in stopped)
     ]
-    away.sort(key=lambda row: (-row["after_us"], row["node"], row["link"]))
+    away.sort(key=lambda one: (-one.after_us, one.node, one.link))
     return tuple(
         Outage(
-            node=row["node"],
-            link=row["link"],
-            begin=time_of(row["after_us"]),
-            end=None if row["until_us"] >= NEVER_US else time_of(row["until_us"]),
+            node=one.node,
+            link=one.link,
+            begin=time_of(one.after_us),
+            end=None if one.until_us >= NEVER_US else time_of(one.until_us),
         )
-        for row in away[: material.list_limit]
+        for one in away[: material.list_limit]
     )
 
 
@@ -115,7 +115,6 @@ class _Comparison:
         self._parquet = material.parquet
         self._updates = material.counted().updates
         self._events = material.tables.events
-        self._absences = material.absences
         self._sources = rows.source_rows(self._updates, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
         begin_us, end_us = survey.span_us(scope.window)
@@ -232,7 +231,7 @@ class _Comparison:
             few_holes=few_holes,
             more=absences.LIMITED if limited else (),
         )
-        found = absences.absences_of_targets(self._absences, survey=self._survey, scope=self._scope)
+        found = absences.absences_of_targets(self._survey, scope=self._scope)
         spans = rows.small_frame(self._spark, found, schema=absences.SPANS)
         span_us = self._survey.span_us(self._scope.window)
         caused = absences.with_cause(absent, absences=spans, span_us=span_us, rows=self._survey.rows)

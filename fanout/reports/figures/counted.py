@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from fanout.reports.compare import counting
+from fanout.reports.read.absences import Absence
 from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.rows import small_frame, targets_frame
 from fanout.reports.read.scope import APART_US, NEVER_US, Scope
@@ -167,7 +168,6 @@ def count_updates(
     survey: Survey,
     scope: Scope,
     by_clocks: Callable[[Mapping[Link, Clock]], Scope],
-    away: Callable[[], Iterable[Mapping[str, Any]]],
 ) -> CountedUpdates:
     """Return the updates with an identity for each; nothing is read where every link has stamps.
 
@@ -176,7 +176,6 @@ def count_updates(
         survey: What they hold.
         scope: What is compared.
         by_clocks: Returns the scope by clocks.
-        away: Returns the rows of `absences.link_absences`.
     """
     targets = scope.targets_of("unstamped")
     if not targets:
@@ -188,7 +187,7 @@ def count_updates(
     is_union = scope.reference.kind == "union"
     sides = counting.both_sides(tables.updates, scope=scope, targets=targets, spans=targets_frame(spark, scope))
     differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
-    spans_away = _away(away())
+    spans_away = _away(survey.absences)
     by_link: dict[Link, dict[int, Interval]] = {}
     clocks: dict[Link, Clock] = {}
     for target in targets:
@@ -225,7 +224,9 @@ def count_updates(
         proves=not is_union,
     ).persist()
     seen = counting.reference_rows(tables.updates, scope=scope).drop("group")
-    updates = tables.updates.unionByName(rows, allowMissingColumns=True).unionByName(seen, allowMissingColumns=True)
+    updates = seen.unionByName(rows, allowMissingColumns=True)
+    if any(one.stamp_primary is not None for one in survey.updates):  # else each of its rows is in the others
+        updates = tables.updates.unionByName(updates, allowMissingColumns=True)
     return CountedUpdates(updates, scope, clocks, rows)
 
 
@@ -255,10 +256,10 @@ def _waits(away: Mapping[Link, Sequence[tuple[int, int]]], *, link: Link, above:
     return [*own, *((after, until, until - after) for after, until in others)]
 
 
-def _away(rows: Iterable[Mapping[str, Any]]) -> dict[Link, list[tuple[int, int]]]:
+def _away(absences: Iterable[Absence]) -> dict[Link, list[tuple[int, int]]]:
     """Return when each link was away and came back, by its node's clock."""
     found: dict[Link, list[tuple[int, int]]] = defaultdict(list)
-    for row in rows:
-        if row["cause"] != _INDIRECT and row["until_us"] < NEVER_US:
-            found[row["node"], row["link"]].append((row["after_us"], row["until_us"]))
+    for one in absences:
+        if one.cause != _INDIRECT and one.until_us < NEVER_US:
+            found[one.node, one.link].append((one.after_us, one.until_us))
     return found

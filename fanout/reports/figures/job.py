@@ -87,7 +87,7 @@ def make_report(
         if not cuts:
             files, cuts = recent_by_name(spark, files, window=window)
         tables, survey, progress = _look(spark, files, window=window, cuts=cuts, progress=progress)
-        material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out)
+        material = Material(spark, tables, survey=survey, parameters=parameters, parquet=out, by_set=kind.converges)
         if kind.needs_reference:
             _scope(kind, material)  # refused before anything is compared
         with closing(material):

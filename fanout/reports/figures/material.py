@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -11,12 +11,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fanout.errors import ReportError
-from fanout.reports.compare.absences import link_absences
 from fanout.reports.figures.counted import Clock, CountedUpdates, count_updates
 from fanout.reports.figures.parquet import ParquetTables
 from fanout.reports.figures.topic_states import TopicStates
 from fanout.reports.identify.planning import decide_scope, decide_traffic_scope
-from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.reading import Tables
 from fanout.reports.read.scope import AskedWindow, Scope
 from fanout.reports.read.survey import Survey
 from fanout.reports.values.document import Parameters, ReferenceSequences
@@ -35,16 +34,25 @@ class Material:
         survey: What they hold.
         parameters: What was asked for.
         parquet: Where the tables behind the report go.
+        by_set: Whether the members of each set are compared with one another.
     """
 
     def __init__(
-        self, spark: SparkSession, tables: Tables, *, survey: Survey, parameters: Parameters, parquet: ParquetTables
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        *,
+        survey: Survey,
+        parameters: Parameters,
+        parquet: ParquetTables,
+        by_set: bool = False,
     ) -> None:
         self.spark = spark
         self.tables = tables
         self.survey = survey
         self.parameters = parameters
         self.parquet = parquet
+        self._by_set = by_set
         self.window = AskedWindow.between(parameters.since, parameters.until)
         self.settle_us = round(parameters.settle_s * 1_000_000)
         self.list_limit = parameters.list_limit
@@ -70,7 +78,6 @@ class Material:
                     survey=self.survey,
                     scope=self.scope,
                     by_clocks=self._decide_scope,
-                    away=lambda: self.absences,
                 )
             return self._counted
 
@@ -92,11 +99,6 @@ class Material:
         )
 
     @cached_property
-    def absences(self) -> Sequence[Mapping[str, Any]]:
-        """The rows of `link_absences`."""
-        return collect_rows(link_absences(self.tables.events))
-
-    @cached_property
     def traffic_scope(self) -> Scope:
         """Whose log says what was published.
 
@@ -110,7 +112,7 @@ class Material:
     @cached_property
     def states(self) -> TopicStates:
         """The verdicts on each topic."""
-        return TopicStates(self.tables, survey=self.survey, scope=self.scope)
+        return TopicStates(self.tables, survey=self.survey, scope=self.scope, by_set=self._by_set)
 
     def close(self) -> None:
         """Free what Spark keeps."""

@@ -60,6 +60,11 @@ class ReportKind:
         """Whether it says of each selector what it got."""
         return _BY_IDENTITY in self.sections
 
+    @property
+    def converges(self) -> bool:
+        """Whether it compares the nodes of a selector with one another."""
+        return _CONVERGENCE in self.sections
+
 
 def _topics(material: Material) -> Part:
     """Find the topics that differ or stopped."""

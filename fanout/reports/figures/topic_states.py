@@ -28,8 +28,9 @@ _TARGETS = (
 )
 _COLUMNS = (
     *("target", "group", "set", "node", "link", "selector", "topic", "wanted_digest", "held_digest", "final", "stall"),
-    *("settled_us", "held_us", "after_us", "set_verdict", "speaks_for_set", "stalled_links", "current_links"),
+    *("settled_us", "held_us", "after_us", "stalled_links", "current_links"),
 )
+_OF_SETS = ("set_verdict", "speaks_for_set")
 
 
 class TopicStates:
@@ -41,12 +42,14 @@ class TopicStates:
         tables: The logs.
         survey: What the first look found.
         scope: The scope of the report.
+        by_set: Whether the members of each set are compared with one another, too.
     """
 
-    def __init__(self, tables: Tables, *, survey: Survey, scope: Scope) -> None:
+    def __init__(self, tables: Tables, *, survey: Survey, scope: Scope, by_set: bool = False) -> None:
         self.tables = tables
         self.survey = survey
         self.scope = scope
+        self.by_set = by_set
         self.sets: tuple[ReplicatedSet, ...] = replicated_sets(survey, scope)
         self._frame: DataFrame | None = None
         self._counts: Mapping[int, dict[str, Any]] | None = None
@@ -71,10 +74,11 @@ class TopicStates:
     def frame(self) -> DataFrame:
         """The rows, which Spark keeps.
 
-        Columns target, group, set, node, link, selector, topic; wanted_digest and held_digest; `final`, `stall` and
-        set_verdict: the verdicts of `final_values`, `stalls` and `convergence`, null where they say nothing;
-        speaks_for_set, whether it is the row of its set that is counted; settled_us, held_us, after_us; stalled_links
-        and current_links, how many links stalled on the topic and how many have its newest update.
+        Columns target, group, set, node, link, selector, topic; wanted_digest and held_digest; `final` and `stall`: the
+        verdicts of `final_values` and `stalls`, null where they say nothing; settled_us, held_us, after_us;
+        stalled_links and current_links, how many links stalled on the topic and how many have its newest update. By
+        set also set_verdict, the verdict of `convergence`, and speaks_for_set, whether it is the row of its set that is
+        counted.
         """
         self._count()
         assert self._frame is not None
@@ -84,8 +88,8 @@ class TopicStates:
     def counts(self) -> Mapping[int, dict[str, Any]]:
         """The counts of each target that has a topic: its topics by `final_X` and `stall_X` for each verdict X.
 
-        Also alone (stalled here and not elsewhere), most_behind_us, held_topics, held_digest; and of its set those
-        topics that it speaks for: set_X, reference_topics, reference_digest.
+        Also alone (stalled here and not elsewhere) and most_behind_us. By set also held_topics and held_digest, and of
+        those topics that it speaks for: set_X, reference_topics, reference_digest.
         """
         return self._count()
 
@@ -97,7 +101,7 @@ class TopicStates:
         with self._lock:  # the first query computes the rows, so that no other does it too
             if self._counts is None:
                 self._frame = self._states().persist()
-                self._counts = {row["target"]: row for row in collect_rows(_counts(self._frame))}
+                self._counts = {row["target"]: row for row in collect_rows(_counts(self._frame, by_set=self.by_set))}
             return self._counts
 
     def _states(self) -> DataFrame:
@@ -109,19 +113,17 @@ class TopicStates:
             targets=self._targets(),
         )
         is_stalled, has_newest = sf.col("stall") == "stalled", sf.col("stall").isin("current", "pending")
-        return (
-            states.withColumn("after_us", stalls.after_us())
-            .withColumns({"final": final_values.final_verdict(), "stall": stalls.stall_verdict()})
-            .withColumns({"set_verdict": convergence.set_verdict(), "speaks_for_set": convergence.speaks_for_set()})
-            .withColumns(
-                {
-                    "stalled_links": stalls.links_where(is_stalled),
-                    # Pending: what it lacks is young, so it has the newest settled update.
-                    "current_links": stalls.links_where(has_newest),
-                }
-            )
-            .select(*_COLUMNS)
+        over_rows = {
+            "stalled_links": stalls.links_where(is_stalled),
+            # Pending: what it lacks is young, so it has the newest settled update.
+            "current_links": stalls.links_where(has_newest),
+        }
+        if self.by_set:
+            over_rows |= dict(zip(_OF_SETS, (convergence.set_verdict(), convergence.speaks_for_set()), strict=True))
+        judged = states.withColumn("after_us", stalls.after_us()).withColumns(
+            {"final": final_values.final_verdict(), "stall": stalls.stall_verdict()}
         )
+        return judged.withColumns(over_rows).select(*_COLUMNS, *(_OF_SETS if self.by_set else ()))
 
     def _late(self) -> DataFrame | None:
         """Return what may have come behind a window without a stamp."""
@@ -154,25 +156,22 @@ def _apart_us(scope: Scope, target: Target) -> int:
     return 0 if is_stamped else max(scope.settle_us, APART_US)
 
 
-def _counts(states: DataFrame) -> DataFrame:
+def _counts(states: DataFrame, *, by_set: bool) -> DataFrame:
     stalled = sf.col("stall") == "stalled"
-    behind_us = sf.col("settled_us") - sf.col("held_us")
-    of_reference = sf.when(sf.col("speaks_for_set"), sf.col("wanted_digest"))
-    by_verdict: dict[str, tuple[Column, tuple[str, ...]]] = {
+    verdicts: dict[str, tuple[Column, tuple[str, ...]]] = {
         "final": (sf.col("final"), final_values.VERDICTS),
         "stall": (sf.col("stall"), stalls.VERDICTS),
-        "set": (sf.when(sf.col("speaks_for_set"), sf.col("set_verdict")), convergence.VERDICTS),
     }
-    return states.groupBy("target").agg(
-        *(
-            sf.count_if(verdict == one).alias(f"{name}_{one}")
-            for name, (verdict, verdicts) in by_verdict.items()
-            for one in verdicts
-        ),
-        sf.count_if(stalled & (sf.col("current_links") > 0)).alias("alone"),
-        sf.max(sf.when(stalled, behind_us)).alias("most_behind_us"),
-        sf.count("held_digest").alias("held_topics"),
-        convergence.digest_sum(sf.col("held_digest")).alias("held_digest"),
-        sf.count(of_reference).alias("reference_topics"),
-        convergence.digest_sum(of_reference).alias("reference_digest"),
-    )
+    counts = {
+        "alone": sf.count_if(stalled & (sf.col("current_links") > 0)),
+        "most_behind_us": sf.max(sf.when(stalled, sf.col("settled_us") - sf.col("held_us"))),
+    }
+    if by_set:
+        speaks, held = sf.col("speaks_for_set"), sf.col("held_digest")
+        of_reference = sf.when(speaks, sf.col("wanted_digest"))
+        verdicts["set"] = (sf.when(speaks, sf.col("set_verdict")), convergence.VERDICTS)
+        for name, digest in (("held", held), ("reference", of_reference)):
+            counts |= {f"{name}_topics": sf.count(digest), f"{name}_digest": convergence.digest_sum(digest)}
+    for name, (verdict, values) in verdicts.items():
+        counts |= {f"{name}_{value}": sf.count_if(verdict == value) for value in values}
+    return states.groupBy("target").agg(*(count.alias(name) for name, count in counts.items()))

@@ -6,10 +6,10 @@ the heavy passes know their targets and spans beforehand.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from fanout.reports.read.schemas import PHASE_LIVE
+from fanout.reports.read.schemas import PHASE_LIVE, STATE_LIVE
 
 __all__ = [
     "fold_sessions",
@@ -71,21 +71,36 @@ def list_selectors(updates: DataFrame) -> DataFrame:
 
 
 def summarize_events(events: DataFrame) -> DataFrame:
-    """Return the events of each process and link in few rows, which `fold_events` and others in `reading` tell apart.
+    """Return the events of each process and link in few rows, which the functions of `reading` tell apart.
 
-    One row has all that are not told apart. Each selector that was proved complete has a row of its own (`selector`),
-    and so has each `start` and `gap` (`event`, with its `detail`, which reports read). Of `alarm` and `skipped` all of
-    one message or reason are one row, with the newest detail and how often it was said (`times`).
+    One row has all of a `life`: from when the link is live to the next time; 0 before that. Each selector that was
+    proved complete has a row of its own (`selector`), and so has each `start`, `gap`, and `audit` that found a
+    difference (`event`, with its `detail`). Of `alarm` and `skipped` all of one message or reason are one row, with the
+    newest detail and how often it was said (`times`).
     """
-    at_us = sf.unix_micros("at")
-    complete, detailed = sf.col("event") == "complete", sf.col("event").isin("start", "gap")
-    told = sf.col("event").isin("alarm", "skipped")
+    at_us, event = sf.unix_micros("at"), sf.col("event")
+    is_state = event == "state"
+    live = is_state & (sf.col("state") == STATE_LIVE)
+    of_link = Window.partitionBy("node", "link").orderBy("node_epoch", "log_pos")
+    so_far = of_link.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = of_link.rowsBetween(Window.unboundedPreceding, -1)
+    found = sum((_number(f"$.{name}") for name in ("changed", "removed", "kept")), start=sf.lit(0))
+    differs = (found > 0) | sf.coalesce(sf.get_json_object("detail", "$.loss") == "true", sf.lit(False))
+    rows = events.withColumns(
+        {
+            "life": sf.count_if(live).over(so_far),
+            "state_now": sf.last(sf.when(is_state, sf.col("state")), ignorenulls=True).over(so_far),
+            "proved_us": sf.last(sf.when(live | (event == "audit"), at_us), ignorenulls=True).over(before),
+            "detailed": event.isin("start", "gap") | ((event == "audit") & differs),
+        }
+    )
+    complete, told, detailed = event == "complete", event.isin("alarm", "skipped"), sf.col("detailed")
+    heard = (event == "heartbeat") & (sf.col("state_now") == STATE_LIVE)
     about = sf.coalesce(sf.get_json_object("detail", "$.message"), sf.get_json_object("detail", "$.reason"))
-    suppressed = sf.coalesce(sf.get_json_object("detail", "$.suppressed").cast("long"), sf.lit(0))
-    times = sf.coalesce(sf.get_json_object("detail", "$.messages").cast("long"), suppressed + 1)
+    times = sf.coalesce(sf.get_json_object("detail", "$.messages").cast("long"), _number("$.suppressed") + 1)
     # A link says this once it is answered: "" of a broker that is no fanout node, null where it cannot know.
-    upstream = sf.when(sf.col("event") == "state", sf.get_json_object("detail", "$.primary_node"))
-    return events.groupBy(
+    upstream = sf.when(is_state, sf.get_json_object("detail", "$.primary_node"))
+    return rows.groupBy(
         "node",
         "role",
         "node_epoch",
@@ -93,6 +108,7 @@ def summarize_events(events: DataFrame) -> DataFrame:
         sf.when(complete, sf.col("selector")).alias("selector"),
         sf.when(detailed, sf.col("log_pos")).alias("detail_pos"),
         sf.when(told, sf.concat("event", sf.lit(" "), about)).alias("about"),
+        sf.when(~(complete | detailed | told), sf.col("life")).alias("life"),
     ).agg(
         sf.count(sf.lit(1)).alias("rows"),
         sf.min("log_pos").alias("first_pos"),
@@ -100,11 +116,21 @@ def summarize_events(events: DataFrame) -> DataFrame:
         sf.min(at_us).alias("first_us"),
         sf.max(at_us).alias("last_us"),
         sf.min_by("link_epoch", at_us).alias("link_epoch"),
-        sf.count_if(sf.col("event") == "tear_down").alias("tear_downs"),
-        sf.max(sf.when(sf.col("event") == "tear_down", sf.col("log_pos"))).alias("tear_down_pos"),
-        sf.max(sf.when(sf.col("event") == "stop", at_us)).alias("stop_us"),
+        sf.min(sf.when(live, at_us)).alias("live_us"),
+        sf.min(sf.when(live, sf.col("link_epoch"))).alias("live_epoch"),
+        sf.min(sf.when(is_state & ~live, at_us)).alias("left_us"),
+        sf.max(sf.when(heard, at_us - sf.coalesce("lag_us", sf.lit(0)))).alias("heard_us"),
+        sf.max("proved_us").alias("proved_us"),
+        sf.count_if(event == "tear_down").alias("tear_downs"),
+        sf.max(sf.when(event == "tear_down", sf.col("log_pos"))).alias("tear_down_pos"),
+        sf.max(sf.when(event == "stop", at_us)).alias("stop_us"),
         sf.collect_set(upstream).alias("upstreams"),
-        sf.max(sf.when(detailed | told, sf.col("event"))).alias("event"),
+        sf.max(sf.when(detailed | told, event)).alias("event"),
         sf.max_by(sf.when(detailed | told, sf.col("detail")), "log_pos").alias("detail"),
         sf.sum(sf.when(told, times)).alias("times"),
     )
+
+
+def _number(path: str) -> Column:
+    """Return a number of an event's detail; 0 where there is none."""
+    return sf.coalesce(sf.get_json_object("detail", path).cast("long"), sf.lit(0))

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
 from fanout.reports.read import first_look, positions
+from fanout.reports.read.absences import link_absences
 from fanout.reports.read.details import parse_gap_detail
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.lost_positions import PositionBlock, block_bits, find_holes
@@ -123,6 +124,7 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
             for row in events
             if row["event"] in ("alarm", "skipped")
         ),
+        absences=link_absences(events),
     )
 
 

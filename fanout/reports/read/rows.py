@@ -7,13 +7,26 @@ is unique.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from fanout.replog.files.schema import FLAG_CONFLATED
 from fanout.reports.read.details import Selection
@@ -44,6 +57,17 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
+_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "tinyint": ByteType(),
+    "boolean": BooleanType(),
+    "double": DoubleType(),
+    "timestamp": TimestampType(),
+}
+_BETWEEN_FIELDS = re.compile(r", (?![^<]*>)")
+_FIELD = re.compile(r"`?(\w+)`?:? (.+)")
 _FOUND = "targets_of_"
 _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
@@ -213,11 +237,16 @@ def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, sche
     return spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), schema=struct)
 
 
-def struct_of(schema: str) -> StructType:
-    """Return a schema that is written as Spark writes types."""
-    struct = StructType.fromDDL(schema)
-    assert isinstance(struct, StructType)
-    return struct
+def struct_of(columns: str) -> StructType:
+    """Return a schema that is written as Spark writes types: Spark's own function needs a session, and is slow."""
+    found = (_FIELD.fullmatch(column) for column in _BETWEEN_FIELDS.split(columns))
+    return StructType([StructField(field[1], _type_of(field[2])) for field in found if field is not None])
+
+
+def _type_of(text: str) -> DataType:
+    if text.startswith("array<"):
+        return ArrayType(_type_of(text[len("array<") : -1]))
+    return struct_of(text[len("struct<") : -1]) if text.startswith("struct<") else _TYPES[text]
 
 
 def _arrow_type(spark_type: DataType) -> pa.DataType:

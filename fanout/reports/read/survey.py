@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from fanout.reports.read.absences import Absence
 from fanout.reports.read.details import GapRecord, LinkConfig, Selection, parse_start_detail
 from fanout.reports.read.scope import AskedWindow
 
@@ -184,6 +185,7 @@ class Survey:
     selectors: tuple[SelectorSummary, ...] = ()
     """What `updates` does not say of selectors; empty where it does."""
     alarms: tuple[AlarmSummary, ...] = ()
+    absences: tuple[Absence, ...] = ()
     roles: dict[str, str] = field(init=False)
     """The role of each node, by its latest process, in the order of the nodes' names."""
     _by_node: dict[str, list[UpdateSummary | EventSummary]] = field(init=False)

@@ -11,43 +11,19 @@ from datetime import datetime
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from fanout.reports.read.rows import small_frame
+from fanout.reports.read.rows import small_frame, struct_of
 from fanout.reports.values.document import Report, TargetReport
 
 __all__ = ["COMPLETENESS", "LAG", "MISSING_TOPICS", "RESULT_TABLES", "RUN", "result_frame"]
 
-_TYPES: Final[dict[str, DataType]] = {
-    "string": StringType(),
-    "bigint": LongType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "timestamp": TimestampType(),
-}
-
-
-def _struct(columns: str) -> StructType:
-    """Return a schema; Spark's own function for such a text needs a session."""
-    pairs = (column.split() for column in columns.split(", "))
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
-
-
-RUN: Final = _struct("run string, run_at timestamp, report string, window_begin timestamp, window_end timestamp")
+RUN: Final = struct_of("run string, run_at timestamp, report string, window_begin timestamp, window_end timestamp")
 """The columns in front of those of each table where it is appended: one run of `fanout report`."""
 
 _PLACE: Final = "node string, link string, selector string"
 
-COMPLETENESS: Final = _struct(
+COMPLETENESS: Final = struct_of(
     f"{_PLACE}, reference string, basis string, exact boolean, expected bigint, applied bigint, missing bigint, "
     "unknown bigint, pending bigint, duplicated bigint, complete_percent_at_least double, "
     "complete_percent_at_most double, values_equal bigint, values_differ bigint, covered_from timestamp, "
@@ -55,13 +31,13 @@ COMPLETENESS: Final = _struct(
 )
 """A row for each selector of each link and basis: what there was to get, and what came."""
 
-LAG: Final = _struct(
+LAG: Final = struct_of(
     f"kind string, {_PLACE}, stamped_by string, updates bigint, least_us bigint, p50_us bigint, p95_us bigint, "
     "p99_us bigint, most_us bigint, mean_us bigint, uncertain_us bigint"
 )
 """A row for each distribution: `raw` and `corrected` propagation times of a selector, `round_trip` of a link."""
 
-MISSING_TOPICS: Final = _struct(
+MISSING_TOPICS: Final = struct_of(
     f"{_PLACE}, topic string, missing bigint, unknown bigint, superseded bigint, first_missing timestamp, "
     "last_missing timestamp, going_on boolean, cause string"
 )

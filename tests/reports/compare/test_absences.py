@@ -10,14 +10,13 @@ import pytest
 from fanout.reports.compare.absences import (
     SPANS,
     UNEXPLAINED,
-    UNHEARD_US,
     absences_of_targets,
-    link_absences,
     skips_of_targets,
     with_cause,
     with_skipped,
 )
 from fanout.reports.identify.planning import decide_scope
+from fanout.reports.read.absences import UNHEARD_US
 from fanout.reports.read.reading import take_survey
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.scope import NEVER_US
@@ -39,18 +38,16 @@ def audit(log: NodeLog, at_us: int, *, changed: int = 0, loss: bool = False) -> 
 def seen(spark: SparkSession, *logs: NodeLog) -> dict[str, list[tuple[float, float, str]]]:
     """Return the spans of the link `up` of each node, in seconds of the test's clock."""
     found: dict[str, list[tuple[float, float, str]]] = {log.node: [] for log in logs}
-    for row in rows_of(link_absences(tables_of(spark, logs).events).where("link = 'up'"), "after_us", "cause"):
-        span = (row["after_us"] - at(0)) / SECOND, (row["until_us"] - at(0)) / SECOND, row["cause"]
-        found[row["node"]].append(span)
+    for one in sorted(take_survey(tables_of(spark, logs)).absences, key=lambda one: (one.after_us, one.cause)):
+        if one.link == "up":
+            found[one.node].append(((one.after_us - at(0)) / SECOND, (one.until_us - at(0)) / SECOND, one.cause))
     return found
 
 
 def spans_of_targets(spark: SparkSession, *logs: NodeLog) -> list[tuple[Any, ...]]:
     """Return the spans of each target of a report on these logs, in the columns of `SPANS`."""
-    tables = tables_of(spark, logs)
-    survey = take_survey(tables)
-    scope = decide_scope(survey, requested=None, settle_us=SECOND)
-    return sorted(absences_of_targets(rows_of(link_absences(tables.events)), survey=survey, scope=scope))
+    survey = take_survey(tables_of(spark, logs))
+    return sorted(absences_of_targets(survey, scope=decide_scope(survey, requested=None, settle_us=SECOND)))
 
 
 def test_spans_in_which_a_link_may_have_lost_updates(spark: SparkSession) -> None:
