@@ -129,7 +129,7 @@ AskedClient = Annotated[
 ]
 
 
-def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK, streams_max: int = 1_000) -> FastAPI:
+def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK, streams_max: int = 256) -> FastAPI:
     """Build the ASGI application that shows `node`.
 
     Args:

@@ -295,7 +295,7 @@ class HttpConfig:
     """File with the token of operators; None for none: everything but probes and metrics is for this machine only."""
     hosts: tuple[HostName, ...] = ()
     """Names of this node that the field Host may have without a token, beside addresses and localhost."""
-    streams_max: Count = 1_000
+    streams_max: Count = 256
     """Streams of values and events at a time, beside 256 other connections; further ones are refused (429)."""
     certificate_file: PathText | None = None
     """PEM file with the certificate of the interface and the intermediate ones; None without TLS."""
