@@ -242,12 +242,12 @@ class Move:
         """Fetch the session from its holder; return whether it is here."""
         ledger, host, question = self._context.ledger, self._context.host, self.question
         client_id, epoch = question.client_id, question.epoch
-        calls = self._context.calls.to(found.holder)
+        calls, passed = self._context.calls.to(found.holder), self._context.passed
         self.is_fetching = True
         try:
             await host.collect(client_id, subscriptions)
             fetched, markers = await self._fetch(calls, SessionQuestion(client_id, epoch))
-            exact = fetched.status == "exact" and await self._context.passed.wait(markers, timeout_s=_EXACT_S)
+            exact = fetched.status == "exact" and await passed.wait(self._context.node, markers, timeout_s=_EXACT_S)
             value = fetched.value
             if not value and fetched.status in ("exact", "inexact"):
                 value = await self._pull(calls, client_id, epoch)
@@ -360,7 +360,7 @@ class HolderAnswers:
     async def answer_fetch(self, asker: str, body: bytes) -> bytes:
         """Answer FETCH: wait for the markers, and give the values of promised sessions."""
         questions, markers = decode_fetch_request(body)
-        passed = await self._passed.wait(markers, timeout_s=MARKER_S)
+        passed = await self._passed.wait(asker, markers, timeout_s=MARKER_S)
         answers: list[Fetched] = []
         size = 0
         async for question in in_turns(questions):

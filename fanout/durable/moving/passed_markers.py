@@ -18,19 +18,20 @@ class PassedMarkers:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._passed: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED_MAX)
+        self._passed: deque[tuple[str, str, str]] = deque(maxlen=_REMEMBERED_MAX)
         self._waiting: dict[asyncio.Event, None] = {}
 
-    def note(self, link: str, marker: str) -> None:
-        """Note that a marker has passed in the stream of a link."""
-        self._passed.append((link, marker))
+    def note(self, link: str, node: str, marker: str) -> None:
+        """Note that a member's marker has passed in the stream of a link; members may number theirs alike."""
+        self._passed.append((link, node, marker))
         for waiter in self._waiting:
             waiter.set()
 
-    async def wait(self, markers: Mapping[str, str], *, timeout_s: float) -> bool:
-        """Wait until markers have passed.
+    async def wait(self, node: str, markers: Mapping[str, str], *, timeout_s: float) -> bool:
+        """Wait until markers of one member have passed.
 
         Args:
+            node: The member.
             markers: Link to marker.
             timeout_s: Longest time to wait, in seconds.
 
@@ -41,7 +42,7 @@ class PassedMarkers:
         self._waiting[changed] = None
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(key in self._passed for key in markers.items()):
+                while not all((link, node, marker) in self._passed for link, marker in markers.items()):
                     changed.clear()
                     await changed.wait()
         except TimeoutError:

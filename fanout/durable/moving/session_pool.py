@@ -198,7 +198,7 @@ class SessionPool:
             self._host.note_collected(self._own_markers.came_back(link, marker), link)
         else:
             self._host.note_place(self.ledger.promised_to(node), link, marker)
-        self._passed.note(link, marker)
+        self._passed.note(link, node, marker)
 
     # For the node.
 
