@@ -529,9 +529,14 @@ class Link:
         return self._session.control.is_open
 
     @property
+    def may_cut(self) -> bool:
+        """True if `cut` would give a place now: the link is live, audits nothing, and its heartbeats come back."""
+        return self._session.may_send_heartbeat
+
+    @property
     def may_send_marker(self) -> bool:
-        """True if `send_marker` would send one now: the link is live, listens to other members, and audits nothing."""
-        return bool(self._session.cuts.topics) and self._session.may_send_heartbeat
+        """True if `send_marker` would send one now: it may cut, and listens to other members."""
+        return bool(self._session.cuts.topics) and self.may_cut
 
     def send_marker(self) -> str:
         """Send a heartbeat now, as a place that the streams of all members have in common, and return its marker.

@@ -104,7 +104,7 @@ class LinkStandIn:
         self.retried.set()
 
     own_cuts: Mapping[str, Cut] = MappingProxyType({})
-    may_have_markers = may_send_marker = False
+    may_have_markers = may_send_marker = may_cut = False
     marker_sent_s: float | None = None
 
     def newest_cut(self, node: str) -> Cut | None:

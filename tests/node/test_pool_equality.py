@@ -17,7 +17,7 @@ async def test_a_link_gives_a_cut_as_soon_as_it_can_again_and_to_new_members() -
     """And some more at once: a session that begins here has no place that others know before they have heard one."""
     cuts: list[list[str]] = []
     heard = ["edge-2"]
-    link: Any = SimpleNamespace(may_send_marker=False, cut=cuts.append, config=SimpleNamespace(name="plant"))
+    link: Any = SimpleNamespace(may_cut=False, cut=cuts.append, config=SimpleNamespace(name="plant"))
     members: Any = SimpleNamespace(
         config=SimpleNamespace(converge_after_s=3600.0, dead_after_s=3600.0, ping_interval_s=600.0),
         convergence=SimpleNamespace(due=lambda name, now_s: None),
@@ -27,10 +27,10 @@ async def test_a_link_gives_a_cut_as_soon_as_it_can_again_and_to_new_members() -
     task = asyncio.create_task(keeps)
     try:
         for number in (1, 2):
-            link.may_send_marker = False
+            link.may_cut = False
             await asyncio.sleep(0.2)  # nothing comes
             assert len(cuts) == number - 1
-            link.may_send_marker = True
+            link.may_cut = True
             await wait_until(lambda number=number: len(cuts) == number)  # type: ignore[misc]
         assert cuts == [["edge-2"]] * 2
         members.config.ping_interval_s = 0.01

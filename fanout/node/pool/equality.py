@@ -63,16 +63,16 @@ async def keep_equal(link: Link, *, members: PoolMembers, clock: Clock, logger: 
     convergence, name = members.convergence, link.config.name
     # This node has to hear itself at the primary, and the others it, several times before either takes it for dead.
     longest_s = min(members.config.converge_after_s / _CUTS_IN_TIME, members.config.dead_after_s / _HEARD_IN_TIME)
-    pause_s, could, heard = longest_s, link.may_send_marker, members.others_heard()
+    pause_s, could, heard = longest_s, link.may_cut, members.others_heard()
     while True:
         until_s = clock.monotonic() + pause_s
         pause_s = min(longest_s, 2 * pause_s)
         while clock.monotonic() < until_s:
             await asyncio.sleep(_LOOK_S)
-            before, could, heard = (could, heard), link.may_send_marker, members.others_heard()
+            before, could, heard = (could, heard), link.may_cut, members.others_heard()
             if could and before != (could, heard):
-                # What it brings has no place that others know before such a cut; those that do not listen yet miss it,
-                # and hear the next.
+                # What it brings has no place that others know before its first cut; those that do not listen yet miss
+                # that one, and hear the next.
                 pause_s = min(longest_s, members.config.ping_interval_s)
                 break
         link.cut(heard)
