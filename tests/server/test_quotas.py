@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
-from tests.server.test_access import DURABLE, USERS, StartGuarded, alice, gates, start_guarded, users
+from tests.server.client.test_session_fence import Finder
+from tests.server.test_access import DURABLE, USERS, StartGuarded, access_config, alice, gates, start_guarded, users
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
@@ -87,3 +88,50 @@ async def test_subscriptions_of_a_user_are_bounded(start_guarded: StartGuarded) 
     await wait_until(lambda: node.server.stats().sessions == 0)
     async with await alice(node, "d") as client:
         assert (await client.subscribe(b"x", b"y", b"z")).reason_codes == (0, 0, 0)
+
+
+async def test_a_refused_client_leaves_the_session_with_its_identifier_alone(start_guarded: StartGuarded) -> None:
+    """The quota is judged before anything is taken over: of its own user, and of a client without one."""
+    quota = [{"user": "alice", "connections_max": 1}, {"user": "bob", "sessions_max": 1}]
+    node = await start_guarded(passwords=users(**USERS), quota=quota)
+    async with await alice(node, "absent", properties=DURABLE) as client:
+        await client.subscribe(b"x")
+    await wait_until(lambda: node.server.stats().connections == 0)
+    nobodys = await RawClient.connect(node.port, "nobody's", properties=DURABLE)
+    async with nobodys, await alice(node, "a"), await bob(node, "b"):
+        sessions = list(node.server.registry)
+        async with await alice(node, "absent", properties=DURABLE) as client:
+            assert client.connack.reason_code == QUOTA
+        async with await bob(node, "nobody's") as client:
+            assert client.connack.reason_code == QUOTA
+        assert list(node.server.registry) == sessions
+        assert await nobodys.messages_until_ping() == []
+    assert node.server.stats().takeovers_total == 0
+
+
+async def test_a_client_that_replaces_what_its_user_has_needs_no_further_place(start_guarded: StartGuarded) -> None:
+    """Neither with Clean Start, nor when a reload has lowered the quota below what the user has."""
+    node = await start_guarded(passwords=users(**USERS), quota=[{"sessions_max": 3, "connections_max": 3}])
+    async with await alice(node, "a"), await alice(node, "b"), await alice(node, "c", properties=DURABLE):
+        gate = node.server.gate
+        assert gate is not None
+        lowered = access_config(quota=[{"sessions_max": 1, "connections_max": 1}])
+        gate.replace(lowered, passwords=users(**USERS))
+        for client_id in ("a", "c"):
+            async with await alice(node, client_id, properties=DURABLE) as client:
+                assert client.connack.reason_code == 0
+        async with await alice(node, "d") as client:
+            assert client.connack.reason_code == QUOTA
+
+
+@pytest.mark.parametrize("clean_start", [True, False])
+async def test_the_pool_is_not_asked_for_a_client_over_its_quota(
+    start_guarded: StartGuarded, clean_start: bool
+) -> None:
+    """What it has at another member stays there."""
+    node = await start_guarded(passwords=users(**USERS), quota=[{"sessions_max": 1}])
+    async with await alice(node, "a"):
+        finder = node.server.lifecycles.finder = Finder(node)
+        async with await alice(node, "b", clean_start=clean_start, properties=DURABLE) as client:
+            assert client.connack.reason_code == QUOTA
+        assert not finder.asked

@@ -118,6 +118,8 @@ class SessionLifecycles:
             self._refuse(connection, terms, ReasonCode.SERVER_UNAVAILABLE, reason="this node hears no other member")
         elif finder is None or (terms.clean_start and not self._quotas.has_users):
             self._attach(connection, terms, access)
+        elif self._is_over_limit(connection, terms, access):
+            return
         elif self._registry.get(terms.client_id) is None:
             user, superuser = ("", False) if access is None else (access.identity.user, access.identity.superuser)
             found = finder.find(terms.client_id, user=user, superuser=superuser, clean=terms.clean_start)
@@ -165,24 +167,37 @@ class SessionLifecycles:
             self._logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
             connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
+        if self._is_over_limit(connection, terms, access):
+            return
         former = self._registry.get(terms.client_id)
         session = self._session_to_resume(terms, claim)
         session_present = session is not None
-        user = "" if access is None else access.identity.user
-        if (reached := self._quotas.reached_by(user, new_session=session is None)) is not None:
-            self._quotas.refuse(reached, user=user, client_id=terms.client_id)
-            connection.refuse(ReasonCode.QUOTA_EXCEEDED)
-            return
         if session is None:
-            if self._registry.full:
-                self._counters.limits_reached[Limit.SESSIONS] += 1
-                self._logger.warning("client_refused", reason="sessions_max", address=connection.address)
-                connection.refuse(ReasonCode.QUOTA_EXCEEDED)
-                return
             session = self._registry.create(terms.client_id, wire=terms.wire)
             if former is not None and claim is Claim.RESUME:
                 session.owner_since = former.owner_since
         self._open(connection, session, terms, access, session_present=session_present)
+
+    def _is_over_limit(self, connection: ClientConnection, terms: Terms, access: Access | None) -> bool:
+        """Refuse a client that needs more sessions or connections than there may be; nothing else has changed then.
+
+        The session with its Client Identifier, and the connection of that, make room for it as far as they are its
+        user's.
+        """
+        former, user = self._registry.get(terms.client_id), "" if access is None else access.identity.user
+        own = former if former is not None and former.user == user else None
+        reached = self._quotas.reached_by(
+            user, new_session=own is None, new_connection=own is None or own not in self.connection_of
+        )
+        if reached is not None:
+            self._quotas.refuse(reached, user=user, client_id=terms.client_id)
+        elif former is None and self._registry.full:
+            self._counters.limits_reached[Limit.SESSIONS] += 1
+            self._logger.warning("client_refused", reason="sessions_max", address=connection.address)
+        else:
+            return False
+        connection.refuse(ReasonCode.QUOTA_EXCEEDED)
+        return True
 
     def _claim(self, client_id: str, access: Access | None) -> Claim:
         """Decide whether a client may have the session with its Client Identifier; nothing has changed then."""

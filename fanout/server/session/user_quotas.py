@@ -99,14 +99,16 @@ class UserQuotas:
         quota = self.of(user)
         return sys.maxsize if quota is None else quota.subscriptions - self.usage(user).subscriptions
 
-    def reached_by(self, user: str, *, new_session: bool) -> Limit | None:
-        """Return the quota that keeps a user from one more connection, with a new session or not; None for none."""
+    def reached_by(self, user: str, *, new_session: bool, new_connection: bool) -> Limit | None:
+        """Return the quota that keeps a user from one more session, or connection; None for none, or nothing more."""
         quota, usage = self.of(user), self.usage(user)
         if quota is None:
             return None
         if new_session and usage.sessions >= quota.sessions:
             return Limit.USER_SESSIONS
-        return Limit.USER_CONNECTIONS if usage.connections >= quota.connections else None
+        if new_connection and usage.connections >= quota.connections:
+            return Limit.USER_CONNECTIONS
+        return None
 
     def refuse(self, limit: Limit, *, user: str, client_id: str) -> None:
         """Count that a quota refused something, and log it."""
