@@ -7,9 +7,12 @@ import json
 
 import httpx
 import pytest
+from starlette.types import Message
 
+from fanout.api.app import create_app
 from tests.api.stand_in import StandInNode
 from tests.node.browse.pieces import Node, value
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -52,6 +55,30 @@ async def test_wrong_parameters_are_told(topics: Node, http: httpx.AsyncClient, 
     """The answer names the parameter."""
     answer = await http.get(path)
     assert (answer.status_code, answer.json()["error"]) == (422, error)
+
+
+async def test_a_burst_does_not_open_too_many_streams(topics: Node, node: StandInNode) -> None:
+    """Readers that come in one turn of the event loop are counted one by one; places come back."""
+    app = create_app(node, streams_max=2)
+    scope = {"type": "http", "method": "GET", "path": "/v1/stream", "query_string": b"", "headers": []}
+    codes: list[int] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            codes.append(message["status"])
+
+    for _ in range(2):
+        codes.clear()
+        asked = [asyncio.create_task(app(dict(scope), receive, send)) for _ in range(5)]
+        await wait_until(lambda: len(codes) == 5)
+        assert sorted(codes) == [200, 200, 429, 429, 429]
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def test_a_stream_is_server_sent_events(topics: Node, http: httpx.AsyncClient) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +15,9 @@ from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, To
 from fanout.api.browse.view import READER_KEY, NodeBrowser, Reader, TopicQuery
 from fanout.errors import FanoutError
 from fanout.runtime.slices import OneForMany
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 __all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "StreamsFull", "add_browsing"]
 
@@ -42,7 +45,9 @@ FilterText = Annotated[
     str, Query(alias="filter", max_length=_TEXT_MAX, description="Topic Filter, with its wildcards.")
 ]
 ValueBytes = Annotated[int, Query(ge=0, le=65_536, description="Bytes of each payload that are shown.")]
-StreamedBytes = Annotated[int, Query(ge=0, le=4096, description="Bytes of each payload that are sent.")]
+StreamedBytes = Annotated[
+    int, Query(ge=0, le=4096, description="Bytes of each payload that are sent, rounded up to 64, 256, 1024 or 4096.")
+]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most entries on the page.")]
 LastEventId = Annotated[str, Header(alias="Last-Event-ID", max_length=64, description="Newest event that is known.")]
 
@@ -176,7 +181,7 @@ def add_browsing(
         await check_rights(request, asked)
         events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes)
         reader: Reader | None = request.scope.get(READER_KEY)
-        answer = streams.answer(events, keeps=lambda: reader is None or reader.keeps(asked))
+        answer = _StreamAnswer(streams, events, keeps=lambda: reader is None or reader.keeps(asked))
         tell_age(answer)
         return answer
 
@@ -196,7 +201,7 @@ def add_browsing(
     ) -> EventsDocument | Response:
         """Answer the newest events, the newest first; with `Accept: text/event-stream` a stream, the oldest first."""
         if _EVENT_STREAM in accept:
-            return streams.answer(browser.event_stream(last_id=last_event_id))
+            return _StreamAnswer(streams, browser.event_stream(last_id=last_event_id))
         return browser.events(before=before, limit=limit)
 
 
@@ -211,26 +216,43 @@ class _OpenStreams:
         self._max = streams_max
         self._open = 0
 
-    def answer(self, events: AsyncGenerator[bytes], *, keeps: Callable[[], bool] = lambda: True) -> StreamingResponse:
-        """Return the answer with a stream, which ends when its reader loses the right to it.
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Take a place for as long as a stream is open.
 
         Raises:
             StreamsFull: There are too many.
         """
         if self._open >= self._max:
             raise StreamsFull(f"{self._max:,} streams are open", hint="Ask again later, or raise http.streams_max")
-        return StreamingResponse(self._read(events, keeps), media_type=_EVENT_STREAM)
-
-    async def _read(self, events: AsyncGenerator[bytes], keeps: Callable[[], bool]) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            async with aclosing(events):
-                async for piece in events:
-                    if not keeps():
-                        return
-                    yield piece
+            yield
         finally:
             self._open -= 1
+
+
+class _StreamAnswer(StreamingResponse):
+    """Answer with a stream, which ends when its reader loses the right to it; 429 when too many are open."""
+
+    def __init__(
+        self, streams: _OpenStreams, events: AsyncGenerator[bytes], *, keeps: Callable[[], bool] = lambda: True
+    ) -> None:
+        super().__init__(_while_kept(events, keeps), media_type=_EVENT_STREAM)
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream; its place is taken here, so that none is lost that was never sent."""
+        with self._streams.place():
+            await super().__call__(scope, receive, send)
+
+
+async def _while_kept(events: AsyncGenerator[bytes], keeps: Callable[[], bool]) -> AsyncIterator[bytes]:
+    async with aclosing(events):
+        async for piece in events:
+            if not keeps():
+                return
+            yield piece
 
 
 def _fault(name: str, kind: str) -> RequestValidationError:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 from fanout.api.browse.payloads import show_payload
@@ -20,7 +19,7 @@ from fanout.api.models import utc_from_ns
 from fanout.node.browse.activity import Observe
 from fanout.replica.update import PAYLOAD, QOS, RECEIVED_NS, RETAIN, TOPIC, Update
 
-__all__ = ["LINGER_S", "MESSAGES_MAX", "WAITING_BYTES_MAX", "Streams", "frame"]
+__all__ = ["IDLE_MAX", "LINGER_S", "MESSAGES_MAX", "WAITING_BYTES_MAX", "Streams", "frame"]
 
 _FLUSH_S: Final = 0.1
 """Time that messages are collected."""
@@ -32,6 +31,10 @@ _RECENT_BYTES_MAX: Final = 1 << 20
 """Bytes of a channel that are remembered for listeners that come back."""
 LINGER_S: Final = 30.0
 """Time that a channel without listeners remembers."""
+IDLE_MAX: Final = 64
+"""Channels without listeners that remember; the one that was left first ends when there are more."""
+_VALUE_BYTES: Final = (0, 64, 256, 1024, 4096)
+"""Bytes of a payload that are sent: what a reader asks for is rounded up, so that more readers share an encoding."""
 WAITING_BYTES_MAX: Final = 4 << 20
 """Bytes that wait for one listener; with more its stream ends."""
 _PING_S: Final = 15.0
@@ -118,7 +121,7 @@ class Listener:
 class _Channel:
     """Live values of one Topic Filter, encoded once for all listeners."""
 
-    def __init__(self, key: _Key, observe: Observe, *, over: Callable[[], None]) -> None:
+    def __init__(self, key: _Key, observe: Observe) -> None:
         self.listeners: dict[Listener, None] = {}
         self._value_bytes = key.value_bytes
         self._name = secrets.token_hex(4)
@@ -128,30 +131,15 @@ class _Channel:
         self._collected: list[Update] = []
         self._messages = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._linger: asyncio.TimerHandle | None = None
-        self._over = over
         self._end = observe(key.topic_filter, self._take)
-
-    def join(self, listener: Listener) -> None:
-        self.listeners[listener] = None
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-
-    def leave(self, listener: Listener) -> None:
-        self.listeners.pop(listener, None)
-        if not self.listeners and self._linger is None:
-            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     def close(self) -> None:
         """End the observation and all streams."""
         self._end()
-        for timer in (self._timer, self._linger):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for listener in self.listeners:
             listener.close(frame("end", {"reason": "the node stops"}))
-        self._over()
 
     @property
     def position(self) -> str:
@@ -233,11 +221,13 @@ class Streams:
         self._observe = observe
         self._match = match
         self._channels: dict[_Key, _Channel] = {}
+        self._idle: dict[_Key, asyncio.TimerHandle] = {}
+        """End of each channel without listeners, in the order in which they were left."""
 
     def close(self) -> None:
         """End all streams."""
-        for channel in list(self._channels.values()):
-            channel.close()
+        for key in list(self._channels):
+            self._close_channel(key)
 
     def tell(self, event: str, data: object) -> None:
         """Send an event to all listeners."""
@@ -248,13 +238,15 @@ class Streams:
 
     async def read(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
         """Yield events: retained values, `live`, then each value; or those after `last_id`, if remembered."""
-        key = _Key(topic_filter, value_bytes)
+        key = _Key(topic_filter, next((size for size in _VALUE_BYTES if size >= value_bytes), _VALUE_BYTES[-1]))
         channel = self._channels.get(key)
         if channel is None:
-            channel = self._channels[key] = _Channel(key, self._observe, over=partial(self._channels.__delitem__, key))
+            channel = self._channels[key] = _Channel(key, self._observe)
+        elif (timer := self._idle.pop(key, None)) is not None:
+            timer.cancel()
         listener = Listener()
         missed = channel.since(last_id)
-        channel.join(listener)
+        channel.listeners[listener] = None
         try:
             if missed is not None:
                 listener.has_set = True
@@ -266,7 +258,16 @@ class Streams:
             async for data in listener.read():
                 yield data
         finally:
-            channel.leave(listener)
+            del channel.listeners[listener]
+            if not channel.listeners and self._channels.get(key) is channel:
+                self._idle[key] = asyncio.get_running_loop().call_later(LINGER_S, self._close_channel, key)
+                if len(self._idle) > IDLE_MAX:
+                    self._close_channel(next(iter(self._idle)))
+
+    def _close_channel(self, key: _Key) -> None:
+        if (timer := self._idle.pop(key, None)) is not None:
+            timer.cancel()
+        self._channels.pop(key).close()
 
     async def _retained(self, channel: _Channel, listener: Listener, topic_filter: bytes) -> AsyncIterator[bytes]:
         """Yield the retained set, with the live values that come meanwhile in their order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.node.browse.pieces import Node, value
 class Reader:
     """Reads a stream as a browser's EventSource does."""
 
-    def __init__(self, stream: AsyncIterator[bytes]) -> None:
+    def __init__(self, stream: AsyncGenerator[bytes]) -> None:
         self.last_id = ""
         self._stream = stream
         self._lines: list[str] = []
@@ -48,6 +48,10 @@ class Reader:
         while (event := await self.event())[0] != wanted:
             found.append(event)
         return found
+
+    async def close(self) -> None:
+        """Go away."""
+        await self._stream.aclose()
 
 
 def reader(node: Node, topic_filter: str = "#", last_id: str = "") -> Reader:
@@ -177,6 +181,36 @@ async def test_a_channel_ends_some_time_after_its_last_reader(monkeypatch: pytes
     async with asyncio.timeout(5):
         while node.observers:
             await asyncio.sleep(0.005)
+
+
+async def test_channels_without_readers_are_bounded() -> None:
+    """A reader of many filters one after the other leaves some only; the newest still remember what is missed."""
+    node = Node([])
+    for number in range(streams.IDLE_MAX + 50):
+        stream = reader(node, f"t/{number}/#")
+        await stream.until("live")
+        await stream.close()
+    assert len(node.observers) == streams.IDLE_MAX
+    again = reader(node, f"t/{number}/#", last_id=stream.last_id)
+    assert await again.event() == ("resumed", {"events": 0})
+    node.publish(value(f"t/{number}/1"))
+    assert (await again.event())[0] == "value"
+    node.browser.close()
+    assert (await again.event())[0] == "end"
+    await again.close()
+    assert node.observers == {}
+
+
+async def test_sizes_of_values_are_rounded_up() -> None:
+    """Readers that want almost the same size share a channel; each gets at least what it asks for."""
+    node = Node(["t"])
+    node.publish(value("t", b"x" * 300))
+    for size, sent in ((0, 0), (1, 64), (60, 64), (64, 64), (200, 256), (257, 300), (4096, 300)):
+        stream = Reader(node.browser.stream(b"t", last_id="", value_bytes=size))
+        (_, (_, data)) = await stream.until("live")
+        assert len(data["value"] or "") == sent
+        await stream.close()
+    assert len(node.observers) == 5
 
 
 async def test_a_tap_has_no_stream() -> None:
