@@ -347,13 +347,17 @@ class ServerSessions:
         steps = _read(client_id, value, coming.waiting)
         coming.read = await self._slices.run(steps)
 
-    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
-        """Return whether `adopt` would succeed now."""
+    def may_adopt(self, client_id: str, question: TakeQuestion, *, is_offered: bool = False) -> bool:
+        """Return whether a session may come: `adopt` would succeed now, and unless offered its user has room for it."""
         coming = self._coming.get(client_id)
         if coming is None or coming.read is None:
             return False
-        may_resume = question.anyone or claim_of(question, coming.read.owner) is Claim.RESUME
-        return may_resume and self._values.why_refused(coming.read, waiting=coming.waiting) is None
+        if not (question.anyone or claim_of(question, coming.read.owner) is Claim.RESUME):
+            return False
+        subscriptions = len(coming.read.subscriptions)
+        if not is_offered and not self._server.quotas.admits(question.user, subscriptions=subscriptions):
+            return False
+        return self._values.why_refused(coming.read, waiting=coming.waiting) is None
 
     def adopt(self, client_id: str, *, exact: bool) -> bool:
         """Make the session of a value, with what was collected behind the markers; without any, with all of it."""

@@ -54,6 +54,7 @@ class Arrivals:
         anyone: bool,
         clean: bool = False,
         patience_s: float = 0.0,
+        is_offered: bool = False,
     ) -> Move | None:
         """Begin to bring a session here; return None when it is here, has all but arrived, or too many are coming.
 
@@ -64,6 +65,7 @@ class Arrivals:
             anyone: Whether this node has no access control.
             clean: Whether the client wants a new session, so that none comes here.
             patience_s: Time for which the client waits, for silent members that may have the session.
+            is_offered: Whether the member that has it leaves, and has offered it.
         """
         ledger, move = self._context.ledger, self._moves.get(client_id)
         if move is None or not move.is_fetching or move.question[2:] != (user, superuser, anyone, clean):
@@ -72,12 +74,13 @@ class Arrivals:
             if own is None:
                 return None
             ledger.put(client_id, own)
-            move = self._begin(TakeQuestion(client_id, epoch, user, superuser, anyone, clean))
+            question = TakeQuestion(client_id, epoch, user, superuser, anyone, clean)
+            move = self._begin(question, is_offered=is_offered)
         if patience_s:
             move.patience_until_s = self._context.clock.monotonic() + patience_s
         return move
 
-    def _begin(self, question: TakeQuestion) -> Move:
+    def _begin(self, question: TakeQuestion, *, is_offered: bool) -> Move:
         """Begin a move in place of the former one of the same client."""
         client_id, tasks = question.client_id, self._context.ledger.moves
         former = tasks.pop(client_id, None)
@@ -89,6 +92,7 @@ class Arrivals:
             waiting=self._waiting,
             came=self._came,
             begins_when_unknown=self._begins_when_unknown,
+            is_offered=is_offered,
         )
         move.task = tasks[client_id] = asyncio.create_task(move.run(), name="session-move")
 

@@ -117,6 +117,7 @@ class Move:
         waiting: dict[Move, None],
         came: Callable[[str, Epoch, str], None],
         begins_when_unknown: bool,
+        is_offered: bool,
     ) -> None:
         """Prepare.
 
@@ -126,6 +127,7 @@ class Move:
             waiting: Moves that wait for silent members; the longest waiting one first.
             came: Called for a session that has come, with its epoch and its former holder.
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
+            is_offered: Whether the member that has it leaves, and has offered it.
         """
         self.question = question
         """The question, which names the client."""
@@ -148,6 +150,7 @@ class Move:
         self._waiting = waiting
         self._came = came
         self._begins_when_unknown = begins_when_unknown
+        self._is_offered = is_offered
 
     async def run(self) -> Choice:
         """Bring the session here, if it may come; return what its client gets."""
@@ -253,7 +256,7 @@ class Move:
                 value = await self._pull(calls, client_id, epoch)
             if value:
                 await host.read(client_id, value)
-            came = bool(value) and host.may_adopt(client_id, question)
+            came = bool(value) and host.may_adopt(client_id, question, is_offered=self._is_offered)
             if ledger.has_agreed(client_id, found.holder):
                 came = False  # an heir may have it: the client comes again, and it is fetched from there
             own, arrives = arrive(ledger.get(client_id), epoch, found=came, since=found.epoch)

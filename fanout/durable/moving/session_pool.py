@@ -248,7 +248,9 @@ class SessionPool:
         answers = []
         for client_id, _, user, superuser, anyone, _ in admitted(decode_take_request(body), self.ledger):
             is_free = not self.is_leaving and client_id not in self.ledger.moves
-            taken = is_free and self._arrivals.start(client_id, user=user, superuser=superuser, anyone=anyone)
+            taken = is_free and self._arrivals.start(
+                client_id, user=user, superuser=superuser, anyone=anyone, is_offered=True
+            )
             answers.append(bool(taken))
         return encode_commit_answers(answers)
 

@@ -117,8 +117,8 @@ class SessionHost(Protocol):
     async def read(self, client_id: str, value: bytes) -> None:
         """Read the value of a session that comes, for `may_adopt` and `adopt`."""
 
-    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
-        """Return whether `adopt` would succeed now."""
+    def may_adopt(self, client_id: str, question: TakeQuestion, *, is_offered: bool = False) -> bool:
+        """Return whether a session may come: `adopt` would succeed now, and unless offered its user has room for it."""
 
     def adopt(self, client_id: str, *, exact: bool) -> bool:
         """Make the session of a value, with what was collected behind the markers; without any, with all of it."""

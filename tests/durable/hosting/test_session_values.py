@@ -18,6 +18,7 @@ from fanout.access.passwords import PasswordFile
 from fanout.chain.manifest import ASK_FOR_MANIFEST
 from fanout.config.access import AccessConfig
 from fanout.durable.form.session_format import decode_session, encode_session
+from fanout.durable.hosting.session_restart import SessionRestart
 from fanout.durable.hosting.session_values import refused
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.move_messages import Fetched, TakeQuestion
@@ -482,7 +483,7 @@ async def test_only_its_owner_gets_a_moved_session(start_guarded: Callable[..., 
 
 
 async def test_a_session_that_comes_counts_for_its_user(start_guarded: Callable[..., Any]) -> None:
-    """It stays where it is if its user has no room for it, or for its subscriptions."""
+    """It stays where it is if its user has no room for it, or for its subscriptions, unless its member leaves."""
     hashes = {user: cheap_hash(password) for user, password in PASSWORDS.items()}
     old, full = await start_guarded(hashes), await start_guarded(hashes, quota=[{"sessions_max": 1}])
     narrow, new = await start_guarded(hashes, quota=[{"subscriptions_max": 1}]), await start_guarded(hashes)
@@ -490,12 +491,32 @@ async def test_a_session_that_comes_counts_for_its_user(start_guarded: Callable[
     await client.subscribe(b"t", b"$share/g/t", qos=1)
     await leave(old, client)
     exported = taken(old, "c")
+    question = request(user="alice", anyone=False)
     async with await connect(full, client_id="a", username="alice", password=PASSWORDS["alice"]):
-        assert refusal(partial(full.values.import_session, exported)) is MoveRefusal.LIMITS
-    assert refusal(partial(narrow.values.import_session, exported)) is MoveRefusal.LIMITS
+        for node in (full, narrow, new):
+            await node.sessions.collect("c", ())
+            await node.sessions.read("c", encode_session(exported))
+        assert [node.sessions.may_adopt("c", question) for node in (full, narrow, new)] == [False, False, True]
+        assert all(node.sessions.may_adopt("c", question, is_offered=True) for node in (full, narrow))
     assert old.server.quotas.usage("alice") == new.server.quotas.usage("alice") == Usage()
-    new.values.import_session(exported)
+    assert new.sessions.adopt("c", exact=False)
     assert new.server.quotas.usage("alice") == Usage(sessions=1, subscriptions=2)
+
+
+async def test_quotas_end_no_session_that_exists_already(start_guarded: Callable[..., Any]) -> None:
+    """Those of an earlier process are restored; their Will Messages are published though their user is at its quota."""
+    hashes = {user: cheap_hash(password) for user, password in PASSWORDS.items()}
+    old, new = await start_guarded(hashes), await start_guarded(hashes, quota=[{"sessions_max": 1}])
+    will = Will(b"wills", b"gone", qos=1, properties=Properties(will_delay_interval=100))
+    for client_id in ("a", "b", "c"):
+        client = await connect(old, client_id=client_id, username="alice", password=PASSWORDS["alice"], will=will)
+        await leave(old, client)
+    *living, ended = [taken(old, client_id) for client_id in ("a", "b", "c")]
+    restart = SessionRestart(new.server, clock=new.clock, logger=structlog.get_logger())
+    assert [restart.restore(session, left_ns=new.clock.now_ns()) for session in living] == [True, True]
+    assert (new.server.quotas.usage("alice").sessions, new.server.stats().wills_total) == (2, 0)
+    new.values.publish_will(ended)
+    assert (new.server.quotas.usage("alice").sessions, new.server.stats().wills_total) == (2, 1)
 
 
 async def test_rules_of_the_new_node_hold(start_guarded: Callable[..., Any], start_node: StartNode) -> None:

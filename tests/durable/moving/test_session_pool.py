@@ -176,9 +176,9 @@ class Member(WithoutNotices):
         assert client_id in self.collecting
         self.read_values[client_id] = value
 
-    def may_adopt(self, client_id: str, question: TakeQuestion) -> bool:
-        """Take every session but some."""
-        return client_id not in self.refuses
+    def may_adopt(self, client_id: str, question: TakeQuestion, *, is_offered: bool = False) -> bool:
+        """Take every session but some, unless it is offered."""
+        return is_offered or client_id not in self.refuses
 
     def adopt(self, client_id: str, *, exact: bool) -> bool:
         """Take a session."""
@@ -638,6 +638,17 @@ async def test_a_member_that_leaves_gives_its_sessions_away() -> None:
         assert (a.sessions, a.connected, d.sessions) == ({}, set(), {})
         assert len(b.sessions) + len(c.sessions) == 300
         assert min(len(b.sessions), len(c.sessions)) > 100
+
+
+async def test_quotas_do_not_hold_for_what_a_member_that_leaves_offers() -> None:
+    """Its sessions would be lost; the same session does not come for a client."""
+    async with members("a", "b") as (_, (a, b)):
+        a.sessions["x"] = b"1"
+        b.refuses.add("x")
+        assert await b.find("x") is Choice.LATER
+        async with asyncio.timeout(5):
+            await a.pool.hand_over(clients_per_s=100)
+        assert (a.sessions, b.sessions) == ({}, {"x": b"1"})
 
 
 async def test_a_session_is_offered_again_though_it_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
