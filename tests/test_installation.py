@@ -113,8 +113,8 @@ def test_a_checkout_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_no_page_installs_the_other_project() -> None:
     """Neither documents, scripts nor messages tell anybody to install `fanout` from an index."""
-    pages = [*ROOT.glob("*.md"), *(ROOT / "configs").iterdir()]
-    for folder in ("docs", "fanout", "scripts", "docker", "bench"):
+    pages = list(ROOT.glob("*.md"))
+    for folder in ("configs", "docs", "fanout", "scripts", "docker", "bench"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
         pages += [path for path in files if path.suffix not in {".pyc", ".png", ".so"}]
     wrong = re.compile(r"pip3? install [^\n`;|]*?['\" ]fanout(?:\[|['\"`\s]|$)", re.MULTILINE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,9 @@ _BACKLOG: Final = 256
 """Connections that wait to be accepted."""
 _SYSTEM_BUFFER_BYTES: Final = 64 * 1024
 """Socket buffers for unread requests and for answers; the default would be megabytes."""
+_MAKING: Final = threading.Lock()
+"""Held while an application is made: FastAPI and Pydantic build types in ways that no two threads may at a time, and a
+member of a pool makes two."""
 
 
 class HttpServer:
@@ -126,7 +130,8 @@ class HttpServer:
     def _make_server(self) -> EmbeddedServer:
         from fanout.api.embedded import EmbeddedServer
 
-        return EmbeddedServer(self._make_app(), closed_total=self._closed_total, places=self._places, tls=self._tls)
+        with _MAKING:
+            return EmbeddedServer(self._make_app(), closed_total=self._closed_total, places=self._places, tls=self._tls)
 
     async def _bind(self) -> list[socket.socket]:
         def prepare(listening: socket.socket) -> None:

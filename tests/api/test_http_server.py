@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import signal
 import socket
@@ -41,6 +42,27 @@ async def test_start_knows_the_port_and_accepts_at_once() -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.get(f"{http.url}/livez")).status_code == 200
     await http.stop()
+
+
+async def test_two_servers_make_their_applications_one_after_the_other() -> None:
+    """As a member of a pool does: Pydantic failed where two threads built types at a time, and the port was closed."""
+    both, met = threading.Barrier(2), []
+
+    def make() -> FastAPI:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+            met.append(True)
+        return FastAPI()
+
+    servers = [HttpServer(make, host="127.0.0.1", port=0) for _ in range(2)]
+    for http in servers:
+        await http.start()
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for http in servers:
+            assert (await client.get(f"{http.url}/livez")).status_code == 404
+    for http in servers:
+        await http.stop()
+    assert not met
 
 
 async def test_stop_closes_the_port_and_leaves_no_task() -> None:
