@@ -43,6 +43,22 @@ def test_hadolint_finds_no_fault() -> None:
     assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
 
 
+def test_a_report_that_could_not_be_made_is_tried_again_soon(tmp_path: Path) -> None:
+    """The first one finds logs that are too young: `--until 5m` leaves nothing of them."""
+    program, flag, loop = SERVICES["report"]["entrypoint"]
+    fakes = {
+        "fanout": 'echo "fanout $*" >> calls; [ "$(grep -c fanout calls)" -gt 1 ] || exit 5',
+        "sleep": 'echo "$1" >> pauses; [ "$(wc -l < pauses)" -lt 2 ] || kill "$PPID"',
+    }
+    for name, text in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = [program, flag, loop.replace("$$", "$")]
+    subprocess.run(command, cwd=tmp_path, env=environment, timeout=30, check=False)
+    assert (tmp_path / "pauses").read_text().split() == ["300", "3600"]
+
+
 def test_the_compose_file_is_one() -> None:
     """By the schema of its specification."""
     schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import types
 import typing
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from fanout.api.app import ENDPOINTS
+from fanout.cli.arguments.node_options import TokenOption
 from fanout.config import parse_config
 
 MANIFESTS = Path(__file__).parents[2] / "configs" / "kubernetes"
@@ -117,6 +119,24 @@ def test_members_find_each_other_and_have_time_to_leave() -> None:
     assert POD["terminationGracePeriodSeconds"] >= 55 + CONFIG.node.drain_s
     assert CONFIG.node.id == f"{BY_KIND['StatefulSet']['metadata']['name']}-0"
     assert f"s/{CONFIG.node.id}/$HOSTNAME/" in POD["initContainers"][0]["command"][-1]
+
+
+def test_commands_in_a_pod_are_an_operators() -> None:
+    """Whoever asks an interface that is not on loopback needs the token, and the pod names its file to them."""
+    assert CONFIG.http is not None
+    assert CONFIG.http.token_file is not None
+    [option] = typing.get_args(TokenOption)[1:]
+    environment = {one["name"]: one.get("value") for one in NODE["env"]}
+    assert environment[option.envvar] == str(CONFIG.http.token_file)
+
+
+@pytest.mark.parametrize("page", ["configs/kubernetes/pool.yaml", "docs/how-to/kubernetes.md"])
+def test_the_secret_has_what_the_manifests_take_from_it(page: str) -> None:
+    """Each file below its mount, and each variable."""
+    [command] = re.findall(r"create secret generic fanout ((?:.*\\\n)*.+)", (MANIFESTS.parents[1] / page).read_text())
+    given = set(re.findall(r"--from-(?:literal|file)=([\w-]+)", command))
+    text = (MANIFESTS / "pool.yaml").read_text()
+    assert given == set(re.findall(r"(?:/etc/fanout/secret/|name: fanout, key: )([\w-]+)", text))
 
 
 @pytest.mark.parametrize("pod", [POD, BY_KIND["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]])

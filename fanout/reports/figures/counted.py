@@ -78,8 +78,9 @@ class Clock:
 
         None where nothing is measured near it.
         """
+        # Not by the windows of the span: a gap may claim a span without bound.
         windows = range(first_us // self.width_us, last_us // self.width_us + 1)
-        found = [self.intervals[window] for window in windows if window in self.intervals]
+        found = [interval for window, interval in self.intervals.items() if window in windows]
         return (min(least for least, _ in found), max(most for _, most in found)) if found else None
 
 

@@ -1,6 +1,7 @@
 """What the JSON in an event's detail says: the links and selectors of a `start`, the rows lost in a `gap`.
 
-Owns those two shapes on the reading side. What is not of the documented shape is never guessed at.
+Owns those two shapes on the reading side. What is not of the documented shape is never guessed at: numbers without
+bound, and text that is no UTF-8, are not of it, because the queries of a report would fail on them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ __all__ = [
 _ALARM_REASONS: Final = ("selector", "branch", "refusal", "error", "reason", "limit", "causes")
 """Fields of a log line that say what it is about, and why."""
 _TEXT_MAX: Final = 512
+_WHOLE_MAX: Final = 2**62
+"""Largest number that is taken for one: the sum of two fits a column of 64 bits."""
+_AGE_S_MAX: Final = 1e9
+_WRONG: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""Another shape: `int` raises OverflowError for 1e999, `json.loads` RecursionError for brackets without end."""
 
 CONTROL_TOPIC: Final = "fanout/control"
 """The control topic of a link that does not say another."""
@@ -122,16 +128,16 @@ def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_u
         return GapRecord(
             node=node,
             link=link,
-            lost_epoch=int(document["node_epoch"]),
+            lost_epoch=_whole(document["node_epoch"]),
             # No row is older than the process that logged it.
-            first_us=int(document["node_epoch"] if first_us is None else first_us),
-            last_us=at_us if last_us is None else int(last_us),
-            last_pos=0 if last_pos is None else int(last_pos),
-            lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),
-            first_pos=int(document["first_log_pos"] or 0),
+            first_us=_whole(document["node_epoch"] if first_us is None else first_us),
+            last_us=at_us if last_us is None else _whole(last_us),
+            last_pos=0 if last_pos is None else _whole(last_pos),
+            lost_positions=0 if document["rows"] is None else _whole(document["rows"]) + _whole(document["events"]),
+            first_pos=_whole(document["first_log_pos"] or 0),
         )
-    except (ValueError, TypeError, KeyError):
-        return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)
+    except _WRONG:
+        return GapRecord(node, link, node_epoch, None, at_us, _WHOLE_MAX, 0)
 
 
 def parse_alarm_detail(detail: str) -> tuple[str, str, str]:
@@ -142,11 +148,10 @@ def parse_alarm_detail(detail: str) -> tuple[str, str, str]:
     try:
         document = json.loads(detail)
         if "messages" in document:
-            return str(document["reason"])[:_TEXT_MAX], "", ""
+            return _shown(document["reason"]), "", ""
         reason = ", ".join(str(document[name]) for name in _ALARM_REASONS if document.get(name))
-        hint = str(document.get("hint") or "")
-        return str(document["message"])[:_TEXT_MAX], reason[:_TEXT_MAX], hint[:_TEXT_MAX]
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return _shown(document["message"]), _shown(reason), _shown(document.get("hint") or "")
+    except _WRONG:
         return "", "", ""
 
 
@@ -168,35 +173,55 @@ def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:
         if document["format"] != 1:
             return None
         return tuple(_link_config(link) for link in document["links"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except _WRONG:
         return None
 
 
 def _link_config(link: Mapping[str, Any]) -> LinkConfig:
-    control_topic = str(link.get("control_topic", CONTROL_TOPIC))
+    control_topic = _text(link.get("control_topic", CONTROL_TOPIC))
     selections = [
         Selection(
-            str(one["filter"]), tuple(sorted(str(e) for e in one.get("exclude", ()))), control_topic, _limits(link, one)
+            _text(one["filter"]), tuple(sorted(map(_text, one.get("exclude", ())))), control_topic, _limits(link, one)
         )
         for one in link["selectors"]
     ]
-    return LinkConfig(str(link["name"]), _addresses(link["primary"]), tuple(sorted(selections)))
+    return LinkConfig(_text(link["name"]), _addresses(link["primary"]), tuple(sorted(selections)))
 
 
 def _limits(link: Mapping[str, Any], selector: Mapping[str, Any]) -> Limits:
+    max_age_s = float(link.get("max_age_s", 0))
+    if not 0 <= max_age_s <= _AGE_S_MAX:  # NaN too
+        raise ValueError("an age out of bounds")
     return Limits(
-        payload_max=int(selector.get("max_payload", 0)),
+        payload_max=_whole(selector.get("max_payload", 0)),
         retained_only=bool(selector.get("retained_only")),
         live_only=bool(selector.get("live_only")),
         content=bool(selector.get("content")),
-        max_age_s=float(link.get("max_age_s", 0)),
-        max_age_qos=min(int(link.get("max_age_qos", 0)), int(selector.get("qos", 2))),
+        max_age_s=max_age_s,
+        max_age_qos=min(_whole(link.get("max_age_qos", 0)), _whole(selector.get("qos", 2))),
     )
 
 
 def _addresses(primary: object) -> tuple[str, ...]:
     if isinstance(primary, str):
-        return (primary,)
+        return (_text(primary),)
     if isinstance(primary, list):
-        return tuple(str(address) for address in primary)
+        return tuple(map(_text, primary))
     raise TypeError("primary is neither an address nor a list of addresses")
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number <= _WHOLE_MAX:
+        raise ValueError("a number out of bounds")
+    return number
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    text.encode()  # UnicodeEncodeError for half of a surrogate pair, which JSON can name
+    return text
+
+
+def _shown(value: object) -> str:
+    return str(value)[:_TEXT_MAX].encode(errors="replace").decode()

@@ -52,6 +52,21 @@ def test_start_detail_is_read_as_documented() -> None:
         '{"format": 2, "links": []}',
         '{"format": 1, "links": [{"name": "x"}]}',
         '{"format": 1, "links": [{"name": "x", "primary": 5, "selectors": []}]}',
+        "[" * 100_000,
+        '{"format": 1, "links": [{"name": "\\ud800", "primary": "a", "selectors": []}]}',
+        *(
+            '{"format": 1, "links": [{"name": "x", "primary": "a", "selectors": [{"filter": "#"'
+            f"{selector}}}]{link}}}]}}"
+            for selector, link in (
+                (', "max_payload": 1e999', ""),
+                (', "max_payload": 1e300', ""),
+                (', "max_payload": -1', ""),
+                (', "qos": Infinity', ""),
+                ("", ', "max_age_s": NaN'),
+                ("", ', "max_age_s": 1e999'),
+                ("", ', "max_age_s": 1, "max_age_qos": 1e999'),
+            )
+        ),
     ],
 )
 def test_start_detail_of_another_shape_is_not_guessed_at(detail: str) -> None:
@@ -98,7 +113,22 @@ def test_gap_detail_is_read_as_documented() -> None:
     assert (gap.first_us, gap.last_us, gap.last_pos, gap.lost_positions) == (60, 71, 11, 4)
 
 
-@pytest.mark.parametrize("detail", ["", "{}", "[1]", '{"first_us": "x"}'])
+WHOLE_GAP = (
+    '{"node_epoch": 5, "first_us": 1, "last_us": 2, "last_log_pos": 3, "rows": 1, "events": 1, "first_log_pos": 1}'
+)
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"first_us": "x"}',
+        "[" * 100_000,
+        *(WHOLE_GAP.replace(old, new) for old in (": 5", ": 2", ": 3") for new in (": 1e999", ": 1e300", ": -1")),
+    ],
+)
 def test_gap_detail_of_another_shape_may_mean_anything_before(detail: str) -> None:
     """A gap that does not say what was lost makes everything up to it doubtful."""
     gap = parse_gap_detail(detail, node="n", link="up", node_epoch=6, at_us=71)
@@ -114,5 +144,6 @@ def test_alarm_detail_is_what_a_person_should_read() -> None:
     skipped = {"reason": "packet_too_large", "messages": 5, "topics": ["a"]}
     assert parse_alarm_detail(json.dumps(skipped)) == ("packet_too_large", "", "")
     assert max(map(len, parse_alarm_detail(json.dumps({"message": "x" * 9_000, "error": "y" * 9_000})))) == 512
-    for detail in ("", "[]", "7", "null", "{}", '{"messages": 1}'):
+    assert parse_alarm_detail('{"message": "a\\ud800"}') == ("a?", "", "")
+    for detail in ("", "[]", "7", "null", "{}", '{"messages": 1}', "[" * 100_000):
         assert parse_alarm_detail(detail) == ("", "", "")
