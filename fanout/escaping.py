@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["escape_unencodable", "printable", "printable_json", "printable_lines"]
+__all__ = ["escape_unencodable", "printable", "printable_json", "printable_lines", "toml_string"]
 
 _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -45,6 +45,17 @@ def printable_json(text: str) -> str:
     if text.isascii() and "\x7f" not in text:  # JSON itself escapes the other control characters of ASCII
         return text
     return "".join(_json_escape(one) if _is_hidden(one) and one != "\n" else one for one in text)
+
+
+def toml_string(text: str) -> str:
+    """Return a text as a basic string of TOML, without characters that `printable` escapes."""
+
+    def character(one: str) -> str:
+        if one in '"\\':
+            return f"\\{one}"
+        return f"\\U{ord(one):08x}" if _is_hidden(one) else one  # unlike JSON, TOML has no surrogate pairs
+
+    return f'"{"".join(map(character, text))}"'
 
 
 def escape_unencodable(error: UnicodeError) -> tuple[str, int]:

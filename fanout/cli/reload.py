@@ -45,6 +45,7 @@ def _checked(urls: list[str] | None) -> list[str]:
 
 
 def reload(
+    context: typer.Context,
     urls: Annotated[
         list[str],
         typer.Argument(
@@ -85,6 +86,9 @@ def reload(
     from fanout.cli.asking.client import NodeClient, ask_until
     from fanout.cli.output.terminal import print_json, show
 
+    source = context.get_parameter_source("urls")
+    if named and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("give addresses as arguments or with it, not both", param_hint="--url")
     results: list[ReloadResult] = []
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(NodeClient(url, token_file=token_file)) for url in named or urls]
@@ -105,7 +109,7 @@ def reload(
                 raise typer.Exit(ExitCode.NO)
     if as_json:
         documents = [result.model_dump(mode="json") for result in results]
-        print_json(documents[0] if len(urls) == 1 else documents)
+        print_json(documents[0] if len(documents) == 1 else documents)
     needed = any(change.cost == "restart" for result in results for change in result.changes)
     raise typer.Exit(ExitCode.NO if needed and dry_run and not partial else ExitCode.OK)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fanout.escaping import printable_json
+from fanout.escaping import toml_string
 from fanout.link.model.evidence import Evidence
 from fanout.probe.results import ProbeReport, Trial
 
@@ -89,7 +88,7 @@ def advise(
 
 
 def _quoted(value: str | bool) -> str:
-    return printable_json(json.dumps(value, ensure_ascii=False))
+    return toml_string(value) if isinstance(value, str) else str(value).lower()
 
 
 def _link_keys(trial: Trial) -> Iterator[str]:

@@ -108,6 +108,24 @@ def test_node_url_refuses(text: str) -> None:
         node_url(text)
 
 
+def test_a_password_in_an_address_is_not_shown(runner: CliRunner) -> None:
+    """It is refused, also where the address is wrong otherwise."""
+    for url in ("http://user:p4ss@127.0.0.1:9", "ftp://user:p4ss@a", "user:p4ss@a", "http://user:p4ss@a:b"):
+        for words in (["ready", url], ["ready", "--url", url], ["reload", url], ["topics", url]):
+            answer = runner.invoke(app, words)
+            if url.startswith("http") or words[0] != "topics":
+                assert (answer.exit_code, "a node takes a token: --token-file" in answer.stderr) == (2, True)
+                assert "p4ss" not in answer.output
+
+
+def test_an_address_in_place_of_an_argument(runner: CliRunner) -> None:
+    """`http://` tells an address from a Topic Filter or the name of a link; with `--url` it is the argument."""
+    url = f"http://127.0.0.1:{free_port()}"
+    for words in (["topics", url], ["audit", url], ["topics", "http://a", "--url", url]):
+        answer = runner.invoke(app, words)
+        assert (answer.exit_code, f"nothing listens at {url}" in answer.stderr) == (3, True), answer.output
+
+
 def test_documents_arrive_as_models() -> None:
     """What the node sends is what the client returns."""
     node = ready_node()

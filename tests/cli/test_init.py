@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.output.exit_codes import ExitCode
-from fanout.config import load_config, read_password
+from fanout.cli.probing import init as init_module
+from fanout.config import LinkConfig, load_config, read_password
+from fanout.errors import PrimaryRefused
+from fanout.link.model.evidence import Evidence
+from fanout.link.protocol.handshake import read_connack
+from fanout.mqtt.packets import Connack
 from fanout.probe.results import ProbeReport
 from tests.cli.processes import COMMAND, run_fanout, run_on_terminal
 from tests.probe.test_advice import ADDRESS, trial
@@ -95,3 +103,127 @@ def test_init_of_nothing(tmp_path: Path) -> None:
     out = tmp_path / "edge.toml"
     answer = run_fanout("init", "--primary", f"mqtt://127.0.0.1:{free_port()}", "--filter", "#", "--out", str(out))
     assert (answer.returncode, out.exists()) == (ExitCode.UNREACHABLE, False)
+
+
+USABLE = trial()
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[ProbeReport]:
+    """Return the reports that probes have, the first one first; the last is that of all further ones."""
+    reports = [ProbeReport(ADDRESS, "", (USABLE,), True, "")]
+
+    async def probe(*_: object, **__: object) -> ProbeReport:
+        return reports.pop(0) if len(reports) > 1 else reports[0]
+
+    monkeypatch.setattr("fanout.probe.runner.probe", probe)
+    return reports
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a terminal be there, on which a password is typed."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(init_module, "_ask_password", lambda: "s3cret")
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+
+
+@pytest.mark.usefixtures("found", "typed")
+def test_a_secondary_that_is_started_has_no_password_and_no_foreign_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its environment is as it was, and the current directory is not searched for modules."""
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("os.execv", lambda _, words: started.append((words, dict(os.environ))))
+    before, out = dict(os.environ), tmp_path / "edge.toml"
+    init_module.init(primary=ADDRESS, filters=["#"], username="edge", out=out, start=True)
+    [(words, environment)] = started
+    assert words == [sys.executable, "-P", "-m", "fanout", "secondary", "--config", str(out)]
+    assert environment == before
+    assert (tmp_path / "edge.password").read_text() == "s3cret\n"
+
+
+@pytest.mark.usefixtures("typed")
+def test_a_refused_password_is_called_the_typed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable is named that nobody has set, and none stays."""
+
+    async def probe(link: LinkConfig, **_: object) -> ProbeReport:
+        read_connack(Connack(session_present=False, reason_code=0x86), link)
+        raise AssertionError
+
+    monkeypatch.setattr("fanout.probe.runner.probe", probe)
+    before = dict(os.environ)
+    with pytest.raises(PrimaryRefused) as caught:
+        init_module.init(primary=ADDRESS, filters=["#"], username="edge", out=tmp_path / "edge.toml")
+    assert "Check the user name edge, the typed password, and" in caught.value.hint
+    assert dict(os.environ) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", ["\udcff", UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")])
+def test_a_typed_password_that_is_not_utf_8(answer: str | Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused with what to do, however Python reads it."""
+
+    def prompt(*_: object, **__: object) -> str:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(typer, "prompt", prompt)
+    with pytest.raises(typer.BadParameter, match="is not UTF-8; write it to a file"):
+        init_module._ask_password()
+
+
+@pytest.mark.usefixtures("found")
+def test_init_writes_any_filter(runner: CliRunner, tmp_path: Path) -> None:
+    """A character without a shape beyond the first plane is not two surrogates, which TOML does not have."""
+    out, topic_filter = tmp_path / "edge.toml", "plant/\U000e0001\U0001fae9"
+    answer = runner.invoke(app, ["init", "--out", str(out), "--primary", ADDRESS, "--filter", topic_filter])
+    assert answer.exit_code == ExitCode.OK, answer.stderr
+    assert load_config(out, role="secondary").links[0].selectors[0].filter == topic_filter
+    assert "\\U000e0001" in out.read_text()
+
+
+def test_init_after_the_rights_are_given(runner: CliRunner, tmp_path: Path, found: list[ProbeReport]) -> None:
+    """The file of the first run, without proof, is replaced with `--force`, which the first run says."""
+    found.insert(0, ProbeReport(ADDRESS, "", (trial(evidence=Evidence.TWO_PASS),), True, ""))
+    out = tmp_path / "edge.toml"
+    words = ["init", "--out", str(out), "--primary", ADDRESS, "--filter", "#"]
+    answer = runner.invoke(app, words)
+    assert "give the user those rights, and run this again with --force" in answer.stdout
+    assert 'min_evidence = "two-pass"' in out.read_text()
+    assert runner.invoke(app, words).exit_code == ExitCode.USAGE
+    answer = runner.invoke(app, [*words, "--force"])
+    assert (answer.exit_code, "min_evidence" in out.read_text()) == (ExitCode.OK, False)
+    assert "--force" not in answer.stdout
+
+
+def test_init_looks_at_the_directory_first(runner: CliRunner, tmp_path: Path) -> None:
+    """Nothing is tried for a file that cannot be written; nothing listens at this primary, which would be exit 3."""
+    for out, text in ((tmp_path / "a" / "edge.toml", "there is no directory"), (tmp_path, "exists")):
+        words = ["init", "--out", str(out), "--force", "--primary", f"mqtt://127.0.0.1:{free_port()}", "--filter", "#"]
+        answer = runner.invoke(app, words)
+        assert (answer.exit_code, text in answer.stderr) == (ExitCode.USAGE, True), answer.stderr
+
+
+@pytest.mark.usefixtures("found", "typed")
+def test_the_typed_password_never_takes_the_name_of_the_configuration(tmp_path: Path) -> None:
+    """Both files are there."""
+    out = tmp_path / "edge.password"
+    init_module.init(primary=ADDRESS, filters=["#"], username="edge", out=out)
+    assert read_password(load_config(out, role="secondary").links[0]) == b"s3cret"
+    assert (tmp_path / "edge.password.password").read_text() == "s3cret\n"
+
+
+@pytest.mark.usefixtures("found")
+def test_a_second_node_of_a_machine_has_its_own_identifier(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes with one would take over the session of each other's link."""
+    ids = []
+    for taken in range(3):
+        monkeypatch.setattr(init_module, "_free_port", lambda first, taken=taken: first + taken)
+        out = tmp_path / f"{taken}.toml"
+        runner.invoke(app, ["init", "--out", str(out), "--primary", ADDRESS, "--filter", "#"])
+        ids.append(load_config(out, role="secondary").node.id)
+    assert ids == [ids[0], f"{ids[0]}-2", f"{ids[0]}-3"]

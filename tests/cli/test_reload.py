@@ -96,3 +96,13 @@ def test_pool_is_reloaded_as_a_whole(runner: CliRunner) -> None:
         assert one.reload_asked is None
         assert runner.invoke(app, ["reload", "--pool", first, second]).exit_code == 0
     assert two.reload_asked == ReloadRequest()
+
+
+def test_addresses_come_in_one_way(runner: CliRunner) -> None:
+    """No node is left out silently: arguments beside `--url` are refused, and a variable gives way."""
+    with serving(ready_node()) as one, serving(ready_node()) as two:
+        refused = runner.invoke(app, ["reload", one, "--url", two])
+        answer = runner.invoke(app, ["reload", "--url", one, "--url", two, "--json"], env={"FANOUT_URL": one})
+    assert refused.exit_code == 2
+    assert "give addresses as arguments or with it, not both" in refused.stderr
+    assert len(json.loads(answer.stdout)) == 2

@@ -28,10 +28,12 @@ def node_url(text: str) -> str:
     """Return the base URL of a node from the text of a user; a missing `http://` is added.
 
     Raises:
-        ValueError: The text is not an HTTP address.
+        ValueError: The text is not an HTTP address, or has a user in it, whose password is not shown.
     """
     import httpx
 
+    if "@" in text:
+        raise ValueError('an address has no user and no password ("@") in it; a node takes a token: --token-file')
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except httpx.InvalidURL:
@@ -55,7 +57,7 @@ def checked_url(text: str) -> str:
 
 
 class AskingCommand(TyperCommand):
-    """Command with `--url` that takes the URL as its last argument too."""
+    """Command with `--url` that takes the URL as its last argument too, also in place of an argument left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # the type of a context differs between releases of typer
         """Take the argument that is left as the URL."""
@@ -67,6 +69,12 @@ class AskingCommand(TyperCommand):
                 ctx.fail(f"Got unexpected extra argument ({rest[-1]})")
             ctx.params["url"] = checked_url(rest[0])
             ctx.args = []
+            return []
+        for one in () if is_named else self.params:
+            given = ctx.params.get(one.name)
+            is_optional = one.param_type_name == "argument" and not one.required
+            if is_optional and isinstance(given, str) and given.startswith(("http://", "https://")):
+                ctx.params |= {"url": checked_url(given), one.name: one.get_default(ctx)}
         return []
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

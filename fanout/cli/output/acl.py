@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from fanout.escaping import printable
+from fanout.escaping import printable, toml_string
 
 if TYPE_CHECKING:
     from fanout.config import LinkConfig
@@ -164,7 +164,7 @@ def _fanout(rights: Sequence[Right], link: LinkConfig, title: str) -> list[str]:
             "[[access.rule]]",
             f'allow = "{right.access}"',
             f"user = {_rule_user(link.username or '')}",
-            f"filter = {_toml(right.filter.replace('%', '%%'))}",
+            f"filter = {toml_string(right.filter.replace('%', '%%'))}",
         ]
     return lines
 
@@ -172,16 +172,7 @@ def _fanout(rights: Sequence[Right], link: LinkConfig, title: str) -> list[str]:
 def _rule_user(username: str) -> str:
     if "*" in username:
         raise AclUnwritable(username, "no rule can name a user with * in it")
-    return _toml(username)
-
-
-def _toml(text: str) -> str:
-    def character(one: str) -> str:
-        if one in '"\\':
-            return f"\\{one}"
-        return one if printable(one) == one else f"\\U{ord(one):08x}"  # unlike JSON, TOML has no surrogate pairs
-
-    return f'"{"".join(map(character, text))}"'
+    return toml_string(username)
 
 
 def _list(rights: Sequence[Right], link: LinkConfig, title: str) -> list[str]:

@@ -38,6 +38,7 @@ __all__ = [
     "print_note",
     "print_warnings",
     "show",
+    "show_to_paste",
     "state_text",
     "styled",
 ]
@@ -74,6 +75,13 @@ def show(*renderables: RenderableType, console: Console | None = None) -> None:
     with output(console) as target:
         for renderable in renderables:
             target.print(renderable)
+
+
+def show_to_paste(text: str) -> None:
+    """Print lines that somebody pastes or saves, as `show` does, but none is cut at the width of the terminal."""
+    with output() as target:
+        for line in text.removesuffix("\n").split("\n"):
+            target.print(line, soft_wrap=True)
 
 
 def columns(*headings: str, right: tuple[str, ...] = ()) -> Table:

@@ -62,6 +62,8 @@ _OPTIONS = {
 """Keys of a link to the options that they come from."""
 _KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b(?: of the link\b)?")
 
+_READ_AGAIN = re.compile(r", which (?:is read again at each attempt|only a restart changes)")
+"""Texts on the password of a link that is tried once."""
 
 FilterOption: TypeAlias = Annotated[
     list[str], typer.Option("--filter", metavar="FILTER", help="Topic Filter to replicate; may be repeated.")
@@ -192,7 +194,7 @@ def tried(
     """
     import asyncio
 
-    from fanout.errors import TlsFailed
+    from fanout.errors import PrimaryRefused, TlsFailed
     from fanout.probe.runner import probe as try_primary
 
     _check_password(link)
@@ -210,6 +212,9 @@ def tried(
             return asyncio.run(probing)
         except TlsFailed as error:
             raise _in_options(error) from error
+        except PrimaryRefused as error:
+            error.hint = _as_options(_READ_AGAIN.sub("", error.hint))
+            raise
 
 
 def checked_link(keys: Mapping[str, str | bool], filters: Sequence[str]) -> LinkConfig:
@@ -292,16 +297,17 @@ def best_rights(advice: Advice, server: str) -> str:
 
 
 def _show(report: ProbeReport, advice: Advice, rights: str) -> None:
-    from fanout.cli.output.terminal import facts, show
+    from fanout.cli.output.terminal import facts, show, show_to_paste
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
     for trial in report.trials:
         show("", trial.settings.text, "", _table(trial))
-    show("", "rights that the user of this link needs there", "", *rights.rstrip("\n").split("\n"))
+    show("", "rights that the user of this link needs there", "")
+    show_to_paste(rights)
     best = advice.trial
     verdict = "yes" if best.is_proved else "without proof" if best.is_usable else "no"
     show("", f"{verdict}: {advice.reason}", *([f"  {best.hint}"] if best.hint and not best.is_usable else []), "")
-    show(*advice.toml.rstrip("\n").split("\n"))
+    show_to_paste(advice.toml)
 
 
 def _table(trial: Trial) -> Table:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fanout.cli.output.terminal import columns, facts, print_error, print_json, show, state_text
+from fanout.cli.output.terminal import columns, facts, print_error, print_json, show, show_to_paste, state_text
 from fanout.errors import ConfigError, ConfigFault, ListenError, NodeUnreachable
 
 
@@ -38,6 +38,17 @@ def test_columns_on_a_terminal_fold(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("x") == 60
     assert "\x1b[1mLINK" in shown
     assert capsys.readouterr().out == ""
+
+
+def test_lines_to_paste_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither on a terminal, which wraps by itself, nor at the width that a pipe has."""
+    text = f"topic read {'plant hall ' * 200}[b]"
+    for is_terminal in (True, False):
+        file = io.StringIO()
+        monkeypatch.setattr(file, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr("sys.stdout", file)
+        show_to_paste(f"# one\n{text}\n")
+        assert file.getvalue() == f"# one\n{text}\n"
 
 
 def test_facts_keep_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
