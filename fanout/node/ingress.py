@@ -63,7 +63,8 @@ class LocalIngress:
                 packets. Returns a verdict to await before these are acknowledged; None to acknowledge at once.
             expiry_s: Expiry in seconds of retained values without a Message Expiry Interval; 0: never.
             publisher_stamps: True if stamps of publishers are read; else they are ordinary properties.
-            owners: Bounds the retained values of each user; None for no bound.
+            owners: Bounds the retained values of each user; None for no bound. A value beyond is delivered as a message
+                without RETAIN, after the removal of the topic's old value, as beyond a limit of the replica.
         """
         self.replica = replica
         self._stamps = stamps
@@ -108,16 +109,24 @@ class LocalIngress:
         own_expires_ns = now_ns + self.expiry_s * 1_000_000_000 if self.expiry_s else 0
         stamps = self._stamps
         node_id, epoch, sequence, origin_us = stamps.node, stamps.epoch, stamps.sequence, now_ns // 1000
+        removals = 0
         for row in rows:
             topic, payload, flags, _, properties, expiry_s, user_at = row
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
                 verdicts.append(self._of_replica(row))
                 continue
-            if quota is not None and flags & 1 and payload and owners is not None:
+            retain = flags & 1 == 1
+            if quota is not None and retain and owners is not None:
                 size = len(topic) + len(payload) + len(properties)
-                if not owners.take(user, topic, size=size, quota=quota):
-                    verdicts.append(ReasonCode.QUOTA_EXCEEDED)
-                    continue
+                retain = not payload or owners.take(user, topic, size=size, quota=quota)
+                if not payload or not retain:  # what comes later in this run may have the place
+                    had_value = owners.forget(topic) or topic in self.replica.view
+                    if had_value and not retain:
+                        removals += 1
+                        sequence += 1
+                        own = Stamp(node_id, epoch, sequence, origin_us)
+                        digest = content_digest(topic, b"")
+                        updates.append((topic, b"", flags >> 1 & 3, True, b"", now_ns, 0, digest, own))
             stamp = None
             if reads_stamps and properties:
                 properties, stamp = split_publisher_stamp(properties, user_at)
@@ -129,10 +138,10 @@ class LocalIngress:
                     topic,
                     payload,
                     flags >> 1 & 3,
-                    flags & 1 == 1,
+                    retain,
                     properties,
                     now_ns,
-                    (own_expires_ns if flags & 1 else 0) if expiry_s is None else now_ns + expiry_s * 1_000_000_000,
+                    (own_expires_ns if retain else 0) if expiry_s is None else now_ns + expiry_s * 1_000_000_000,
                     content_digest(topic, payload),
                     stamp,
                 )
@@ -142,7 +151,7 @@ class LocalIngress:
         if updates:
             changes = self.replica.apply(updates, phase=Phase.LIVE)
             accepted = rows
-            if len(updates) < len(rows):
+            if len(updates) - removals < len(rows):
                 accepted = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict is success]
             committed = self._accept(changes, client_id, accepted)
             if committed is not None:

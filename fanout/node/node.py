@@ -174,7 +174,7 @@ class Node:
             [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
         )
         self._own_source = self.log.source() if self.log else None
-        self.owners = RetainedOwners(self._retained_quota)
+        self.owners = RetainedOwners(self._retained_quota, reached=self._warn_of_quota)
         """Users of the values of own topics."""
         self.ingress = LocalIngress(
             stamps=self.stamps,
@@ -801,6 +801,9 @@ class Node:
         """Return the most values of own topics that a user may have, and their bytes; None for no bound."""
         quota = None if self.server is None else self.server.quotas.of(user)
         return None if quota is None else (quota.retained_topics, quota.retained_bytes)
+
+    def _warn_of_quota(self, user: str, key: str) -> None:
+        self._logger.warning("quota_reached", quota=key, user=user)
 
     def _accept_own(self, changes: Changes, client_id: str | None, rows: Sequence[PublishRow]) -> Accepted | None:
         committed = self._keep_own(changes, client_id, rows)

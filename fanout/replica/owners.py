@@ -29,11 +29,17 @@ class RetainedOwners:
         refused_by: How often each quota refused a value, by its key.
     """
 
-    def __init__(self, quota_of: Callable[[str], tuple[int, int] | None]) -> None:
+    def __init__(
+        self,
+        quota_of: Callable[[str], tuple[int, int] | None],
+        *,
+        reached: Callable[[str, str], object] = lambda user, key: None,
+    ) -> None:
         """Begin without owners.
 
         Args:
             quota_of: Returns the most topics and bytes of a user, "" for clients without one; None for no bound.
+            reached: Called with a user and the key of a quota when that refuses the user's value for the first time.
         """
         self.quota_of = quota_of
         """Returns the most topics and bytes of a user, as given."""
@@ -41,6 +47,9 @@ class RetainedOwners:
         """Topic to the user of its value, and the bytes of topic, payload and properties."""
         self._used: dict[str, tuple[int, int]] = {}
         """User to its topics and bytes."""
+        self._reached = reached
+        self._told: set[tuple[str, str]] = set()
+        """Users and quotas of which `reached` was told."""
         self.refused_by = {RETAINED_TOPICS_KEY: 0, RETAINED_BYTES_KEY: 0}
 
     def used(self, user: str) -> tuple[int, int]:
@@ -60,13 +69,11 @@ class RetainedOwners:
         topics, nbytes = self.used(user)
         is_own = held >= 0 and owner == user
         if not is_own and topics >= quota[0]:
-            self.refused_by[RETAINED_TOPICS_KEY] += 1
-            return False
+            return self._refuse(user, RETAINED_TOPICS_KEY)
         grown = size - held if is_own else size
         if grown > 0 and nbytes + grown > quota[1]:
-            self.refused_by[RETAINED_BYTES_KEY] += 1
-            return False
-        self._forget(topic)
+            return self._refuse(user, RETAINED_BYTES_KEY)
+        self.forget(topic)
         topics, nbytes = self.used(user)
         self._used[user] = topics + 1, nbytes + size
         self._owners[topic] = user, size
@@ -82,11 +89,21 @@ class RetainedOwners:
             }
             for topic, kind in newest.items():
                 if kind in (_REMOVED, _REFUSED):
-                    self._forget(topic)
+                    self.forget(topic)
 
-    def _forget(self, topic: bytes) -> None:
+    def forget(self, topic: bytes) -> bool:
+        """Forget whose the value of a topic is, which is removed; return whether that was known."""
         user, size = self._owners.pop(topic, ("", -1))
         if size >= 0:
             topics, nbytes = self._used.pop(user)
             if topics > 1:
                 self._used[user] = topics - 1, nbytes - size
+        return size >= 0
+
+    def _refuse(self, user: str, key: str) -> bool:
+        """Count a refusal, and return False."""
+        self.refused_by[key] += 1
+        if (user, key) not in self._told:
+            self._told.add((user, key))
+            self._reached(user, key)
+        return False

@@ -14,7 +14,7 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.properties import split_publish_properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.ingress import Forward, LocalIngress
-from fanout.replica.owners import RetainedOwners
+from fanout.replica.owners import RETAINED_TOPICS_KEY, RetainedOwners
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
@@ -418,13 +418,62 @@ def test_retained_values_expire_where_the_publisher_did_not_say(accepted: Accept
     assert [update[6] for update in changes.updates] == [NOW_NS + 60 * second, NOW_NS + 5 * second, 0]
 
 
-def test_a_quota_of_the_user_refuses_a_retained_value(accepted: Accepted) -> None:
-    """It is neither delivered nor retained (0x97); messages without RETAIN, removals and expiry are as always."""
-    hub = ingress(accepted, owners=RetainedOwners({"alice": (1, 100)}.get))
+def test_a_value_beyond_a_quota_of_the_user_is_delivered_and_not_retained(accepted: Accepted) -> None:
+    """Without RETAIN, in both versions of MQTT; messages without RETAIN, removals and expiry are as always."""
+    told: list[tuple[str, str]] = []
+    owners = RetainedOwners({"alice": (1, 100)}.get, reached=lambda *each: told.append(each))
+    hub = ingress(accepted, owners=owners, expiry_s=60)
     rows = [row(b"a", retain=True, expiry_s=1), row(b"b", retain=True), row(b"b"), row(b"c", b"", retain=True)]
-    assert hub.publish("c", rows, NOW_NS, user="alice") == [SUCCESS, ReasonCode.QUOTA_EXCEEDED, SUCCESS, SUCCESS]
-    assert accepted.topics == [b"a", b"b", b"c"]
+    assert hub.publish("c", rows, NOW_NS, user="alice") == [SUCCESS] * 4
+    assert accepted.rows == rows
+    ((changes, _),) = accepted.batches
+    assert [(each[0], each[1], each[3], each[6]) for each in changes.dispatch] == [
+        (b"a", b"v", True, NOW_NS + 1_000_000_000),
+        (b"b", b"v", False, 0),
+        (b"b", b"v", False, 0),
+        (b"c", b"", True, NOW_NS + 60_000_000_000),
+    ]
+    assert [*hub.replica.values] == [b"a"]
     assert hub.publish("d", [row(b"b", retain=True)], NOW_NS, user="bob") == [SUCCESS]
     hub.remove_expired(NOW_NS + 1_000_000_000, piece=10)
-    assert hub.publish("c", [row(b"d", retain=True)], NOW_NS, user="alice") == [SUCCESS]
+    assert hub.publish("c", [row(b"d", retain=True), row(b"e", retain=True)], NOW_NS, user="alice") == [SUCCESS] * 2
     assert sorted(hub.replica.values) == [b"b", b"d"]
+    assert (told, owners.refused_by[RETAINED_TOPICS_KEY]) == ([("alice", RETAINED_TOPICS_KEY)], 2)
+
+
+def test_a_value_beyond_a_quota_leaves_no_older_one(accepted: Accepted) -> None:
+    """The old one is removed first, also one of the same run or of another user; subscribers and the disk get that."""
+    owners = RetainedOwners({"alice": (9, 20)}.get)
+    hub = ingress(accepted, owners=owners)
+    hub.publish("b", [row(b"theirs", retain=True)], NOW_NS, user="bob")
+    long = b"x" * 20
+    rows = [
+        row(b"$SYS/x"),
+        row(b"t", qos=1, retain=True),
+        row(b"t", long, qos=1, retain=True),
+        row(b"theirs", long, retain=True),
+        row(b"u", b"y" * 19, retain=True),
+    ]
+    assert hub.publish("c", rows, NOW_NS, user="alice") == [NOT_AUTHORIZED, *[SUCCESS] * 4]
+    assert accepted.rows == rows[1:]
+    assert [(each[0], each[1], each[3]) for each in accepted.batches[-1][0].dispatch] == [
+        (b"t", b"v", True),
+        (b"t", b"", True),
+        (b"t", long, False),
+        (b"theirs", b"", True),
+        (b"theirs", long, False),
+        (b"u", b"y" * 19, True),
+    ]
+    assert [*hub.replica.values] == [b"u"]
+    assert (owners.used("alice"), owners.used("bob")) == ((1, 20), (0, 0))
+    stamps = accepted.stamps
+    assert len(set(stamps)) == len(stamps)
+
+
+def test_a_removal_frees_its_place_at_once(accepted: Accepted) -> None:
+    """For what follows in the same read: a quota does not depend on how a client's packets arrive."""
+    hub = ingress(accepted, owners=RetainedOwners({"alice": (1, 100)}.get))
+    hub.publish("c", [row(b"a", retain=True)], NOW_NS, user="alice")
+    hub.publish("c", [row(b"a", b"", retain=True), row(b"b", retain=True)], NOW_NS, user="alice")
+    hub.publish("c", [row(b"b", b"", retain=True), row(b"b", b"w", retain=True)], NOW_NS, user="alice")
+    assert [(value[0], value[1]) for value in hub.replica.values.values()] == [(b"b", b"w")]
