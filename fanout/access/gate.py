@@ -132,8 +132,12 @@ class Gate:
         self.hook = self._new_hook()
         self._warn()
 
-    async def authenticate(self, credentials: Credentials) -> Identity | ReasonCode:
+    async def authenticate(self, credentials: Credentials, *, connects: bool = True) -> Identity | ReasonCode:
         """Authenticate a client; cancelling it loses nothing.
+
+        Args:
+            credentials: What it shows.
+            connects: False for a user who asks over HTTP, with each request: it counts when it is refused only.
 
         Returns:
             Its identity; or the Reason Code that refuses it: BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED,
@@ -141,7 +145,8 @@ class Gate:
             (the hook or a check failed).
         """
         answer = self._reserve(await self._authenticate(credentials))
-        self._count(answer)
+        if connects or isinstance(answer, ReasonCode):
+            self._count(answer)
         return answer
 
     def authenticate_now(self, credentials: Credentials) -> Identity | ReasonCode | None:

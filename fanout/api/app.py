@@ -72,6 +72,8 @@ ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/reload", "/v1/clients/ki
 """Every path that takes POST."""
 _WAITING_MAX = 256
 """Requests for costly documents that may wait; more are answered 429."""
+_READERS_MAX = 32
+"""Those of users of `[access]`, which have places apart: a search takes seconds, and operators come in meanwhile."""
 _KEPT_MAX = 16
 """Pages that are kept for those who ask for the same within `KEPT_S`."""
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -341,18 +343,23 @@ class _Turns:
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
-        self._waiting = 0
+        self._free = {False: _WAITING_MAX, True: _READERS_MAX}
+        """Free places of others, and of users of `[access]`."""
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Take a place for as long as a document is made."""
-        if self._waiting >= _WAITING_MAX:
+    async def place(self, *, is_reader: bool = False) -> AsyncIterator[None]:
+        """Take a place for as long as a document is made.
+
+        Args:
+            is_reader: True for a user of `[access]`.
+        """
+        if not self._free[is_reader]:
             raise _Refusal(429, "too many requests wait", hint="Ask again later")
-        self._waiting += 1
+        self._free[is_reader] -= 1
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._free[is_reader] += 1
 
     async def make(self, document: Callable[[], Made]) -> Made:
         """Make a document at once, when it is its turn."""

@@ -79,9 +79,12 @@ class OperatorAccess:
         """Return the refusal of a page of another site; None for other requests."""
         # Any web page opened on this machine can post to loopback; its browser then sends the page's origin. With GET
         # it says at least that the page is of another site.
-        # A page of this node, and no other, is of the same origin; a browser lets no page set the field.
-        site = headers.get("sec-fetch-site", "none")
-        if site not in ("none", "same-origin") or ("origin" in headers and site != "same-origin"):
+        # A page of this node, and no other, is of the same origin; a browser lets no page set these fields. It leaves
+        # out Sec-Fetch-Site where it does not trust the way: over plain HTTP to another machine.
+        origin, host = headers.get("origin"), headers.get("host", "").lower()
+        is_own = origin is None or origin.lower() in (f"http://{host}", f"https://{host}")
+        site = headers.get("sec-fetch-site", "same-origin" if is_own else "cross-site")
+        if site != "same-origin" and (site != "none" or origin is not None):
             return Refusal(403, "a page in a browser may not ask for this", "Use a command, or leave out Origin")
         return None
 

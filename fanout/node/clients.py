@@ -72,7 +72,7 @@ class ClientsView:
                 _detail(client, _rate(client, now_by_id.get(client.client_id), took_s), now_ns=now_ns)
                 for client in page.clients
             ),
-            next=page.clients[-1].client_id if page.more and query.order == "id" and page.clients else None,
+            next=page.next,
         )
 
     async def kick(self, request: KickRequest) -> KickResult:
@@ -106,17 +106,17 @@ async def send_all_away(server: Server) -> int:
     They are told to use another server (0x9C), where their protocol can say it. Each is sent away once: one that
     comes back stays. Cancelling leaves the others connected.
     """
-    sent, after = 0, ""
-    while True:
+    sent = 0
+    after: str | None = ""
+    while after is not None:
         page = await server.clients(ClientQuery(after=after))
         connected = [client.client_id for client in page.clients if client.address is not None]
         for start in range(0, len(connected), _AWAY_AT_ONCE):
             for client_id in connected[start : start + _AWAY_AT_ONCE]:
                 sent += await _sent_away(server, client_id)
             await asyncio.sleep(_AWAY_PAUSE_S)
-        if not page.more:
-            return sent
-        after = page.clients[-1].client_id
+        after = page.next
+    return sent
 
 
 async def _sent_away(server: Server, client_id: str) -> bool:

@@ -73,6 +73,30 @@ def test_pages_in_a_browser_are_refused(access: OperatorAccess) -> None:
         assert code_of(access, operator | field) == 403
 
 
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [
+        ("http://10.0.0.5:8080", None),
+        ("https://10.0.0.5:8080", None),
+        ("HTTP://10.0.0.5:8080", None),
+        ("http://10.0.0.5", 403),
+        ("http://10.0.0.5:80", 403),
+        ("http://10.0.0.6:8080", 403),
+        ("http://a.10.0.0.5:8080", 403),
+        ("ftp://10.0.0.5:8080", 403),
+        ("10.0.0.5:8080", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_the_page_of_a_node_over_plain_http_may_post(origin: str, code: int | None) -> None:
+    """A browser sends Origin with it, and Sec-Fetch-Site to localhost and over TLS only."""
+    operator = {"host": "10.0.0.5:8080", "authorization": f"Bearer {TOKEN}", "origin": origin}
+    assert code_of(OperatorAccess(token=TOKEN), operator) == code
+    for site in ("cross-site", "same-site", "none"):
+        assert code_of(OperatorAccess(token=TOKEN), operator | {"sec-fetch-site": site}) == 403
+
+
 def code_of(access: OperatorAccess, headers: dict[str, str]) -> int | None:
     """Return the status code of the refusal; None for none."""
     refusal = access.refusal(headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -52,6 +52,13 @@ PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most entries on the
 LastEventId = Annotated[str, Header(alias="Last-Event-ID", max_length=64, description="Newest event that is known.")]
 
 
+class TakePlace(Protocol):
+    """Takes a place for a request."""
+
+    def __call__(self, *, is_reader: bool) -> AbstractAsyncContextManager[None]:
+        """Return the place."""
+
+
 class NotReadable(FanoutError):
     """The user may not read these topics."""
 
@@ -60,7 +67,7 @@ def add_browsing(
     app: FastAPI,
     browser: NodeBrowser,
     *,
-    place: Callable[[], AbstractAsyncContextManager[None]],
+    place: TakePlace,
     streams_max: int,
     refusals: Mapping[int, dict[str, Any]],
 ) -> None:
@@ -69,7 +76,7 @@ def add_browsing(
     Args:
         app: The application.
         browser: Reads topics and events of the node.
-        place: Takes a place among the requests for costly documents.
+        place: Takes a place among the requests for costly documents, those of users of `[access]` or the others.
         streams_max: Most streams at a time.
         refusals: Descriptions of the answers 409, 422 and 429, for the schema.
     """
@@ -90,6 +97,9 @@ def add_browsing(
         if not browser.is_topic_filter(topic_filter):
             raise _fault("filter", "topic_filter")
         return topic_filter
+
+    def place_for(request: Request) -> AbstractAsyncContextManager[None]:
+        return place(is_reader=READER_KEY in request.scope)
 
     async def check_rights(request: Request, topic_filter: bytes) -> None:
         reader: Reader | None = request.scope.get(READER_KEY)
@@ -124,7 +134,7 @@ def add_browsing(
             value_bytes=value_bytes,
         )
         await check_rights(request, query.topic_filter)
-        async with place():
+        async with place_for(request):
             make = partial(browser.page, query)
             document = await (searches.get(query, make) if query.search else make())
         tell_age(response)
@@ -156,7 +166,7 @@ def add_browsing(
             raise _fault("prefix", "string_pattern_mismatch")
         await check_rights(request, branch)
         tell_age(response)
-        async with place():
+        async with place_for(request):
             return await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
 
     @app.get("/v1/top", operation_id="top", responses=busy)
@@ -166,7 +176,7 @@ def add_browsing(
     ) -> TopTopics:
         """Answer the busiest topics; counting begins with the first request and ends half a minute after the last."""
         await check_rights(request, b"#")
-        async with place():
+        async with place_for(request):
             return browser.top(count)
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)

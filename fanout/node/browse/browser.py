@@ -151,7 +151,7 @@ class Browser:
         who = Credentials(
             client_id=_READER_ID, address=address, local=False, username=username, password=password or None
         )
-        identity = await self._gate.authenticate(who)
+        identity = await self._gate.authenticate(who, connects=False)
         if not isinstance(identity, Identity) or not identity.user:
             return None
         return _Reader(self._gate, identity)

@@ -103,8 +103,8 @@ class ClientPage:
     """The clients, in the order that was asked for."""
     sessions: int = 0
     """All sessions."""
-    more: bool = False
-    """True when clients were left out because of the limit."""
+    next: str | None = None
+    """`after` of the next page, in the order "id"; None when the limit leaves out no client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,7 @@ def list_clients(
         now_s: Monotonic seconds.
     """
     limit = min(query.limit, CLIENTS_MAX)
+    by_id = query.order == "id"
     chosen: list[Session] = []
     if query.client_ids is not None:
         chosen = [session for session in map(get, query.client_ids[:limit]) if session is not None]
@@ -148,7 +149,6 @@ def list_clients(
             queue = session.sender.queue
             return (-1.0 if slow is None else slow, queue.bytes, len(session.sender.newest_values))
 
-        by_id = query.order == "id"
         everybody = [one for one in sessions if one.client_id > query.after] if by_id else sessions
         for begin in range(0, len(everybody), _STEP):
             yield
@@ -165,7 +165,8 @@ def list_clients(
         if get(session.client_id) is session:  # else it has ended meanwhile
             connection = connection_of(session)
             figures.append(_figures(session, connection, slow_s, now_s, named=named, topic=query.topic))
-    return ClientPage(clients=tuple(figures), sessions=len(sessions), more=len(chosen) > limit)
+    last = chosen[limit - 1].client_id if by_id and len(chosen) > limit else None  # though it may have ended meanwhile
+    return ClientPage(clients=tuple(figures), sessions=len(sessions), next=last)
 
 
 def _figures(

@@ -12,6 +12,8 @@ from structlog.testing import CapturingLogger
 
 from fanout.access.gate import Gate
 from fanout.api.app import create_app
+from fanout.api.browse.models import TopicsDocument
+from fanout.api.browse.view import TopicQuery
 from fanout.api.operator_access import OperatorAccess
 from fanout.config import AccessConfig
 from tests.access.pieces import ManualClock, as_logger
@@ -113,6 +115,39 @@ async def test_a_node_without_users_has_no_readers() -> None:
     for found in (None, gate):
         assert await Node(TOPICS, gate=found).browser.reader("ann", b"secret", address="127.0.0.1") is None
     await gate.close()
+
+
+async def test_requests_of_users_are_no_clients(gate: Gate, http: httpx.AsyncClient) -> None:
+    """None counts as a client that was let in; a wrong password counts, since somebody may guess."""
+    for password in ("secret", "secret", "wrong"):
+        await http.get("/v1/topics?filter=plant/ann/%23", auth=("ann", password))
+    assert gate.stats().admitted_total["password"] == 0
+    assert gate.stats().refused_total == {"bad_user_name_or_password": 1}
+
+
+async def test_users_take_no_place_of_operators(
+    node: Node, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many searches of users go on, operators and Prometheus get their documents."""
+    asked, may_answer, page = asyncio.Semaphore(0), asyncio.Event(), node.browser.page
+
+    async def slowly(query: TopicQuery) -> TopicsDocument:
+        asked.release()
+        await may_answer.wait()
+        return await page(query)
+
+    monkeypatch.setattr(node.browser, "page", slowly)
+    path, token = "/v1/topics?filter=plant/ann/%23", {"Authorization": "Bearer a-token-of-24-characters"}
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        searches = [group.create_task(http.get(path, auth=("ann", "secret"))) for _ in range(32)]
+        for _ in searches:
+            await asked.acquire()
+        assert (await http.get(path, auth=("ann", "secret"))).status_code == 429
+        for others in ("/metrics", "/v1/status", "/v1/tree"):
+            assert (await http.get(others, headers=token)).status_code == 200
+        may_answer.set()
+    assert {one.result().status_code for one in searches} == {200}
+    assert (await http.get(path, auth=("ann", "secret"))).status_code == 200
 
 
 @pytest.mark.parametrize("lost", ["right", "user"])
