@@ -20,6 +20,7 @@ RETAINED_BYTES_KEY: Final = "access.quota.retained_bytes_max"
 _MESSAGE: Final = int(ChangeKind.MESSAGE)
 _REMOVED: Final = int(ChangeKind.REMOVED)
 _REFUSED: Final = int(ChangeKind.REFUSED)
+_TOLD_MAX: Final = 1_000
 
 
 class RetainedOwners:
@@ -49,7 +50,7 @@ class RetainedOwners:
         """User to its topics and bytes."""
         self._reached = reached
         self._told: set[tuple[str, str]] = set()
-        """Users and quotas of which `reached` was told."""
+        """Users and quotas of which `reached` was told; emptied at `_TOLD_MAX`."""
         self.refused_by = {RETAINED_TOPICS_KEY: 0, RETAINED_BYTES_KEY: 0}
 
     def used(self, user: str) -> tuple[int, int]:
@@ -104,6 +105,8 @@ class RetainedOwners:
         """Count a refusal, and return False."""
         self.refused_by[key] += 1
         if (user, key) not in self._told:
+            if len(self._told) >= _TOLD_MAX:
+                self._told.clear()
             self._told.add((user, key))
             self._reached(user, key)
         return False
