@@ -39,7 +39,8 @@ async def run_node(
     """Run a node until it is told to stop: SIGTERM and HTTP drain it first, SIGINT does not.
 
     A second signal ends the process at once. SIGHUP reloads. Files that the process makes are for its user and group.
-    A service manager is told when the node listens and when it stops, and gets a watchdog's signs of life between.
+    A service manager is told when the node listens and when it stops, and gets a watchdog's signs of life between. It
+    is asked for more time while the node starts, which values on disk may make long.
 
     Args:
         config: A validated configuration for this role.
@@ -81,7 +82,11 @@ async def run_node(
     if reloads is not None:  # before the start too, else the signal would end the process
         loop.add_signal_handler(signal.SIGHUP, reloads.ask)
     manager = ServiceManager()
-    await node.start()
+    starting = asyncio.create_task(manager.extend_start(), name="starting")
+    try:
+        await node.start()
+    finally:
+        starting.cancel()
     manager.tell("READY=1")
     watchdog = asyncio.create_task(manager.keep_watchdog(), name="watchdog")
     if reloads is not None:

@@ -10,8 +10,13 @@ import os
 import socket
 from collections.abc import MutableMapping
 from contextlib import suppress
+from typing import Final
 
 __all__ = ["ServiceManager"]
+
+_EXTENSION_S: Final = 60.0
+"""Time in which the manager expects the next sign of a start that goes on."""
+_EXTEND_EVERY_S: Final = 10.0
 
 
 class ServiceManager:
@@ -36,6 +41,12 @@ class ServiceManager:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto(state.encode(), self._address)
+
+    async def extend_start(self) -> None:
+        """Ask for more time until cancelled, from this event loop; a quick start asks for none."""
+        while True:
+            await asyncio.sleep(_EXTEND_EVERY_S)
+            self.tell(f"EXTEND_TIMEOUT_USEC={_EXTENSION_S * 1e6:.0f}")
 
     async def keep_watchdog(self) -> None:
         """Send `WATCHDOG=1` from this event loop, twice in each interval; end at once if no watchdog is asked for."""

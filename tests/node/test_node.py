@@ -52,6 +52,7 @@ from fanout.node.process import run_node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.replog.write.writer import LogWriter
+from fanout.runtime import service_manager
 from fanout.selection import Selector
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
@@ -734,6 +735,34 @@ async def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.Mon
                 told.append(await asyncio.wait_for(loop.sock_recv(receiver, 64), 30))
         assert set(told[1:-1]) == {b"WATCHDOG=1"}
         assert await asyncio.wait_for(task, 30) == 0
+
+
+async def test_a_service_manager_is_asked_for_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again while values load; no more once the node listens."""
+    address = str(tmp_path / "notify")
+    loop, start, told = asyncio.get_running_loop(), Node.start, [b""]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address)
+        receiver.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        monkeypatch.setattr(service_manager, "_EXTEND_EVERY_S", 0.01)
+
+        async def collect() -> None:
+            while told[-1] != b"STOPPING=1":
+                told.append(await loop.sock_recv(receiver, 64))
+
+        async def slow_start(node: Node) -> None:
+            await wait_until(lambda: len(told) > 3)
+            await start(node)
+
+        monkeypatch.setattr(Node, "start", slow_start)
+        collecting = asyncio.create_task(collect())
+        task, _ = await running_node(config(tmp_path), monkeypatch)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await asyncio.wait_for(task, 30) == 0
+        await asyncio.wait_for(collecting, 30)
+    assert set(told[1:-2]) == {b"EXTEND_TIMEOUT_USEC=60000000"}
+    assert told[-2:] == [b"READY=1", b"STOPPING=1"]
 
 
 async def test_sigterm_drains_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
