@@ -97,6 +97,7 @@ _BROWSING: dict[int, dict[str, Any]] = {
     409: {"model": Fault, "description": "The node is a tap, which delivers no messages."},
     422: {"model": Fault, "description": "A parameter has a wrong value."},
     429: _BUSY[429],
+    503: {"model": Fault, "description": "User and password cannot be checked now."},
 }
 _ASK = "see /openapi.json"
 

@@ -30,7 +30,7 @@ class Refusal:
     """Why a request is refused."""
 
     status_code: int
-    """401 or 403."""
+    """401, 403 or 503."""
     error: str
     """The fault of the request."""
     hint: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from fanout.api.browse.view import READER_KEY
+from fanout.api.browse.view import READER_KEY, ReaderRefused
 from fanout.api.models import Fault
 from fanout.api.operator_access import OPEN_PATHS, READER_PATHS, OperatorAccess, Refusal
 
@@ -54,7 +54,10 @@ class OperatorGuard:
 
     async def _authenticate(self, scope: Scope, username: str, password: bytes) -> Refusal | None:
         client = scope.get("client")
-        reader = await self._browser.reader(username, password, address=client[0] if client else "")
+        try:
+            reader = await self._browser.reader(username, password, address=client[0] if client else "")
+        except ReaderRefused as error:
+            return Refusal(error.status_code, error.message, error.hint)
         if reader is None:
             return _WRONG
         scope[READER_KEY] = reader

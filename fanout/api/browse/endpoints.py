@@ -40,6 +40,8 @@ KEPT_S: Final = 1.0
 _KEPT_MAX: Final = 16
 _EVENT_STREAM: Final = "text/event-stream"
 _TEXT_MAX: Final = 65_535
+_LAST_DOLLAR: Final = "$\U0010ffff"
+"""A name behind all that begin with `$`, and that tells none of them."""
 
 FilterText = Annotated[
     str, Query(alias="filter", max_length=_TEXT_MAX, description="Topic Filter, with its wildcards.")
@@ -78,9 +80,9 @@ def add_browsing(
         browser: Reads topics and events of the node.
         place: Takes a place among the requests for costly documents, those of users of `[access]` or the others.
         streams_max: Most streams at a time.
-        refusals: Descriptions of the answers 409, 422 and 429, for the schema.
+        refusals: Descriptions of the answers 409, 422, 429 and 503, for the schema.
     """
-    wrong: dict[int | str, dict[str, Any]] = {422: refusals[422]}
+    wrong: dict[int | str, dict[str, Any]] = {422: refusals[422], 503: refusals[503]}
     busy = {**wrong, 429: refusals[429]}
     streamed = {
         200: {"content": {_EVENT_STREAM: {}}, "description": "Server-sent events."},
@@ -162,12 +164,14 @@ def add_browsing(
     ) -> TreeDocument:
         """Answer the levels below a branch, with the number of topics of each."""
         branch = f"{prefix}/#".encode() if prefix else b"#"
-        if request.scope.get(READER_KEY) is not None and not browser.is_topic_filter(branch):
+        is_reader = request.scope.get(READER_KEY) is not None
+        if is_reader and not browser.is_topic_filter(branch):
             raise _fault("prefix", "string_pattern_mismatch")
         await check_rights(request, branch)
         tell_age(response)
         async with place_for(request):
-            return await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
+            level = await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
+        return _of_number_sign(level) if is_reader and not prefix else level
 
     @app.get("/v1/top", operation_id="top", responses=busy)
     async def top(
@@ -201,7 +205,10 @@ def add_browsing(
         return browser.lag_history()
 
     @app.get(
-        "/v1/events", operation_id="events", response_model=EventsDocument, responses={**wrong, 429: streamed[429]}
+        "/v1/events",
+        operation_id="events",
+        response_model=EventsDocument,
+        responses={422: wrong[422], 429: streamed[429]},
     )
     async def events(
         accept: Annotated[str, Header()] = "",
@@ -263,6 +270,15 @@ async def _while_kept(events: AsyncGenerator[bytes], keeps: Callable[[], bool]) 
             if not keeps():
                 return
             yield piece
+
+
+def _of_number_sign(level: TreeDocument) -> TreeDocument:
+    """Return the first level as `#` takes it: without topics that begin with `$` (MQTT 5 4.7.2-1)."""
+    return TreeDocument(
+        prefix="",
+        children=tuple(child for child in level.children if not child.name.startswith("$")),
+        next=_LAST_DOLLAR if level.next is not None and level.next.startswith("$") else level.next,
+    )
 
 
 def _fault(name: str, kind: str) -> RequestValidationError:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.errors import FanoutError
 from fanout.runtime.slices import Slices
 
-__all__ = ["READER_KEY", "NodeBrowser", "Reader", "TopicQuery"]
+__all__ = ["READER_KEY", "NodeBrowser", "Reader", "ReaderRefused", "TopicQuery"]
 
 READER_KEY: Final = "fanout.reader"
 """Key of the scope of a request with its `Reader`; it is absent for operators."""
@@ -43,6 +44,15 @@ class Reader(Protocol):
         """Return True if the user may still connect, and the rules still grant a Topic Filter."""
 
 
+class ReaderRefused(FanoutError):
+    """A user is refused for another reason than its name and password."""
+
+    def __init__(self, status_code: int, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.status_code = status_code
+        """403 or 503."""
+
+
 class NodeBrowser(Protocol):
     """Reads topics and events of a node."""
 
@@ -51,7 +61,11 @@ class NodeBrowser(Protocol):
         """Share of the event loop for costly documents."""
 
     async def reader(self, username: str, password: bytes, *, address: str) -> Reader | None:
-        """Return the user with a name and a password; None if they are not valid, or the node has no users."""
+        """Return the user with a name and a password; None if they are not valid, or the node has no users.
+
+        Raises:
+            ReaderRefused: They may be valid, but nobody can tell now (503), or users may not ask over HTTP (403).
+        """
 
     def is_topic_filter(self, topic_filter: bytes) -> bool:
         """Say whether this is a valid Topic Filter, not of a Shared Subscription."""

@@ -16,8 +16,9 @@ from fanout.api.browse.models import (
     TopTopics,
     TreeDocument,
 )
-from fanout.api.browse.view import Reader, TopicQuery
+from fanout.api.browse.view import Reader, ReaderRefused, TopicQuery
 from fanout.errors import ProtocolError, RequestRefused
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
 from fanout.node.browse.activity import Observe, TopicActivity
 from fanout.node.browse.events import NodeEvents
@@ -152,7 +153,15 @@ class Browser:
             client_id=_READER_ID, address=address, local=False, username=username, password=password or None
         )
         identity = await self._gate.authenticate(who, connects=False)
-        if not isinstance(identity, Identity) or not identity.user:
+        if not isinstance(identity, Identity):
+            if identity in (ReasonCode.SERVER_BUSY, ReasonCode.SERVER_UNAVAILABLE):
+                hint = "Ask again later; access in /v1/status counts failures of the HTTP hook"
+                raise ReaderRefused(503, "user and password cannot be checked now", hint=hint)
+            if identity is ReasonCode.CLIENT_IDENTIFIER_NOT_VALID:
+                hint = f"The Client Identifier {_READER_ID} is reserved for another user: see access.reserved"
+                raise ReaderRefused(403, "users may not ask over HTTP", hint=hint)
+            return None
+        if not identity.user:
             return None
         return _Reader(self._gate, identity)
 

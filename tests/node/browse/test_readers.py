@@ -11,11 +11,13 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from fanout.access.gate import Gate
+from fanout.access.identity import Credentials
 from fanout.api.app import create_app
 from fanout.api.browse.models import TopicsDocument
 from fanout.api.browse.view import TopicQuery
 from fanout.api.operator_access import OperatorAccess
 from fanout.config import AccessConfig
+from fanout.mqtt.reason_codes import ReasonCode
 from tests.access.pieces import ManualClock, as_logger
 from tests.api.stand_in import ready_node
 from tests.node.browse.pieces import Node, value
@@ -107,6 +109,61 @@ async def test_a_user_reads_what_its_clients_may_subscribe_to(http: httpx.AsyncC
 async def test_others_read_nothing(http: httpx.AsyncClient, headers: dict[str, str], code: int) -> None:
     """Without a user and its password, and from pages of other sites."""
     assert (await http.get("/v1/topics?filter=plant/ann/%23", headers=headers)).status_code == code
+
+
+async def test_the_tree_of_a_user_is_that_of_its_filter() -> None:
+    """The first level of `#` takes no topics that begin with `$`; their branch is a right of its own."""
+    gate = gate_for(access_config(rule=[{"allow": "read", "filter": "#"}]), ann=b"secret")
+    shown = ready_node()
+    shown.browser = Node(["!x", "$private/a", "$z", "plant/$s", "plant/1"], gate=gate).browser
+    app = create_app(shown, access=OperatorAccess(token="a-token-of-24-characters"))
+    token = {"Authorization": "Bearer a-token-of-24-characters"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as client:
+
+        async def levels(headers: dict[str, str], limit: int, prefix: str = "") -> list[str]:
+            found: list[str] = []
+            parameters: dict[str, str | int] | None = {"limit": limit, "prefix": prefix}
+            while parameters is not None:
+                answer = (await client.get("/v1/tree", params=parameters, headers=headers)).json()
+                found += [child["name"] for child in answer["children"]]
+                assert headers == token or "private" not in str(answer)
+                parameters = parameters | {"after": answer["next"]} if answer["next"] is not None else None
+            return found
+
+        for limit in (1, 2, 100):
+            assert await levels(basic("ann", "secret"), limit) == ["!x", "plant"]
+            assert await levels(token, limit) == ["!x", "$private", "$z", "plant"]
+        assert await levels(basic("ann", "secret"), 100, "plant") == ["$s", "1"]
+    await gate.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [("unavailable", 503), ("busy", 503), ("denied", 401), ("reserved", 403)],
+)
+async def test_a_refusal_tells_its_cause(monkeypatch: pytest.MonkeyPatch, fault: str, code: int) -> None:
+    """A user whom nobody can verify now comes back; one with a wrong password does not, and asks for another."""
+    reserved = [{"client_id": "http", "user": "bob"}] if fault == "reserved" else []
+    gate = gate_for(access_config(rule=[{"allow": "read", "filter": "#"}], reserved=reserved), ann=b"secret")
+    if fault != "reserved":
+        refused = {
+            "unavailable": ReasonCode.SERVER_UNAVAILABLE,
+            "busy": ReasonCode.SERVER_BUSY,
+            "denied": ReasonCode.NOT_AUTHORIZED,
+        }[fault]
+
+        async def authenticate(_credentials: Credentials, *, connects: bool) -> ReasonCode:
+            assert not connects
+            return refused
+
+        monkeypatch.setattr(gate, "authenticate", authenticate)
+    shown = ready_node()
+    shown.browser = Node(TOPICS, gate=gate).browser
+    transport = httpx.ASGITransport(app=create_app(shown, access=OperatorAccess(loopback=True)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        answer = await client.get("/v1/topics", auth=("ann", "secret"))
+    assert (answer.status_code, bool(answer.json()["hint"])) == (code, True)
+    await gate.close()
 
 
 async def test_a_node_without_users_has_no_readers() -> None:
