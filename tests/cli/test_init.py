@@ -206,6 +206,16 @@ def test_init_looks_at_the_directory_first(runner: CliRunner, tmp_path: Path) ->
         assert (answer.exit_code, text in answer.stderr) == (ExitCode.USAGE, True), answer.stderr
 
 
+def test_init_replaces_no_file_that_it_reads(runner: CliRunner, tmp_path: Path) -> None:
+    """A key or a password is not lost for a name that was typed twice."""
+    secret = tmp_path / "edge.password"
+    secret.write_text("s3cret")
+    words = ["--out", str(secret), "--primary", ADDRESS, "--filter", "#", "--username", "edge"]
+    answer = runner.invoke(app, ["init", "--force", *words, "--password-file", str(secret)])
+    assert (answer.exit_code, secret.read_text()) == (ExitCode.USAGE, "s3cret")
+    assert "would replace a file that another option names" in answer.stderr
+
+
 @pytest.mark.usefixtures("found", "typed")
 def test_the_typed_password_never_takes_the_name_of_the_configuration(tmp_path: Path) -> None:
     """Both files are there."""

@@ -75,6 +75,9 @@ def init(
     from fanout.probe.advice import advise
 
     asks = sys.stdin.isatty() and not yes
+    read = {one.resolve() for one in (password_file, ca_file, client_certificate_file, client_key_file) if one}
+    if force and out.resolve() in read:
+        raise typer.BadParameter("it would replace a file that another option names", param_hint="--force")
     _check_out(out, force=force)
     if primary is None:
         primary = _asked("Address of the primary", "--primary", asks, default="mqtt://127.0.0.1:1883")
