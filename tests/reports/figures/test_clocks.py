@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.reports.figures.clocks import CountedClock, find_clocks
+from fanout.reports.figures.counted import Clock
 from fanout.reports.values.document import Propagation, RoundTrip
 from tests.reports.documents import lag_figures
 from tests.reports.surveys import survey_of
@@ -32,3 +33,11 @@ def test_the_difference_of_counted_clocks_lies_between_what_nearly_all_heartbeat
         counted={("edge", "up", "tap"): CountedClock(later_us, later_us, ("tap", "up"))},
     )
     assert (found.at_least_us, found.at_most_us) == expected
+
+
+def test_a_gap_that_claims_all_time_is_as_quick_as_any() -> None:
+    """By the windows that are measured, not by those of the span."""
+    clock = Clock(0, 0, intervals={5: (1, 2), 900: (-3, 1)}, width_us=1_000)
+    assert clock.later_between(0, 2**62) == (-3, 2)
+    assert clock.later_between(5_999, 6_000) == (1, 2)
+    assert clock.later_between(0, 4_999) is None
