@@ -156,6 +156,7 @@ class Client:
     def disconnect(self) -> None:
         """Lose the connection, and what was on its way at QoS 0."""
         self.connected = False
+        self.ever_stalled = self.ever_stalled or self.bound is not None  # what waits for it then may be conflated
         self.session.disconnect()
         lost = [one for one in self.sent if not one.qos and one not in self.received]
         self.sent = [one for one in self.sent if one not in lost]
@@ -313,6 +314,13 @@ VALUE_AND_REMOVAL_WAIT: list[tuple[object, ...]] = [
 ]
 
 
+VALUES_COME_WHILE_AWAY: list[tuple[object, ...]] = [
+    ("reconnect", 1),
+    ("publish", [(0, 1, "value"), (0, 1, "value")]),
+]
+
+
+@example([(WireVariant(5), 1, AgeBound(1.0, 1))] * CLIENTS, VALUES_COME_WHILE_AWAY)
 @example([(WireVariant(5), 1, None)] * CLIENTS, VALUE_AND_REMOVAL_WAIT)
 @example([(WireVariant(5), 1, None)] * CLIENTS, STALLED_AND_SUBSCRIBING)
 @example([(WireVariant(5), 1, None)] * CLIENTS, REMOVED_WHILE_STALLED)
