@@ -8,8 +8,8 @@ from collections.abc import Callable
 __all__ = ["above_0", "at_least", "choices", "numbers"]
 
 
-def at_least(smallest: int) -> Callable[[str], int]:
-    """Return the type of an option that takes a whole number of at least `smallest`."""
+def at_least(smallest: int, *, largest: float = float("inf")) -> Callable[[str], int]:
+    """Return the type of an option that takes a whole number of at least `smallest`, and at most `largest`."""
 
     def number(text: str) -> int:
         try:
@@ -18,6 +18,8 @@ def at_least(smallest: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
         if value < smallest:
             raise argparse.ArgumentTypeError(f"{text} is too small; the smallest number is {smallest}")
+        if value > largest:
+            raise argparse.ArgumentTypeError(f"{text} is too large; the largest number is {largest}")
         return value
 
     return number

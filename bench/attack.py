@@ -74,14 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-at-once", action="store_true", help="all attacks on one node at the same time")
     parser.add_argument("--seconds", type=above_0, default=30.0, help="time of all at once (30)")
     node = parser.add_argument_group("a started node on this machine, in place of one that the command starts")
-    node.add_argument("--port", type=at_least(1), help="port of its MQTT listener")
+    node.add_argument("--port", type=at_least(1, largest=65_535), help="port of its MQTT listener")
     for name, what in (
         ("http", "HTTP interface"),
         ("tls", "MQTT listener with TLS"),
         ("agent", "agent check"),
         ("pool", "listener for members"),
     ):
-        node.add_argument(f"--{name}-port", type=at_least(1), help=f"port of its {what}")
+        node.add_argument(f"--{name}-port", type=at_least(1, largest=65_535), help=f"port of its {what}")
     node.add_argument("--token-file", type=Path, help="file with the token of its pool")
     node.add_argument("--password", help='password of its users "ordinary" and "attacker"; without, nobody has a user')
     node.add_argument("--pid", type=at_least(1), help="its process, whose memory is read")

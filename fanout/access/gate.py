@@ -136,7 +136,7 @@ class Gate:
         """Authenticate a client; cancelling it loses nothing.
 
         Args:
-            credentials: What it shows.
+            credentials: Name, password and certificate of the client.
             connects: False for a user who asks over HTTP, with each request: it counts when it is refused only.
 
         Returns:

@@ -277,7 +277,7 @@ class ServerConfig:
 
     @property
     def verifies_certificates(self) -> bool:
-        """Whether clients may have a user by a certificate."""
+        """True if clients may have a user by a certificate."""
         return any(one.client_ca_file is not None for one in self.listeners)
 
 

@@ -129,7 +129,7 @@ class Driver:
 
         Args:
             step: The method.
-            values: What it takes beside the time.
+            values: Its arguments, apart from the time.
         """
         self.act(step(*values, now_ns=self._clock.now_ns(), now=self._clock.monotonic()))
         self.write_and_plan()

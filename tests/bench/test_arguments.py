@@ -11,6 +11,7 @@ from bench.__main__ import command_line
     ("command", "told"),
     [
         ("takeover --copies maybe", "argument --copies: there is no maybe; choose from on, off"),
+        ("attack --port 99999", "argument --port: 99999 is too large; the largest number is 65535"),
         ("takeover --members 1", "argument --members: 1 is too small; the smallest number is 2"),
         ("takeover --seconds nan", "argument --seconds: nan is no number above 0"),
         ("takeover --sessions x", "argument --sessions: 'x' is no whole number"),

@@ -41,7 +41,7 @@ _KEPT_MAX: Final = 16
 _EVENT_STREAM: Final = "text/event-stream"
 _TEXT_MAX: Final = 65_535
 _LAST_DOLLAR: Final = "$\U0010ffff"
-"""A name behind all that begin with `$`, and that tells none of them."""
+"""A name after all that begin with `$`, so a page that begins there has none of them."""
 
 FilterText = Annotated[
     str, Query(alias="filter", max_length=_TEXT_MAX, description="Topic Filter, with its wildcards.")

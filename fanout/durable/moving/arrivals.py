@@ -65,7 +65,7 @@ class Arrivals:
             anyone: Whether this node has no access control.
             clean: Whether the client wants a new session, so that none comes here.
             patience_s: Time for which the client waits, for silent members that may have the session.
-            is_offered: Whether the member that has it leaves, and has offered it.
+            is_offered: True if the member that has the session leaves, and has offered it.
         """
         ledger, move = self._context.ledger, self._moves.get(client_id)
         if move is None or not move.is_fetching or move.question[2:] != (user, superuser, anyone, clean):

@@ -127,7 +127,7 @@ class Move:
             waiting: Moves that wait for silent members; the longest waiting one first.
             came: Called for a session that has come, with its epoch and its former holder.
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
-            is_offered: Whether the member that has it leaves, and has offered it.
+            is_offered: True if the member that has the session leaves, and has offered it.
         """
         self.question = question
         """The question, which names the client."""

@@ -71,8 +71,8 @@ async def keep_equal(link: Link, *, members: PoolMembers, clock: Clock, logger: 
             await asyncio.sleep(_LOOK_S)
             before, could, heard = (could, heard), link.may_cut, members.others_heard()
             if could and before != (could, heard):
-                # What it brings has no place that others know before its first cut; those that do not listen yet miss
-                # that one, and hear the next.
+                # Until its first cut, messages of the link have no place that others know. Members that do not listen
+                # yet miss that cut, and hear the next.
                 pause_s = min(longest_s, members.config.ping_interval_s)
                 break
         link.cut(heard)

@@ -34,7 +34,7 @@ class Material:
         survey: What they hold.
         parameters: What was asked for.
         parquet: Where the tables behind the report go.
-        by_set: Whether the members of each set are compared with one another.
+        by_set: True to compare the members of each set with one another.
     """
 
     def __init__(

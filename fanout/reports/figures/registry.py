@@ -62,7 +62,7 @@ class ReportKind:
 
     @property
     def converges(self) -> bool:
-        """Whether it compares the nodes of a selector with one another."""
+        """True if it compares the nodes of a selector with one another."""
         return _CONVERGENCE in self.sections
 
 

@@ -42,7 +42,7 @@ class TopicStates:
         tables: The logs.
         survey: What the first look found.
         scope: The scope of the report.
-        by_set: Whether the members of each set are compared with one another, too.
+        by_set: True to compare the members of each set with one another, too.
     """
 
     def __init__(self, tables: Tables, *, survey: Survey, scope: Scope, by_set: bool = False) -> None:

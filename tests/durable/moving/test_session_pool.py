@@ -479,7 +479,7 @@ async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
     async with members("a", "b", "c") as (network, (a, _, c)):
         network.silent.add("b")
         left, elsewhere = a.find("x"), a.find("y")
-        await asyncio.sleep(0.2)
+        await wait_until(lambda: {"x", "y"} <= a.pool.ledger.moves.keys())
         left.cancel()
         c.sessions["y"] = b"new"
         c.pool.began("y")
@@ -587,7 +587,7 @@ async def test_a_claim_ends_older_sessions() -> None:
         network.broken = lambda name, _: name == "b"
         a.sessions["x"] = b"new"
         a.pool.began("x")
-        await asyncio.sleep(0.1)
+        await wait_until(lambda: CLAIM_PATH in [path for path, _ in network.calls])
         assert b.sessions == {"x": b"old"}
         network.broken = lambda name, _: False
         await wait_until(lambda: b.sessions == {}, 10)
@@ -811,7 +811,7 @@ async def test_a_stranger_waits_while_a_member_is_silent() -> None:
         assert await b.find("x", "stranger", clean=True) is Choice.LATER
         assert DEAD_AFTER_S <= time.monotonic() - began_s < DEAD_AFTER_S + 3
         coming = b.find("x", "stranger", clean=True)
-        await asyncio.sleep(0.2)
+        await wait_until(lambda: "x" in b.pool.ledger.moves)
         assert not coming.done()
         network.silent.clear()
         assert await coming is Choice.REFUSE
