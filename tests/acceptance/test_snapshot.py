@@ -145,8 +145,8 @@ async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: 
     """T8: a reader so slow that Mosquitto drops part of the snapshot is not ready, says why, and tries again.
 
     Ten megabytes are more than the buffers between Mosquitto and a slow reader hold. The second try uses the second
-    address of the same primary, where nothing is in the way. On a busy machine it may be too slow there too: then both
-    have another turn.
+    address of the same primary, where nothing is in the way. On a busy machine it may be too slow there too, or its
+    connection may not be made in time: then both have another turn.
     """
     values = {f"plant/{number}": b"%01000d" % number for number in range(10_000)}
     load_retained(mosquitto.port, values.items())
@@ -164,7 +164,7 @@ async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: 
     assert all(answer["links"][0]["topics"] == 10_000 for answer in answers if answer["ready"])
     status = node.link_status()
     assert status["primary"] == mosquitto.address
-    assert status["truncated_total"] % 2 == 1  # each pass that was cut short leads to the other address
+    assert status["truncated_total"] >= 1
     assert status["epochs_total"] == status["truncated_total"] + 1
     assert "plant/#" in status["last_error"]
     assert (status["last_error_over"], status["hint"]) == (True, None)

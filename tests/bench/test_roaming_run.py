@@ -57,7 +57,7 @@ def test_long_queues_move_and_no_member_is_taken_for_dead(tmp_path: Path) -> Non
     assert isinstance(counts, dict)
     assert isinstance(pool, dict)
     assert outcome["passed"]
-    assert counts["long queues: visits"] >= 9
+    assert counts["long queues: visits"] >= 12  # each takes a quarter at most
     assert pool["fences"] == 0
 
 
