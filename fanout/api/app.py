@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
@@ -48,6 +49,7 @@ from fanout.api.node_view import ClientOrder, NodeView
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from fanout.api.operator_guard import OperatorGuard
 from fanout.api.page.files import add_page
+from fanout.api.page.report import REPORT_PATH, NoReport, add_report
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 from fanout.runtime.slices import OneForMany, Slices
@@ -63,6 +65,7 @@ ENDPOINTS = (
     "/v1/clients",
     "/v1/explain",
     *BROWSE_ENDPOINTS,
+    REPORT_PATH,
     "/v1/links/{link}/unconfirmed",
     "/metrics",
     "/openapi.json",
@@ -132,13 +135,16 @@ AskedClient = Annotated[
 ]
 
 
-def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK, streams_max: int = 256) -> FastAPI:
+def create_app(
+    node: NodeView, *, access: OperatorAccess = LOOPBACK, streams_max: int = 256, report: Path | None = None
+) -> FastAPI:
     """Build the ASGI application that shows `node`.
 
     Args:
         node: The node.
         access: Decides who is an operator; others get probes and metrics.
         streams_max: Most streams at a time.
+        report: Page of the last report (`http.report`); None for none.
     """
     app = FastAPI(
         title="fanout",
@@ -319,11 +325,14 @@ def create_app(node: NodeView, *, access: OperatorAccess = LOOPBACK, streams_max
             return await node.unconfirmed(link, after=after)
 
     add_browsing(app, node.browser, place=turns.place, streams_max=streams_max, refusals=_BROWSING)
+    missing = {"model": Fault, "description": "There is no report; `hint` says how to make one."}
+    add_report(app, report, missing=missing)
     add_page(app)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
     app.add_exception_handler(NotReadable, _answering(403))
     app.add_exception_handler(StreamsFull, _answering(429))
+    app.add_exception_handler(NoReport, _answering(404))
     app.add_exception_handler(AuditRefused, _answering(409))
     app.add_exception_handler(RequestRefused, _answering(409))
     app.add_exception_handler(ClientDisconnect, _client_gone)

@@ -16,7 +16,9 @@ from typing import Final
 
 __all__ = ["LOOPBACK", "OPEN_PATHS", "READER_PATHS", "OperatorAccess", "Refusal"]
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/", "/page/style.css", "/page/page.js"})
+OPEN_PATHS: Final = frozenset(
+    {"/livez", "/readyz", "/metrics", "/", "/page/frame.html", "/page/style.css", "/page/page.js"}
+)
 """Paths that everybody may ask for: those of load balancers, supervisors and Prometheus, without a client's name, and
 the files of the page, which show nothing of the node."""
 READER_PATHS: Final = ("/v1/topics", "/v1/tree", "/v1/top", "/v1/stream")

@@ -295,6 +295,8 @@ class HttpConfig:
     """File with the token of operators; None for none: everything but probes and metrics is for this machine only."""
     hosts: tuple[HostName, ...] = ()
     """Names of this node that the field Host may have without a token, beside addresses and localhost."""
+    report: PathText | None = None
+    """Page that `fanout report --html` writes, shown to operators; None shows none."""
     streams_max: Count = 256
     """Streams of values and events at a time, beside 256 other connections; further ones are refused (429)."""
     certificate_file: PathText | None = None

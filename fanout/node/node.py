@@ -205,7 +205,7 @@ class Node:
         self._http_tls = None if tls_listener is None else ListenerTls(tls_listener, key="[http]")
         self.http = (
             HttpServer(
-                functools.partial(_http_app, self.documents, _operator_access(config.http), config.http.streams_max),
+                functools.partial(_http_app, self.documents, _operator_access(config.http), config.http),
                 host=config.http.listen.host,
                 port=config.http.listen.port,
                 tls=None if self._http_tls is None else self._http_tls.context,
@@ -921,7 +921,7 @@ def _operator_access(http: HttpConfig) -> OperatorAccess:
     return OperatorAccess(token=token, loopback=is_local(http.listen), hosts=hosts)
 
 
-def _http_app(documents: NodeDocuments, access: OperatorAccess, streams_max: int) -> FastAPI:
+def _http_app(documents: NodeDocuments, access: OperatorAccess, http: HttpConfig) -> FastAPI:
     from fanout.api.app import create_app  # FastAPI takes a third of a node's start: links connect meanwhile
 
-    return create_app(documents, access=access, streams_max=streams_max)
+    return create_app(documents, access=access, streams_max=http.streams_max, report=http.report)

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -563,20 +564,20 @@ _MAKING = threading.Lock()
 """FastAPI hides warnings while it makes an app, for the whole process: beside another thread some would come out."""
 
 
-def _make_app(node: StandInNode, access: OperatorAccess) -> FastAPI:
+def _make_app(node: StandInNode, access: OperatorAccess, report: Path | None) -> FastAPI:
     with _MAKING:
-        return create_app(node, access=access)
+        return create_app(node, access=access, report=report)
 
 
 @contextlib.contextmanager
-def serving(node: StandInNode, *, access: OperatorAccess = LOOPBACK) -> Iterator[str]:
+def serving(node: StandInNode, *, access: OperatorAccess = LOOPBACK, report: Path | None = None) -> Iterator[str]:
     """Serve `node` from a thread of its own, for commands that block; yield the URL."""
     started = threading.Event()
     urls: list[str] = []
     stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
-        server = HttpServer(lambda: _make_app(node, access), host="127.0.0.1", port=0)
+        server = HttpServer(lambda: _make_app(node, access, report), host="127.0.0.1", port=0)
         stop = asyncio.Event()
         await server.start()
         urls.append(server.url)

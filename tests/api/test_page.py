@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ import httpx
 import pytest
 
 from fanout.api.operator_access import OperatorAccess
+from fanout.reports.render.page import render_page
 from tests.api.stand_in import StandInNode, ready_node, serving, snapshot_link
 from tests.node.browse.pieces import Node, value
+from tests.reports.documents import whole_report
 from tests.support.chromium import Browser, browsing
 
 HOSTILE = "plant/<img src=x onerror=alert(1)>/\u202eevil"
-PAGES = ("overview", "topics", "clients", "pool", "events")
+PAGES = ("overview", "topics", "clients", "pool", "report", "events")
 
 
 @pytest.fixture(scope="module")
@@ -135,19 +138,52 @@ def test_lag_and_changes_are_shown(browser: Browser, node: StandInNode) -> None:
         assert browser.ask("document.querySelector('figure path').getAttribute('d')") == "M0.0 6.0M1000.0 51.0"
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_last_report_is_shown_in_full(browser: Browser, node: StandInNode, tmp_path: Path, scheme: str) -> None:
+    """With its own style sheet, light and dark, and its age; a script that came into it does not run."""
+    page = render_page(whole_report())
+    hostile = "<script>parent.document.title = 'run'</script><img src=/livez onerror=\"parent.document.title = 'run'\">"
+    path = tmp_path / "report.html"
+    path.write_text(page.replace("<h1>", f"{hostile}<h1>", 1))
+    made_s = time.time() - 3 * 3600 - 60
+    os.utime(path, (made_s, made_s))
+    inside = "document.querySelector('iframe').contentDocument"
+    with serving(node, report=path, access=OperatorAccess(token="a-token-of-24-characters")) as url:
+        browser.show(f"{url}/#report", width=360, scheme=scheme)
+        wait_for(browser, "document.querySelector('form.token')")
+        browser.ask("document.querySelector('[name=token]').value = 'a-token-of-24-characters'")
+        browser.ask("document.querySelector('form.token').requestSubmit()")
+        wait_for(browser, text_has("3 hours ago"))
+        wait_for(browser, f"{inside}?.querySelector('h1')?.textContent.startsWith('Replication report')")
+        ground = browser.ask(f"getComputedStyle({inside}.body).backgroundColor")
+        assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 29)")
+        wait_for(browser, f"document.querySelector('iframe').offsetHeight >= {inside}.documentElement.offsetHeight")
+        assert browser.ask("document.documentElement.scrollWidth") <= 360
+        assert browser.ask("document.title") == "edge-1: ready"
+        browser.ask("sessionStorage.clear()")
+
+
+def test_without_a_report_the_page_says_how_to_make_one(browser: Browser, node: StandInNode, tmp_path: Path) -> None:
+    """With the key of the configuration, and the command."""
+    with serving(node) as url:
+        browser.show(f"{url}/#report", width=1280)
+        wait_for(browser, text_has("There is no report to show: the configuration names no report."))
+        assert browser.ask(text_has('http.report = "report.html"'))
+
+
 def test_keys_reach_everything(browser: Browser, node: StandInNode) -> None:
     """The tabulator goes through the links of the pages to the search and the tree."""
     with serving(node) as url:
         browser.show(f"{url}/#topics", width=1280)
         wait_for(browser, "document.querySelector('.tree button')")
         order = []
-        for _ in range(9):
+        for _ in range(10):
             for kind in ("keyDown", "keyUp"):
                 browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
             order.append(browser.ask("document.activeElement.textContent || document.activeElement.name"))
         assert order == [
             "To the content",
-            *("Overview", "Topics", "Clients", "Pool", "Events"),
+            *("Overview", "Topics", "Clients", "Pool", "Report", "Events"),
             "search",
             "Find",
             "plant/",

@@ -205,7 +205,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "[server]\n[http]\nzzz = 1",
             "http.zzz",
             "[http] has no such key",
-            "Its keys are listen, agent_listen, token_file, hosts, streams_max, certificate_file, key_file.",
+            "Its keys are listen, agent_listen, token_file, hosts, report, streams_max, certificate_file, key_file.",
         ),
         (
             f"[server]\n{LINK}{SELECTOR}username = 'a'",

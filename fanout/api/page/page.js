@@ -18,15 +18,20 @@ function make(tag, properties = {}, ...children) {
 
 class Refused extends Error {}
 
-async function ask(path, parameters = {}, order = null) {
+// Answer to a request; 503 is one too.
+async function request(path, parameters = {}, order = null) {
   const token = sessionStorage.getItem("token");
   const query = new URLSearchParams(parameters).toString();
   const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...(order ? { "Content-Type": "application/json" } : {}) };
   const answer = await fetch(query ? `${path}?${query}` : path, order ? { method: "POST", headers, body: JSON.stringify(order) } : { headers });
+  if (answer.ok || answer.status === 503) return answer;
   const found = await answer.json().catch(() => ({ error: `the node answers ${answer.status}`, hint: "" }));
   if (answer.status === 401 || answer.status === 403) throw Object.assign(new Refused(found.error), found);
-  if (!answer.ok && answer.status !== 503) throw Object.assign(new Error(found.error), { status: answer.status, hint: found.hint });
-  return found;
+  throw Object.assign(new Error(found.error), { status: answer.status, hint: found.hint });
+}
+
+async function ask(path, parameters = {}, order = null) {
+  return (await request(path, parameters, order)).json();
 }
 
 const count = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en"));
@@ -272,7 +277,32 @@ async function events() {
   return [table("Events, the newest first", ["time", "event"], found.events.map((one) => [clock(one.at), one.text]))];
 }
 
-const pages = { overview, topics, clients, pool, events };
+// A time that is over, in the largest unit of which it has two.
+function age(seconds) {
+  for (const [unit, size] of [["days", 86400], ["hours", 3600], ["minutes", 60]]) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${Math.max(0, Math.round(seconds))} seconds`;
+}
+
+// The page that `fanout report` wrote, in a frame in which no script runs.
+async function report() {
+  let answer;
+  try { answer = await request("/v1/report"); } catch (error) {
+    if (error.status !== 404) throw error;
+    return [make("p", {}, `There is no report to show: ${error.message}.`), make("p", {}, `${error.hint}.`)];
+  }
+  const [made, now] = ["last-modified", "date"].map((name) => Date.parse(answer.headers.get(name)));
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const frame = make("iframe", { title: "Report", sandbox: "allow-same-origin", src: "/page/frame.html" });
+  frame.addEventListener("load", () => {
+    const inside = frame.contentDocument;
+    if (inside.body.children.length) return; // it is there already
+    inside.replaceChild(inside.adoptNode(found.documentElement), inside.documentElement);
+    new ResizeObserver(() => { frame.style.height = `${inside.documentElement.offsetHeight + 2}px`; }).observe(inside.documentElement);
+  });
+  return [make("p", { class: "soft" }, `Written ${new Date(made).toLocaleString()}, ${age((now - made) / 1000)} ago`), frame];
+}
+
+const pages = { overview, topics, clients, pool, report, events };
 const renewed = new Set(["overview", "clients", "pool", "events"]);
 
 function fail(error) {
