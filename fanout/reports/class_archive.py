@@ -27,6 +27,9 @@ _UNFINISHED_S: Final = 3600.0
 _UNUSED_S: Final = 30 * 86400.0
 """After so long an archive that no run used is removed: of another Java, of another pyspark."""
 
+_OTHERS_BYTES_MAX: Final = 400_000_000
+"""Size of all other archives, of 190 MB each, beside a new one; those that were used last stay."""
+
 _OPTIONS_FROM: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _OWN_CHOICE: Final = ("ArchiveFile", "ArchiveClassesAtExit", "-Xshare")
 """Who says one of these to the JVM decides about archives himself."""
@@ -84,8 +87,10 @@ class ClassArchive:
         return False
 
     def _remove_old(self) -> None:
-        now = time.time()
-        for folder in self._folder.parent.glob("*"):
+        now, kept_bytes = time.time(), 0
+        folders = {folder: folder.stat().st_mtime for folder in self._folder.parent.glob("*")}
+        for folder in sorted(folders, key=folders.__getitem__, reverse=True):
             allowed_s = _UNFINISHED_S if folder == self._folder else _UNUSED_S
-            if now - folder.stat().st_mtime > allowed_s:
+            kept_bytes += sum(file.stat().st_size for file in folder.glob("*"))
+            if now - folders[folder] > allowed_s or kept_bytes > _OTHERS_BYTES_MAX:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -22,7 +22,7 @@ from fanout.config import Address, PoolConfig
 from fanout.errors import ListenError
 from fanout.pool import peer_client, peer_listener
 from fanout.pool.addresses import MemberAddress
-from fanout.pool.member_facts import ASKER_HEADER, PROTOCOL_HEADER, MemberAnswer, encode_answer
+from fanout.pool.member_facts import ASKER_HEADER, PROTOCOL, PROTOCOL_HEADER, MemberAnswer, encode_answer
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.peer_client import PeerClient
 from fanout.pool.peer_listener import MEMBER_PATH, PeerListener
@@ -170,7 +170,7 @@ async def test_another_version_of_the_protocol_is_refused() -> None:
     async with listening() as (listener, address), httpx.AsyncClient() as client:
         for headers in ({PROTOCOL_HEADER: "99"}, {}):
             answer = await client.get(f"http://{address}{MEMBER_PATH}", headers=headers)
-            assert (answer.status_code, answer.json()) == (426, {"refused": "protocol", "protocol": 1})
+            assert (answer.status_code, answer.json()) == (426, {"refused": "protocol", "protocol": PROTOCOL})
         assert listener.refused_total["protocol"] == 2
 
     async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,7 +182,10 @@ async def test_another_version_of_the_protocol_is_refused() -> None:
 
 async def test_other_requests_are_refused() -> None:
     """A member asks for one path, with GET."""
-    async with listening() as (listener, address), httpx.AsyncClient(headers={PROTOCOL_HEADER: "1"}) as client:
+    async with (
+        listening() as (listener, address),
+        httpx.AsyncClient(headers={PROTOCOL_HEADER: str(PROTOCOL)}) as client,
+    ):
         assert (await client.get(f"http://{address}/")).status_code == 404
         assert (await client.post(f"http://{address}{MEMBER_PATH}", content=b"{}")).status_code == 404
         assert listener.refused_total["request"] == 2
@@ -320,7 +323,7 @@ async def test_a_large_body_over_tls_is_not_read(tmp_path: Path) -> None:
     """The connection of a member that sends one is closed; the next question is answered on another."""
     tls = tls_of(Authority(tmp_path), tmp_path, "a")
     async with listening(tls=tls) as (_, address):
-        async with httpx.AsyncClient(verify=tls.asking, headers={PROTOCOL_HEADER: "1"}) as client:
+        async with httpx.AsyncClient(verify=tls.asking, headers={PROTOCOL_HEADER: str(PROTOCOL)}) as client:
             with contextlib.suppress(httpx.TransportError):
                 answer = await client.post(f"https://{address}{MEMBER_PATH}", content=b"x" * 10_000_000)
                 assert answer.status_code == 404
@@ -392,7 +395,7 @@ async def test_a_long_body_is_not_read(chunked: bool) -> None:
             yield b"x" * 100_000
 
     async with taking(token=TOKEN) as (listener, address, taken):
-        headers = {PROTOCOL_HEADER: "1", ASKER_HEADER: ASKER}
+        headers = {PROTOCOL_HEADER: str(PROTOCOL), ASKER_HEADER: ASKER}
         for token, status in ((TOKEN, 413), ("wrong", 401)):
             sent = {**headers, "Authorization": f"Bearer {token}"}
             if not chunked:
@@ -408,7 +411,10 @@ async def test_a_long_body_is_not_read(chunked: bool) -> None:
 
 async def test_a_member_without_a_legal_name_is_refused() -> None:
     """Its name goes into logs and documents."""
-    async with taking() as (listener, address, taken), httpx.AsyncClient(headers={PROTOCOL_HEADER: "1"}) as client:
+    async with (
+        taking() as (listener, address, taken),
+        httpx.AsyncClient(headers={PROTOCOL_HEADER: str(PROTOCOL)}) as client,
+    ):
         for name in ("", "a b", "x" * 65):
             answer = await client.post(f"http://{address}/pool/some", content=b"", headers={ASKER_HEADER: name})
             assert answer.status_code == 400
@@ -438,7 +444,7 @@ async def test_a_body_that_does_not_come_whole_is_counted() -> None:
     async with taking() as (listener, address, taken):
         host, _, port = address.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /pool/some HTTP/1.1\r\nHost: a\r\n{PROTOCOL_HEADER}: 1\r\n{ASKER_HEADER}: {ASKER}\r\n"
+        head = f"POST /pool/some HTTP/1.1\r\nHost: a\r\n{PROTOCOL_HEADER}: {PROTOCOL}\r\n{ASKER_HEADER}: {ASKER}\r\n"
         writer.write(f"{head}Content-Length: 10\r\n\r\nhello".encode())
         await writer.drain()
         writer.close()
@@ -451,7 +457,7 @@ async def test_bodies_that_are_sent_by_half_take_a_bounded_part_of_the_memory(mo
     monkeypatch.setattr(peer_listener, "ADDRESS_BODIES_BYTES_MAX", 2_500)
     async with taking() as (listener, address, taken):
         host, _, port = address.rpartition(":")
-        head = f"POST /pool/some HTTP/1.1\r\nHost: a\r\n{PROTOCOL_HEADER}: 1\r\n{ASKER_HEADER}: {ASKER}\r\n"
+        head = f"POST /pool/some HTTP/1.1\r\nHost: a\r\n{PROTOCOL_HEADER}: {PROTOCOL}\r\n{ASKER_HEADER}: {ASKER}\r\n"
         opened = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
         for _, writer in opened:
             writer.write(f"{head}Content-Length: 1000\r\n\r\n".encode() + b"x" * 999)

@@ -66,6 +66,17 @@ def test_what_no_run_used_for_a_month_is_removed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"other", "of-this-java"}
 
 
+def test_all_archives_together_have_a_bound(tmp_path: Path) -> None:
+    """Two others of 190 MB stay beside a new one: those that were used last."""
+    for days, name in enumerate(("newest", "new", "old", "oldest"), start=1):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "classes.jsa").open("wb") as file:
+            file.truncate(190_000_000)  # takes no room on the disk
+        make_old(tmp_path / name, seconds=days * 86400)
+    assert ClassArchive(tmp_path / "of-this-java").options({})
+    assert {path.name for path in tmp_path.iterdir()} == {"newest", "new", "of-this-java"}
+
+
 @pytest.mark.parametrize("name", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"])
 def test_who_chose_an_archive_keeps_it(tmp_path: Path, name: str) -> None:
     """Options of the user's own win, and `-Xshare:off` among them means none."""

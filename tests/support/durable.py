@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from bench.processes import free_port, pool_section
@@ -25,7 +26,13 @@ _LATER: Final = {4: 3, 5: ReasonCode.SERVER_UNAVAILABLE}
 
 
 async def start_pool(
-    mosquitto: Mosquitto, nodes: Nodes, *, count: int = 3, settings: str = "", sections: str = ""
+    mosquitto: Mosquitto,
+    nodes: Nodes,
+    *,
+    count: int = 3,
+    settings: str = "",
+    sections: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> list[LiveNode]:
     """Start secondaries edge-1 and so on that forward `plant/#` and make a pool; return when each knows all of it.
 
@@ -35,6 +42,7 @@ async def start_pool(
         count: How many they are.
         settings: Further lines for `[pool]`.
         sections: Further sections of the configuration.
+        environment: Environment variables of their processes; None for those of this one.
     """
     ports = [free_port() for _ in range(count)]
     way = link(mosquitto.port, selector("plant/#", qos=2, writes="forward"), settings=QUICK)
@@ -42,6 +50,8 @@ async def start_pool(
         nodes.secondary(pool_section(port, ports, settings=settings), sections, way, name=f"edge-{number}", log=False)
         for number, port in enumerate(ports, start=1)
     ]
+    for member in members:
+        member.environment = dict(member.environment if environment is None else environment)
     await asyncio.gather(*(member.begin() for member in members))
     for member in members:
         await wait_until(

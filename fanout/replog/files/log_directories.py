@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from fanout.errors import LogError, system_reason
 from fanout.replog.files.schema import SCHEMA_VERSION
 
-__all__ = ["DEPTH_MAX", "DIRECTORIES_MAX", "find_logs", "is_log", "shared_nodes"]
+__all__ = ["DEPTH_MAX", "DIRECTORIES_MAX", "find_logs", "is_log", "refuse_later", "shared_nodes"]
 
 DEPTH_MAX: Final = 8
 """Levels below the given directory that are searched."""
@@ -25,6 +26,8 @@ DIRECTORIES_MAX: Final = 10_000
 """Directories that are searched."""
 
 _PARTS: Final = (f"v{SCHEMA_VERSION}/updates", f"v{SCHEMA_VERSION}/events", "open")
+_VERSION: Final = re.compile("v([0-9]{1,4})")
+_TABLES: Final = frozenset({"updates", "events"})
 _GIVE: Final = "Give the value of log.directory of a node, or a directory above the logs of several"
 _LEADS_NOWHERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -34,8 +37,10 @@ def is_log(directory: Path) -> bool:
 
     Raises:
         OSError: It cannot be looked at.
+        LogError: A later version wrote it: what this one could read of it would be a part.
     """
     *tables, segments = (directory / part for part in _PARTS)
+    refuse_later(str(directory), _names_in(directory) or (), lambda name: _names_in(directory / name) or ())
     if any(table.is_dir() for table in tables):
         return True
     names = _names_in(segments)
@@ -79,6 +84,26 @@ def shared_nodes(logs: Sequence[Path]) -> Mapping[str, Sequence[Path]]:
             if name.startswith("node="):
                 found[name].append(log)
     return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def refuse_later(place: str, names: Iterable[str], names_in: Callable[[str], Iterable[str]]) -> None:
+    """Refuse a directory with tables of a later version of the log: what this one could read would be a part.
+
+    Args:
+        place: The directory, for the message.
+        names: Names in it.
+        names_in: Returns the names in a directory in it.
+
+    Raises:
+        LogError: It has such tables.
+    """
+    for name in names:
+        later = _VERSION.fullmatch(name)
+        if later and int(later[1]) > SCHEMA_VERSION and not _TABLES.isdisjoint(names_in(name)):
+            raise LogError(
+                f"{place} has version {later[1]} of the replication log, and this fanout reads {SCHEMA_VERSION}",
+                hint="Read it with the version of fanout that wrote it, or a later one",
+            )
 
 
 @contextlib.contextmanager

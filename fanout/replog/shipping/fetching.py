@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fanout.errors import LogError
-from fanout.replog.files.log_directories import DEPTH_MAX
+from fanout.replog.files.log_directories import DEPTH_MAX, refuse_later
 from fanout.replog.files.schema import SCHEMA_VERSION
 from fanout.replog.files.sealing import TABLES
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
@@ -60,7 +60,7 @@ def _names_in(uri: str) -> list[str]:
     check_uri(uri)
     store = ObjectStore(uri)
     try:
-        found = _names_of(store, "") or [name for log in _logs_below(store) for name in _names_of(store, log)]
+        found = [name for log in _logs_below(store) for name in _names_of(store, log)]
     except STORE_ERRORS as error:
         raise _unreadable(uri, error) from error
     if not found:
@@ -75,6 +75,21 @@ def _names_of(store: ObjectStore, log: str) -> list[str]:
     """Return the names of the sealed files of a log, given as the start of these names."""
     names = store.sizes(f"{log}v{SCHEMA_VERSION}")
     return sorted(name for name in names if _NAME.fullmatch(name.removeprefix(log)))
+
+
+def _directories(store: ObjectStore, place: str) -> list[str]:
+    """Return the names of the directories in one of a store.
+
+    Raises:
+        LogError: A later version of fanout wrote a log there.
+    """
+    found = store.directories(place)
+    refuse_later(
+        f"{place.rstrip('/')} in {store.uri}" if place else store.uri,
+        [name.removeprefix(place) for name in found],
+        lambda name: [inner.rpartition("/")[2] for inner in store.directories(f"{place}{name}")],
+    )
+    return found
 
 
 def _logs_below(store: ObjectStore) -> Iterator[str]:
@@ -93,7 +108,7 @@ def _logs_below(store: ObjectStore) -> Iterator[str]:
                     f"{store.uri} has more than {_LISTED_MAX:,} directories below it",
                     hint="Give the logs themselves: what the nodes have in log.ship.to",
                 )
-            inside = store.directories(place)
+            inside = _directories(store, place)
             if f"{place}v{SCHEMA_VERSION}" in inside:
                 yield place
             else:

@@ -37,6 +37,19 @@ def test_a_log_is_found_by_any_of_its_parts(tmp_path: Path) -> None:
     assert shared_nodes(logs) == {"node=b": logs[1:3]}
 
 
+def test_a_log_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    """Alone, beside tables that this one reads, and below: a part of a log would be taken for all of it."""
+    make_log(tmp_path / "v2" / "log", "a")  # a directory of that name, which is no table
+    assert find_logs(tmp_path) == (tmp_path / "v2" / "log",)
+    for name in ("alone", "beside"):
+        make_log(tmp_path / name, "a", part="v2/events")
+    make_log(tmp_path / "beside", "a", part="v1/updates")
+    for given in (tmp_path, tmp_path / "alone", tmp_path / "beside"):
+        with pytest.raises(LogError, match="version 2 of the replication log, and this fanout reads 1") as refused:
+            find_logs(given)
+        assert refused.value.hint == "Read it with the version of fanout that wrote it, or a later one"
+
+
 def test_the_search_ends_at_a_log(tmp_path: Path) -> None:
     """A directory given as a log stays one, whatever else is below it."""
     log = make_log(tmp_path / "log", "a")

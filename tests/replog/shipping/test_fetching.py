@@ -30,7 +30,7 @@ def s3() -> Iterator[LocalS3]:
             "v1/notes.txt",
             f"v1/updates/{HOUR}/.x.unfinished",
             "v1/updates/x.parquet",
-            "v2/updates/y.parquet",
+            "v1-old/updates/y.parquet",
         ):
             store.put(name, b"other")
         yield server
@@ -50,12 +50,22 @@ def test_all_sealed_files_are_copied_and_nothing_else(s3: LocalS3, tmp_path: Pat
     assert told[-1].endswith("21 of 21 files")
 
 
+def test_a_log_of_a_later_version_is_refused(s3: LocalS3, tmp_path: Path) -> None:
+    """It is named: the others alone would be taken for all of them."""
+    s3.make_bucket("later")
+    for name in (f"a/{UPDATES[0]}", "b/v2/updates/y.parquet"):
+        ObjectStore(s3.uri("later")).put(name, b"content")
+    for place in ("later", "later/b"):
+        with pytest.raises(LogError, match="version 2 of the replication log, and this fanout reads 1"):
+            fetch(s3.uri(place), target=tmp_path / "copy")
+
+
 def test_the_search_below_a_uri_is_bounded(s3: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs below are copied as they lie there; more directories than are searched are an error."""
     s3.make_bucket("many")
     store = ObjectStore(s3.uri("many"))
     stored = [f"{place}/{UPDATES[0]}" for place in ("a", "b/c")]
-    for name in (*stored, f"b/c/other/{UPDATES[0]}", "d/v2/updates/y.parquet"):
+    for name in (*stored, f"b/c/other/{UPDATES[0]}", "d/v0/updates/y.parquet"):
         store.put(name, b"content")
     monkeypatch.setattr(fetching, "_LISTED_MAX", 7)
     assert found(fetch(s3.uri("many"), target=tmp_path / "here")) == stored
