@@ -782,6 +782,10 @@ class PoolMember(_Document):
 
     node: str | None = Field(description="Its `node.id`; null before it has answered.")
     address: str | None = Field(description="Its address; null for the node that answers.")
+    url: str | None = Field(
+        default=None,
+        description="Its HTTP interface at that host, where it may be for its own machine only; null if not known.",
+    )
     is_self: bool = Field(description="True if it is the node that answers.")
     reachable: bool = Field(description="True if it has answered within `pool.suspect_after_s`.")
     failure: str | None = Field(description="Why the newest question failed; null when it was answered.")
@@ -907,6 +911,9 @@ class LagDocument(_Document):
 
     node: str
     role: Role
+    at: AwareDatetime | None = Field(
+        default=None, description="When the document was made, by the node's clock; null from an older node."
+    )
     links: tuple[LinkLag, ...]
 
 

@@ -25,7 +25,7 @@ from fanout.cli import (
     status,
 )
 from fanout.cli.arguments.usage import UsageError, reword
-from fanout.cli.browse import events, top, topics
+from fanout.cli.browse import events, top, topics, trace
 from fanout.cli.output.exit_codes import exit_code_of
 from fanout.cli.output.terminal import print_error
 from fanout.cli.probing import init, probe
@@ -104,6 +104,7 @@ explain.register(app)
 topics.register(app)
 events.register(app)
 top.register(app)
+trace.register(app)
 passwd.register(app)
 probe.register(app)
 app.add_typer(config.app, name="config")

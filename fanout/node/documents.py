@@ -247,6 +247,7 @@ class NodeDocuments:
         return LagDocument(
             node=self._node.config.node.id,
             role=self._node.role,
+            at=utc_from_ns(self._node.clock.now_ns()),
             links=tuple(self._link_lags()),
         )
 
@@ -308,6 +309,7 @@ class NodeDocuments:
             digest=self._config_digest(),
             moves=None if self._node.sessions is None else self._node.sessions.figures,
             client_address=None if self._node.config.pool is None else self._node.config.pool.client_address,
+            http=None if self._node.http is None else (self._node.http.port, self._node.http.url.startswith("https")),
             copies=self._copy_figures(),
         )
 

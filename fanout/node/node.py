@@ -199,6 +199,7 @@ class Node:
             stale_s=lambda: self.documents.stale_s,
             clock=self.clock,
             gate=self.gate,
+            readers=None if self.server is None else self.server.count_readers,
         )
         """Reads topics and events, for the HTTP interface."""
         tls_listener = None if config.http is None else config.http.tls_listener

@@ -72,6 +72,10 @@ class MemberFacts:
     """Sessions that left it for other members."""
     client_address: str | None = None
     """Where MQTT clients reach this member itself; None when it does not say."""
+    http_port: int | None = None
+    """TCP port of its HTTP interface; None without one."""
+    http_tls: bool = False
+    """Whether that speaks TLS."""
     keeps_copies: bool = False
     """Whether it keeps copies of the others' sessions."""
     sessions_copied: int | None = None
@@ -136,6 +140,8 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         moved_in=_count(said, "moved_in"),
         moved_out=_count(said, "moved_out"),
         client_address=_address(said, "client_address"),
+        http_port=None if said.get("http_port") is None else _port(said, "http_port"),
+        http_tls=said.get("http_tls") is True,
         keeps_copies=said.get("keeps_copies") is True,
         sessions_copied=None if said.get("sessions_copied") is None else _count(said, "sessions_copied"),
         copies_held=None if said.get("copies_held") is None else _count(said, "copies_held"),
@@ -177,6 +183,13 @@ def _token(said: Mapping[str, Any], key: str) -> str:
 def _count(said: Mapping[str, Any], key: str) -> int:
     value = said.get(key)
     if type(value) is not int or not 0 <= value < _COUNT_MAX:
+        raise ValueError(f"no legal {key}")
+    return value
+
+
+def _port(said: Mapping[str, Any], key: str) -> int:
+    value = _count(said, key)
+    if not 0 < value < 1 << 16:
         raise ValueError(f"no legal {key}")
     return value
 

@@ -472,6 +472,7 @@ class StandInNode:
         return LagDocument(
             node=self.node,
             role=self.role,
+            at=SINCE,
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
         )
 

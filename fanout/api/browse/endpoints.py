@@ -152,7 +152,7 @@ def add_browsing(
             raise _fault("topic", "string_pattern_mismatch")
         await check_rights(request, name)
         tell_age(response)
-        return browser.topic(name)
+        return browser.topic(name, for_operator=READER_KEY not in request.scope)
 
     @app.get("/v1/tree", operation_id="tree", responses=busy)
     async def tree(

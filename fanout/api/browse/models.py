@@ -11,6 +11,7 @@ __all__ = [
     "EventView",
     "EventsDocument",
     "LiveValue",
+    "MessageStamp",
     "PastValue",
     "TopTopics",
     "TopicDetail",
@@ -29,6 +30,17 @@ class _Document(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class MessageStamp(_Document):
+    """Identity of a message, the same at every node."""
+
+    node: str = Field(description="The node that stamped it.")
+    epoch: NonNegativeInt = Field(
+        description="Epoch of that node: Unix time in microseconds at which it began to count."
+    )
+    sequence: NonNegativeInt = Field(description="Number of the message in that epoch.")
+    stamped: AwareDatetime = Field(description="When that node received it, by its own clock.")
+
+
 class PastValue(_Document):
     """A value that a topic had."""
 
@@ -38,6 +50,10 @@ class PastValue(_Document):
     format: ValueFormat
     value: str = Field(description="The payload; its beginning if `cut`.")
     cut: bool = Field(default=False, description="True if `value` is only the beginning.")
+    stamp: MessageStamp | None = Field(default=None, description="Its identity; null if no node stamped it.")
+    traceparent: str | None = Field(
+        default=None, description="The User Property `traceparent` (W3C Trace Context); null without a valid one."
+    )
 
 
 class LiveValue(PastValue):
@@ -78,6 +94,9 @@ class TopicDetail(_Document):
     held: TopicView | None = Field(description="Its retained value; null for none.")
     changes: tuple[PastValue, ...] = Field(
         description="Messages that came while somebody looked at this topic, the newest first."
+    )
+    readers: NonNegativeInt | None = Field(
+        default=None, description="Sessions that subscribe to it; null for users, and at a tap."
     )
 
 

@@ -76,8 +76,13 @@ class NodeBrowser(Protocol):
     async def page(self, query: TopicQuery) -> TopicsDocument:
         """Return a page of topics."""
 
-    def topic(self, topic: bytes) -> TopicDetail:
-        """Return one topic; `topic` is a valid Topic Name."""
+    def topic(self, topic: bytes, *, for_operator: bool) -> TopicDetail:
+        """Return one topic.
+
+        Args:
+            topic: A valid Topic Name.
+            for_operator: False for a user, who is not told of others.
+        """
 
     async def tree(self, prefix: bytes, *, after: bytes | None, limit: int) -> TreeDocument:
         """Return a page of the levels below a branch, after the level `after`."""

@@ -163,7 +163,10 @@ async function showDetail() {
   else parts.push(make("pre", { tabindex: "0", "aria-label": "Value" }, value(held)), facts([
     ["received", clock(held.received)], ["size", bytes(held.payload_bytes)], ["QoS", String(held.qos)],
     ["link", held.link ?? "none: a client of this node published it"], ["selector", held.selector],
-    ["messages a second", rate(held.per_second)], ["expires", held.expires ? clock(held.expires) : "never"]]));
+    ["messages a second", rate(held.per_second)], ["expires", held.expires ? clock(held.expires) : "never"],
+    ["sessions that read it", count(found.readers)],
+    ...(held.stamp ? [["stamped", `${clock(held.stamp.stamped)} by ${held.stamp.node}, number ${count(held.stamp.sequence)}`]] : []),
+    ...(held.traceparent ? [["traceparent", held.traceparent]] : [])]));
   parts.push(make("h2", {}, "Last messages"));
   if (found.changes.length) parts.push(table("Last messages", ["received", "value", "change"],
     found.changes.map((one, at) => [clock(one.received), value(one), changed(one, found.changes[at + 1])])));

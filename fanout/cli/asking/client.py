@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from fanout.api.browse.models import EventsDocument, TopicsDocument, TopTopics
+from fanout.api.browse.models import EventsDocument, TopicDetail, TopicsDocument, TopTopics
 from fanout.api.models import (
     AuditDetail,
     ClientsDocument,
@@ -214,6 +215,10 @@ class NodeClient:
     def topics(self, asked: Mapping[str, str]) -> TopicsDocument:
         """Return a page of `/v1/topics`; `asked` are the parameters."""
         return self._read_document(TopicsDocument, "/v1/topics", asked)
+
+    def topic(self, topic: str) -> TopicDetail:
+        """Return `/v1/topics/{topic}`."""
+        return self._read_document(TopicDetail, f"/v1/topics/{quote(topic, safe='')}", {})
 
     def top(self, count: int) -> TopTopics:
         """Return `/v1/top`."""

@@ -53,6 +53,7 @@ class Browser:
         stale_s: Callable[[], float | None],
         clock: Clock,
         gate: Gate | None = None,
+        readers: Callable[[bytes], int] | None = None,
     ) -> None:
         """Join the parts.
 
@@ -63,7 +64,9 @@ class Browser:
             stale_s: Returns the age in seconds of stale values that are served; None otherwise.
             clock: The clock.
             gate: Access control of clients; None on a node without clients.
+            readers: Returns the number of sessions that subscribe to a Topic Name; None on a node without clients.
         """
+        self._readers = readers
         self._gate = gate
         self.slices = Slices(slice_s=_SLICE_S, share=_SHARE)
         """Share of the event loop for costly documents."""
@@ -107,9 +110,10 @@ class Browser:
         """See `NodeBrowser`."""
         return await self._pages.page(query)
 
-    def topic(self, topic: bytes) -> TopicDetail:
+    def topic(self, topic: bytes, *, for_operator: bool) -> TopicDetail:
         """See `NodeBrowser`."""
-        return self._pages.topic(topic)
+        readers = self._readers(topic) if for_operator and self._readers is not None else None
+        return self._pages.topic(topic, readers=readers)
 
     async def tree(self, prefix: bytes, *, after: bytes | None, limit: int) -> TreeDocument:
         """See `NodeBrowser`."""

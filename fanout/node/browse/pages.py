@@ -12,8 +12,9 @@ from fanout.api.browse.payloads import show_payload
 from fanout.api.browse.view import TopicQuery
 from fanout.api.models import utc_from_ns
 from fanout.node.browse.activity import TopicActivity
+from fanout.node.browse.identity import stamp_of, traceparent_of
 from fanout.replica.store import Replica
-from fanout.replica.update import DIGEST, EXPIRES_NS, PAYLOAD, QOS, RECEIVED_NS, TOPIC, Update
+from fanout.replica.update import DIGEST, EXPIRES_NS, PAYLOAD, PROPERTIES, QOS, RECEIVED_NS, TOPIC, Update
 from fanout.runtime.slices import Slices
 
 __all__ = ["Store", "TopicPages", "past_value"]
@@ -92,8 +93,13 @@ class TopicPages:
             held=sum(len(store.replica) for store in stores),
         )
 
-    def topic(self, topic: bytes) -> TopicDetail:
-        """Return one topic, and remember its messages from now on."""
+    def topic(self, topic: bytes, *, readers: int | None) -> TopicDetail:
+        """Return one topic, and remember its messages from now on.
+
+        Args:
+            topic: A valid Topic Name.
+            readers: Sessions that subscribe to it; None if it is not to be told.
+        """
         self._activity.look()
         changes = tuple(past_value(update, bytes_max=_CHANGE_BYTES_MAX) for update in self._activity.watch(topic))
         held = None
@@ -101,7 +107,7 @@ class TopicPages:
             update = store.replica.view.get(topic)
             if update is not None:
                 held = self._view(store, update, bytes_max=_DETAIL_BYTES_MAX)
-        return TopicDetail(topic=topic.decode(), held=held, changes=changes)
+        return TopicDetail(topic=topic.decode(), held=held, changes=changes, readers=readers)
 
     async def tree(self, prefix: bytes, *, after: bytes | None, limit: int) -> TreeDocument:
         """Return a page of the levels below a branch.
@@ -180,6 +186,8 @@ def past_value(update: Update, *, bytes_max: int) -> PastValue:
         format=shown.format,
         value=shown.value,
         cut=shown.cut,
+        stamp=stamp_of(update),
+        traceparent=traceparent_of(update[PROPERTIES]),
     )
 
 

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fanout.api.browse.payloads import show_payload
 from fanout.api.models import utc_from_ns
 from fanout.node.browse.activity import Observe
-from fanout.replica.update import PAYLOAD, QOS, RECEIVED_NS, RETAIN, TOPIC, Update
+from fanout.node.browse.identity import stamp_of, traceparent_of
+from fanout.replica.update import PAYLOAD, PROPERTIES, QOS, RECEIVED_NS, RETAIN, TOPIC, Update
 
 __all__ = ["IDLE_MAX", "LINGER_S", "MESSAGES_MAX", "WAITING_BYTES_MAX", "Streams", "frame"]
 
@@ -164,7 +165,7 @@ class _Channel:
         """Return the event of one value."""
         payload = update[PAYLOAD]
         shown = show_payload(payload, bytes_max=self._value_bytes)
-        data = {
+        data: dict[str, Any] = {
             "topic": update[TOPIC].decode(),
             "received": utc_from_ns(update[RECEIVED_NS]).isoformat(),
             "qos": update[QOS],
@@ -174,6 +175,10 @@ class _Channel:
             "value": shown.value,
             "cut": shown.cut,
         }
+        if (stamp := stamp_of(update)) is not None:
+            data["stamp"] = stamp.model_dump(mode="json")
+        if (traceparent := traceparent_of(update[PROPERTIES])) is not None:
+            data["traceparent"] = traceparent
         return frame(event, data)
 
     def _take(self, updates: list[Update]) -> None:

@@ -78,6 +78,7 @@ def member_facts(
     digest: str,
     moves: SessionFigures | None,
     client_address: str | None,
+    http: tuple[int, bool] | None,
     copies: PoolCopyFigures | None,
 ) -> MemberFacts:
     """Return what a node tells the other members.
@@ -91,6 +92,7 @@ def member_facts(
         digest: Digest of what it replicates.
         moves: Figures of sessions that moved; None for a node without.
         client_address: Where MQTT clients reach it; None when it does not say.
+        http: Port of its HTTP interface, and whether that speaks TLS; None without one.
         copies: Figures of copies; None for a node that keeps none.
     """
     lags = [link.lag_seconds for link in links]
@@ -107,6 +109,8 @@ def member_facts(
         moved_in=0 if moves is None else moves.moved_in_total,
         moved_out=0 if moves is None else moves.moved_out_total,
         client_address=client_address,
+        http_port=None if http is None else http[0],
+        http_tls=http is not None and http[1],
         keeps_copies=copies is not None,
         sessions_copied=None if copies is None else copies.figures.copied,
         copies_held=None if copies is None else copies.figures.held,
@@ -226,6 +230,7 @@ def _member(
     return PoolMember(
         node=None if facts is None else facts.node,
         address=address,
+        url=None if facts is None or address is None else _url(facts, address),
         is_self=address is None,
         reachable=reachable,
         failure=None if failure is None else _FAILURES[failure],
@@ -246,6 +251,13 @@ def _member(
         version=None if facts is None else facts.version,
         config_digest=None if facts is None else facts.config_digest,
     )
+
+
+def _url(facts: MemberFacts, address: str) -> str | None:
+    """Return the HTTP interface of a member. The host is the configured one: operators send a token there."""
+    if facts.http_port is None:
+        return None
+    return f"{'https' if facts.http_tls else 'http'}://{address.rpartition(':')[0]}:{facts.http_port}"
 
 
 def _state(facts: MemberFacts) -> NodeState:

@@ -316,6 +316,11 @@ class Server:
         self.registry.index.change(observer, added={topic_filter: OBSERVED})
         return partial(self.registry.index.leave, observer)
 
+    def count_readers(self, topic: bytes) -> int:
+        """Return the number of sessions that subscribe to a valid Topic Name; of a share group all."""
+        audiences, groups = self.registry.index.routes(topic)
+        return sum(route.audience.sessions for route in audiences) + sum(map(len, groups))
+
     @property
     def session_count(self) -> int:
         """Number of sessions, those without a connection included."""

@@ -169,6 +169,11 @@ class Audience:
         """Return the number of members."""
         return len(self.direct) + len(self.queued)
 
+    @property
+    def sessions(self) -> int:
+        """Number of members that are sessions of clients, not readers inside the node."""
+        return sum(bool(member.client_id) for members in (self.direct, self.queued) for member in members)
+
     def update(self, session: Subscriber) -> None:
         """Move a member to `direct` or to `queued`, as its state says."""
         if session.write is not None:

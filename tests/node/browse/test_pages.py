@@ -98,13 +98,13 @@ async def test_a_topic_shows_the_messages_since_somebody_looks() -> None:
     """Nothing is remembered before; `held` is the retained value."""
     node = Node(["t"])
     node.publish(value("t", b"unseen"))
-    assert node.browser.topic(b"t").changes == ()
+    assert node.browser.topic(b"t", for_operator=True).changes == ()
     node.publish(value("t", b"1"), value("other"), value("t", b"2", retain=False))
-    detail = node.browser.topic(b"t")
+    detail = node.browser.topic(b"t", for_operator=True)
     assert [change.value for change in detail.changes] == ["2", "1"]
     assert detail.held is not None
     assert (detail.held.value, detail.held.link) == ("1", "link0")
-    assert node.browser.topic(b"none").held is None
+    assert node.browser.topic(b"none", for_operator=True).held is None
 
 
 async def test_a_page_of_many_topics_is_quick() -> None:
