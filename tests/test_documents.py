@@ -339,7 +339,7 @@ def test_every_command_in_the_text_exists(page: str) -> None:
         for word in words[1:]:
             if is_value:
                 is_value = False
-            elif word.startswith("-"):
+            elif word.startswith("-") and word != "-":  # "-" alone is standard input
                 command = getattr(command, "commands", {}).get("show", command)  # the one that may be left out
                 options = {name: param for param in command.params for name in param.opts}
                 assert word in options or word in ("--help", "--install-completion"), text

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration (TOML).")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration (TOML); - reads standard input.")],
     role: Annotated[
         CheckedRole | None, typer.Option(help="Also check what a node of this role needs and must not have.")
     ] = None,
@@ -51,8 +51,12 @@ def check(
     *,
     members: MembersOption = None,
     files: Annotated[
-        bool, typer.Option(help="Open the certificates, keys and password files that it names, from this directory.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Open the certificates, keys and password files that it names, from this directory.",
+            show_default="--files, but for standard input",
+        ),
+    ] = None,
     exposed: Annotated[
         bool, typer.Option("--exposed", help="Print only the checklist for a node that strangers can reach.")
     ] = False,
@@ -66,26 +70,33 @@ def check(
     from fanout.cli.arguments.named_files import find_file_faults, find_file_warnings
     from fanout.cli.output.terminal import facts, print_warnings, show
     from fanout.config import MemberNumber, load_config
-    from fanout.config.loading import load_file
+    from fanout.config.loading import load_file, parse_bytes
     from fanout.errors import ConfigError
     from fanout.node.config_warnings import find_config_warnings
 
     if members is not None and role not in (None, CheckedRole.SECONDARY):
         raise typer.BadParameter(f"members of a pool are secondaries, and --role is {role}", param_hint="--members")
-    node_config = load_config(config, role=role.value if role else None)
+    is_piped = str(config) == "-"
+    if is_piped and members is not None:
+        raise typer.BadParameter("the members of a pool share a file", param_hint="--members")
+    name, files = "standard input" if is_piped else str(config), not is_piped if files is None else files
+    if is_piped:
+        node_config = parse_bytes(sys.stdin.buffer.read(), path=name, role=role.value if role else None)
+    else:
+        node_config = load_config(config, role=role.value if role else None)
     numbers = [MemberNumber(number, members) for number in range(1, members + 1)] if members is not None else []
     nodes = [load_file(config, role="secondary", member=one).config for one in numbers] or [node_config]
     if acl:
         sys.stdout.write("\n".join(_acl(config, node, syntax) for node in nodes))
         return
     if files and (faults := find_file_faults(node_config)):
-        raise ConfigError(str(config), tuple(faults))
+        raise ConfigError(name, tuple(faults))
     of_files = find_file_warnings(node_config, now_s=time.time()) if files else []
     if exposed:
         _print_exposure(node_config, of_files if files else None)
         return
-    print_warnings(str(config), [*find_config_warnings(node_config), *of_files])
-    show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
+    print_warnings(name, [*find_config_warnings(node_config), *of_files])
+    show(f"{name} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
 

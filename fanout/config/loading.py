@@ -24,7 +24,7 @@ from fanout.config.translation import translate
 from fanout.errors import ConfigError, ConfigFault, system_reason
 from fanout.runtime.regular_files import open_regular
 
-__all__ = ["LoadedConfig", "load_config", "load_file", "parse_config", "parse_tables"]
+__all__ = ["LoadedConfig", "load_config", "load_file", "parse_bytes", "parse_config", "parse_tables"]
 
 _ADAPTER = TypeAdapter(NodeConfig)
 _SECTION_KEYS = frozenset({"", "link", "server", "log"})  # listed when a section is missing
@@ -71,20 +71,34 @@ def load_file(path: str | Path, *, role: Role | None = None, member: MemberNumbe
         hint = "Check its permissions." if isinstance(error, PermissionError) else "Check the path."
         fault = ConfigFault("", f"cannot read the configuration file: {system_reason(error)}", hint)
         raise ConfigError(str(path), (fault,)) from error
+    config = parse_bytes(data, path=str(path), role=role)
+    if member is not None:
+        config = member_config(config, member, path=str(path))
+    return LoadedConfig(config, Path(path), hashlib.sha256(data).hexdigest())
+
+
+def parse_bytes(data: bytes, *, path: str, role: Role | None = None) -> NodeConfig:
+    """Validate the bytes of a configuration file.
+
+    Args:
+        data: The bytes.
+        path: Name of the file, for errors.
+        role: As for `load_file`.
+
+    Raises:
+        ConfigError: They are too many, not TOML, or have faults; it carries all of them.
+    """
     if len(data) > _BYTES_MAX:
         fault = ConfigFault("", f"it is larger than {_BYTES_MAX:,} bytes", "Give the file of a configuration.")
-        raise ConfigError(str(path), (fault,))
+        raise ConfigError(path, (fault,))
     try:
         text = data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
         fault = ConfigFault("", f"line {line}, column {column}: this is not UTF-8", "Save the file as UTF-8.")
-        raise ConfigError(str(path), (fault,)) from error
-    config = parse_config(text, path=str(path), role=role)
-    if member is not None:
-        config = member_config(config, member, path=str(path))
-    return LoadedConfig(config, Path(path), hashlib.sha256(data).hexdigest())
+        raise ConfigError(path, (fault,)) from error
+    return parse_config(text, path=path, role=role)
 
 
 def parse_config(text: str, *, path: str, role: Role | None = None) -> NodeConfig:

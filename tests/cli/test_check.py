@@ -271,6 +271,19 @@ def test_files_need_not_be_at_hand(runner: CliRunner, with_files: Path) -> None:
     assert (answer.exit_code, answer.stderr) == (0, "")
 
 
+def test_the_example_passes_through_a_pipe(runner: CliRunner) -> None:
+    """Files that a configuration on standard input names are opened if that is asked for."""
+    example = runner.invoke(app, ["config", "example"]).stdout
+    answer = runner.invoke(app, ["check", "-"], input=example)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.startswith("standard input has no faults\n")
+    faulty = runner.invoke(app, ["check", "-", "--files"], input=example)
+    assert faulty.exit_code == 2
+    assert faulty.stderr.startswith("error: standard input: ")
+    assert runner.invoke(app, ["check", "-", "--members", "2"], input=example).exit_code == 2
+    assert runner.invoke(app, ["check", "-"], input="[node").exit_code == 2
+
+
 LINK_FILES = """
 [node]
 id = "edge-1"

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -43,13 +44,17 @@ def node(name: str, *, above: str = "", **changes: Any) -> tuple[StandInNode, No
     return shown, topics
 
 
+def _set(event: threading.Event, _: object) -> None:
+    event.set()
+
+
 @contextmanager
 def busy(*nodes: Node, parent: str = PARENT) -> Iterator[None]:
     """Deliver one message after another at these nodes, each at all of them, from the time that they are looked at."""
     ended = threading.Event()
     looked_at = [threading.Event() for _ in nodes]
     for node, event in zip(nodes, looked_at, strict=True):
-        node.observed = lambda _, event=event: event.set()
+        node.observed = partial(_set, event)
 
     def publish() -> None:
         for event in looked_at:
@@ -81,7 +86,7 @@ def traced(
         urls = [stack.enter_context(serving(shown)) for shown, _ in nodes]
         for shown, _ in nodes:
             shown.members = tuple(
-                one.model_copy(update={"url": urls[int(one.url)]}) if (one.url or "").isdigit() else one
+                one.model_copy(update={"url": urls[int(one.url)]}) if one.url is not None and one.url.isdigit() else one
                 for one in shown.members
             )
         with busy(*(topics for _, topics in nodes[:busy_nodes])):
