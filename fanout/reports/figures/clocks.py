@@ -33,10 +33,17 @@ class CountedClock:
     """How much later it logged all of them, at least."""
     source: tuple[str, str]
     """The node and link of the other log; link "" is what was published at the node."""
+    quick_us: int
+    """How much later it logged half of them at its quickest times."""
+    slow_us: int
+    """The same at its slowest times."""
 
 
 Span = tuple[int, int]
 """The least and the greatest that a value may be, in microseconds."""
+
+_MUCH_SLOWER: Final = 4
+"""So many times as long as those of the other line the heartbeats of a slow one take."""
 
 _PERCENTILE_PERMILLE: Final = 22
 """How far a percentile may be off by its bucket, in thousandths of it."""
@@ -78,26 +85,36 @@ def find_clocks(
         place = (one.node, one.link, one.stamped_by)
         least[place] = min(least.get(place, one.lag.least_us), one.lag.least_us)
     ways = _Ways(least, heartbeat, survey=survey)
-    usual = {(one.node, one.link): one.lag.p95_us for one in heartbeat}
+    round_trips = {(one.node, one.link): one.lag for one in heartbeat}
     return tuple(
         _difference(place, least[place], round_trip_us=ways.round_trip_us(place))
         if (clock := counted.get(place)) is None
-        else _counted_difference(place, clock, usual=usual)
+        else _counted_difference(place, clock, round_trips=round_trips)
         for place in sorted(least)
     )
 
 
-def _counted_difference(place: Place, clock: CountedClock, *, usual: Mapping[tuple[str, str], int]) -> ClockDifference:
+def _counted_difference(
+    place: Place, clock: CountedClock, *, round_trips: Mapping[tuple[str, str], Distribution]
+) -> ClockDifference:
     """Return the difference of the clocks of two nodes that got the same updates from one primary.
 
     An ordinary update was on its way to either for no less than nothing, and for no more than nearly all heartbeats
-    there and back: on a slow line, of which most heartbeats came back before it was full, the median of them is less.
+    there and back. Of a line that is much slower than the other its quickest times are taken, at which an update was no
+    slower than half of its heartbeats.
     """
     node, link, stamped_by = place
-    own_us, other_us = usual.get((node, link)), 0 if not clock.source[1] else usual.get(clock.source)
+    own, other = round_trips.get((node, link)), round_trips.get(clock.source)
+    own_us = None if own is None else own.p95_us
+    other_us = 0 if not clock.source[1] else None if other is None else other.p95_us
+    later_us = clock.later_us
+    if own is not None and own.p95_us > _MUCH_SLOWER * (other_us or 0):
+        later_us, own_us = clock.quick_us, own.p50_us
+    elif other is not None and other.p95_us > _MUCH_SLOWER * (own_us or 0):
+        later_us, other_us = clock.slow_us, other.p50_us
     is_known = own_us is not None and other_us is not None
-    at_most_us = clock.later_us + (other_us or 0)
-    at_least_us = clock.later_us - (own_us or 0)
+    at_most_us = later_us + (other_us or 0)
+    at_least_us = later_us - (own_us or 0)
     return ClockDifference(
         node=node,
         link=link,

@@ -94,7 +94,9 @@ def counted_clocks(counted: CountedUpdates) -> dict[Place, CountedClock]:
         clock = counted.clocks.get((target.node, target.link))
         sources = [(one.node, one.link) for one in counted.scope.sources if one.group == target.group]
         if clock is not None and len({node for node, _ in sources}) == 1:
-            found[target.node, target.link, sources[0][0]] = CountedClock(clock.later_us, clock.least_us, sources[0])
+            found[target.node, target.link, sources[0][0]] = CountedClock(
+                clock.later_us, clock.least_us, sources[0], clock.quick_us, clock.slow_us
+            )
     return found
 
 

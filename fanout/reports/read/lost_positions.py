@@ -8,7 +8,7 @@ positions, which makes their ends as coarse as a block. Does not know Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -54,7 +54,7 @@ def find_holes(
 
     Returns:
         The holes; and those with which a log begins: nothing is left before them but the `start` and other events, as
-        when the node removes old files.
+        when the node removes old files. Neither counts positions that gap events tell of.
     """
     holes: list[GapRecord] = []
     begins: list[GapRecord] = []
@@ -73,6 +73,8 @@ def find_holes(
             )
             if hole.lost_positions <= explained:
                 continue
+            # A gap event counts its own.
+            hole = replace(hole, lost_positions=hole.lost_positions - explained)
             first_epoch, first_update_pos = survey.first_updates[node]
             beginning = epoch < first_epoch or (
                 epoch == first_epoch and _is_before(first_update_pos, hole, by_block=by_block, bits=bits)

@@ -438,8 +438,8 @@ def _trend(summary: Summary) -> Table:
             lambda one: Cell(percentage(one.complete_percent_before) if shares else count(one.missing_before)),
         ),
         Column("now", lambda one: Cell(percentage(one.complete_percent) if shares else count(one.missing))),
-        delay("99 % within before", lambda one: one.p99_us_before, optional=True),
-        delay("now", lambda one: one.p99_us, optional=True),
+        Column("99 % within before", lambda one: _late(one.p99_us_before), optional=True),
+        Column("now", lambda one: _late(one.p99_us), optional=True),
     )
     changed = [node for node in (() if trend is None else trend.nodes) if node.direction != "same"]
     return build("trend", "Is it getting worse?", columns, changed)

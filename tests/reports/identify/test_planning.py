@@ -223,7 +223,7 @@ def test_measured_delays_near_a_gap_take_the_place_of_the_horizon() -> None:
     edge.event("heartbeat", at(41))
     for measured in ((-3 * SECOND, 9 * SECOND), (-1_000, 2_000)):
         windows = {at(second) // SECOND: measured for second in range(17, 21)}
-        clock = Clock(later_us=6 * SECOND, least_us=-3 * SECOND, intervals=windows, width_us=SECOND)
+        clock = Clock(6 * SECOND, -3 * SECOND, quick_us=0, slow_us=0, intervals=windows, width_us=SECOND)
         scope = scope_of(hub_log(), edge, settle_s=2, clocks={("edge", "up"): clock})
         least_us, most_us = measured
         assert {t.gaps_us[0] for t in scope.targets} == {(at(18) - most_us - 1, at(19) - least_us)}

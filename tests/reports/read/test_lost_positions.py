@@ -54,6 +54,15 @@ def test_what_a_gap_event_tells_of_is_no_hole() -> None:
     assert [hole.first_pos for hole in survey_of(without(edge, 400, 410)).holes] == [384]
 
 
+def test_a_hole_counts_no_position_that_a_gap_event_tells_of() -> None:
+    """An update that both explain is lost once."""
+    edge = without(edge_log(), 200, 300)
+    edge.gap(at(640), link="up", rows=51, first_log_pos=200, last_log_pos=250, first_us=at(199), last_us=at(249))
+    survey = survey_of(edge)
+    assert [hole.lost_positions for hole in survey.holes] == [50]
+    assert sum(gap.lost_positions for gap in survey.gaps_of("edge", link="up")) == 101
+
+
 def test_a_log_whose_oldest_files_were_removed_begins_later() -> None:
     """With nothing but first events left of its beginning a log is whole from there on; with updates it has a hole."""
     survey = survey_of(without(edge_log(), 6, 200))
