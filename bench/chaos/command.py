@@ -67,6 +67,7 @@ class ChaosReport:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be chosen."""
     parser.add_argument("--minutes", type=float, default=1.0, help="how long faults are injected, for each seed (1)")
+    parser.add_argument("--turns", type=at_least(1), help="how often, however long that takes, in place of the minutes")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--seeds", type=at_least(1), default=1, help="how many seeds, one after another (1)")
     parser.add_argument(
@@ -88,6 +89,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
             run_seed(
                 seed,
                 seconds=arguments.minutes * 60,
+                turns=arguments.turns,
                 reports=not arguments.skip_reports,
                 keep=arguments.keep,
                 primary_role=arguments.primary,
@@ -99,7 +101,8 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         if not outcome.passed:
             primary = f" --primary {arguments.primary}" if arguments.primary else ""
             primary += " --tls" if arguments.tls else ""
-            console.print(f"to repeat: python -m bench chaos --minutes {arguments.minutes:g} --seed {seed}{primary}")
+            length = f"--turns {arguments.turns}" if arguments.turns else f"--minutes {arguments.minutes:g}"
+            console.print(f"to repeat: python -m bench chaos {length} --seed {seed}{primary}")
             console.print(str(outcome.setting))
             console.print("\n".join(outcome.time_line))
     return ChaosReport(outcomes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import tempfile
 import time
@@ -232,10 +233,10 @@ class _Run:
             violated=self.found,
         )
 
-    async def course(self, seconds: float) -> None:
-        """Inject faults until the time is over, let everything come to rest, and judge the end."""
+    async def course(self, seconds: float, turns: int | None) -> None:
+        """Inject faults, let everything come to rest, and judge the end."""
         try:
-            await self.faults(seconds)
+            await self.faults(seconds, turns)
             self.publisher.hold()
             self.tell("the last fault has ended, and nothing more is published")
             await self.publisher.drain()
@@ -243,10 +244,12 @@ class _Run:
         except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
             self.found(f"the run was broken off: {type(error).__name__}: {error}")
 
-    async def faults(self, seconds: float) -> None:
-        """Inject faults until the time is over, and end the last of them."""
+    async def faults(self, seconds: float, turns: int | None) -> None:
+        """Inject faults until the time is over, or so many times, and end the last of them."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        for turn in itertools.count():
+            if time.monotonic() >= end if turns is None else turn == turns:
+                return
             await asyncio.sleep(self._draw.uniform(0.5, 3.0))
             faults, recover = draw_faults(self._draw, self.setting)
             await asyncio.gather(*map(self._inject, faults))
@@ -353,6 +356,7 @@ async def run_seed(
     *,
     seconds: float,
     reports: bool,
+    turns: int | None = None,
     keep: Path | None = None,
     primary_role: str | None = None,
     tls: bool = False,
@@ -362,6 +366,7 @@ async def run_seed(
     Args:
         seed: Decides the configuration, the faults and what is published.
         seconds: For how long faults are injected.
+        turns: How often faults are injected, however long it takes; None for the time.
         reports: True if the reports on the logs are made and judged too; they need Java.
         keep: A directory for all files of the run; None for one that is removed.
         primary_role: Kind of the primary, as for `draw_setting`.
@@ -382,7 +387,7 @@ async def run_seed(
                 *(witness.run() for witnesses in run.witnesses.values() for witness in witnesses),
             )
         ]
-        course = asyncio.create_task(run.course(seconds))
+        course = asyncio.create_task(run.course(seconds, turns))
         try:
             await asyncio.wait((course, *tasks), return_when=asyncio.FIRST_COMPLETED)  # of `tasks` none ends by itself
         finally:

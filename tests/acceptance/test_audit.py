@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
-from tests.support.mosquitto import Mosquitto, publish_all, publisher, save_with_session
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, selector
 from tests.support.raw_reader import RawReader, read_retained
 from tests.support.waiting import wait_until_blocking
@@ -92,82 +88,8 @@ def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes, vanished: i
         assert [event["event"] for event in read_events(node.log_directory)].count("audit") == (1 if removed else 2)
 
 
-def test_audit_settles_a_race_of_two_publishers(tmp_path: Path, nodes: Nodes) -> None:
-    """T13: two publishers race at one topic; after the next audit the replica, and who reads it, has the final value.
-
-    The primary lets the link read the first half of the race only, so that the replica is left with a value of it.
-    """
-    rules = tmp_path / "rules"
-    rules.write_text(EVERYTHING + "user edge\n" + EVERYTHING)
-    with Mosquitto(tmp_path, settings=[f"acl_file {rules}"]) as mosquitto:
-
-        def allow(text: str) -> None:
-            rules.write_text(EVERYTHING + "user edge\n" + text)
-            assert mosquitto.process is not None
-            mosquitto.process.send_signal(signal.SIGHUP)
-
-        def race(half: str) -> bytes:
-            begin = threading.Barrier(2)
-
-            def run(name: str, qos: int) -> None:
-                with publisher(mosquitto.port) as client:
-                    begin.wait(30)
-                    values = [b"%s %s %d" % (half.encode(), name.encode(), number) for number in range(200)]
-                    publish_all(client, [("plant/race", value) for value in values], qos=qos)
-
-            with ThreadPoolExecutor(2) as racers:
-                list(racers.map(run, ("tortoise", "hare"), (1, 0)))
-            return read_retained(mosquitto.port, "plant/#")["plant/race"]
-
-        settings = QUICK + 'username = "edge"\n'
-        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=settings)).started()
-        with subscriber(node.port, "plant/#", qos=1) as local:
-            local.wait_for("plant/race", race("first"))
-            allow("topic deny plant/race\n" + EVERYTHING)
-            wait_until_blocking(lambda: not seen_by_edge(mosquitto.port), what="the new rules")
-            final = race("second")
-            allow(EVERYTHING)
-            wait_until_blocking(lambda: seen_by_edge(mosquitto.port), what="the old rules")
-            assert read_retained(node.port, "plant/#")["plant/race"].startswith(b"first ")
-
-            found = (
-                httpx.post(f"{node.url}/v1/links/primary/audit", trust_env=False, timeout=60).raise_for_status().json()
-            )
-            assert (found["changed_topics"], found["failure"]) == (1, None)
-            assert read_retained(node.port, "plant/#") == {"plant/race": final}
-            wait_until_blocking(lambda: local.messages[-1].payload == final, what="the final value")
-        assert node.link_status()["epochs_total"] == 1
-
-
 def seen_by_edge(port: int) -> set[str]:
     """Return the topics that the link's user may read now."""
     with RawReader(port, username="edge") as reader:
         reader.subscribe("plant/#")
     return set(reader.values)
-
-
-def test_primary_that_came_back_from_an_old_copy(tmp_path: Path, nodes: Nodes) -> None:
-    """A primary restored from an older store with the link's session in it: the difference is found, then repaired.
-
-    No client reads what the primary does not have once the node is ready again.
-    """
-    settings = ["persistence true", f"persistence_location {tmp_path}/", "autosave_interval 0"]
-    store, copy = tmp_path / "mosquitto.db", tmp_path / "copy"
-    with Mosquitto(tmp_path, settings=settings) as mosquitto:
-        with publisher(mosquitto.port) as client:
-            publish_all(client, list(VALUES.items()))
-        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK)).started()
-        mosquitto.restart()
-        node.wait_until_ready()
-        save_with_session(mosquitto, store, client_id="fanout-edge-1-primary")
-        shutil.copy(store, copy)
-        with publisher(mosquitto.port) as client:
-            publish_all(client, [("plant/0", b""), ("plant/1", b"new"), ("plant/more", b"new")])
-            wait_until_blocking(lambda: "plant/more" in read_retained(node.port, "plant/#"), what="the newer values")
-        mosquitto.kill()
-        wait_until_blocking(lambda: not node.ready, what="503 without the primary")
-        shutil.copy(copy, store)
-        mosquitto.start()
-        node.wait_until_ready()
-        assert "messages were lost: 2 of 2 topics that changed without a message" in node.log_text()
-        assert read_retained(node.port, "plant/#") == read_retained(mosquitto.port, "plant/#") == VALUES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import threading
 import time
 from collections import Counter
@@ -12,24 +11,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from bench.processes import Mosquitto, Server
 from tests.support.clients import publish_properties, subscriber
-from tests.support.mosquitto import publish_all, publisher, save_with_session
+from tests.support.mosquitto import publish_all, publisher
 from tests.support.network import Proxy
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector, watched
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector
 from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
 
 def chain(nodes: Nodes, topic_filter: str, *, storage: str = "") -> tuple[LiveNode, LiveNode, LiveNode]:
     """Return a primary (with a section of its own), a secondary A of it, and a secondary B of A; none is started."""
-    settings = QUICK + "heartbeat_s = 0.3\n"
+    settings = QUICK + "heartbeat_s = 1.0\n"
     hub = nodes.primary(settings=storage)
     a = nodes.secondary(link(hub.port, selector(topic_filter), settings=settings), name="a")
     b = nodes.secondary(link(a.port, selector(topic_filter), settings=settings), name="b")
@@ -133,52 +129,6 @@ def test_round_number_of_topics_is_proved_over_mqtt_3_1_1(nodes: Nodes) -> None:
     assert live == {"primary": f"mqtt://127.0.0.1:{hub.port}", "primary_node": "hub"}, "reports pair the two by it"
 
 
-def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
-    """T19: when the primary is restarted, each hop tears down and is ready again with what is published then.
-
-    Also with the selector `#`, which covers the control topics, each hop may use its own: marker and lag.
-    """
-    hub, a, b = chain(nodes, "#")
-    for node in (hub, a, b):
-        node.started()
-    with publisher(hub.port) as client:
-        publish_all(client, [("plant/1", b"old"), ("plant/2", b"old")])
-    assert [node.link_status()["evidence"] for node in (a, b)] == ["manifest", "manifest"]
-    wait_until_blocking(lambda: lag_is_measured(a) and lag_is_measured(b), what="a lag at both hops")
-    wait_until_blocking(lambda: len(read_retained(b.port, "plant/#")) == 2, what="the values at the end of the chain")
-    with subscriber(b.port, "plant/#", qos=1) as at_b:
-        at_b.wait(2)
-        hub.restart()
-        a.wait_until_ready()
-        wait_until_blocking(lambda: at_b.newest() == {"plant/1": b"", "plant/2": b""}, what="the removals")
-        with publisher(hub.port) as client:
-            publish_all(client, [("plant/1", b"new")])
-        at_b.wait_for("plant/1", b"new")
-    b.wait_until_ready()
-    assert read_retained(a.port, "plant/#") == read_retained(b.port, "plant/#") == {"plant/1": b"new"}
-
-
-def test_readiness_waits_for_the_hop_before(nodes: Nodes) -> None:
-    """T19: B is not ready as long as A is not: an empty A that has no primary yet is no complete snapshot."""
-    hub, a, b = chain(nodes, "plant/#", storage='[retained]\nstorage = "disc"\n')
-    hub.started()
-    with publisher(hub.port) as client:
-        publish_all(client, [("plant/1", b"x")])
-    hub.stop()
-    a.start()
-    with watched(b) as answers:
-        b.start()
-        wait_until_blocking(lambda: len(answers) > 20, what="twenty answers")
-        hub.started()
-        a.wait_until_ready()
-        wait_until_blocking(lambda: b.topics() == 1, what="the value at B")
-        b.wait_until_ready()
-    assert all(answer["links"][0]["topics"] == 1 for answer in answers if answer["ready"])
-    hub.stop()
-    wait_until_blocking(lambda: not a.ready, what="503 at A")
-    wait_until_blocking(lambda: not b.ready, what="503 at B")
-
-
 _READ_S_MAX = 0.5
 """A read that takes longer says nothing: the leaf may have been not ready within it, which takes a restart above."""
 
@@ -226,7 +176,7 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
 
     Each is ready again only when the node above it is, and no reader at a ready leaf ever gets less than everything.
     """
-    settings = QUICK + "heartbeat_s = 0.3\n"
+    settings = QUICK + "heartbeat_s = 20.0\n"  # a busy machine is no silent primary; a kill closes connections
     hub = nodes.primary(settings='[retained]\nstorage = "disc"\n', log=False)
     above: dict[LiveNode, LiveNode] = {}
 
@@ -270,55 +220,6 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
                 if leaf is not killed and leaf not in under(killed):
                     assert counts[f"not {leaf.name}"] == before[f"not {leaf.name}"]
     assert found == []
-
-
-@pytest.mark.parametrize("settings", ['[retained]\nstorage = "disc_only"\n'])
-def test_a_forgotten_expiry_reaches_the_nodes_below(tmp_path: Path, nodes: Nodes, settings: str) -> None:
-    """A primary that came back from an older store does not know that a value expires: nor does any node of the chain.
-
-    Clients are not told, for they have the value.
-    """
-    kept = ["persistence true", f"persistence_location {tmp_path}/", "autosave_interval 0"]
-    store, copy = tmp_path / "mosquitto.db", tmp_path / "copy"
-    expires = publish_properties(MessageExpiryInterval=600)
-
-    with Mosquitto(tmp_path, settings=kept) as mosquitto:
-        with publisher(mosquitto.port) as client:
-            publish_all(client, [("plant/1", b"x")])
-        edge_link = link(mosquitto.port, selector("plant/#", prefix="top/"), settings=QUICK)
-        edge = nodes.secondary(edge_link, name="edge", settings=settings).started()
-        middle = nodes.secondary(link(edge.port, selector("top/#"), settings=QUICK), name="middle").started()
-        leaf_link = link(middle.port, selector("top/#", prefix="far/"), settings=QUICK)
-        leaf = nodes.secondary(leaf_link, name="leaf").started()
-        mosquitto.restart()
-        leaf.wait_until_ready()
-        save_with_session(mosquitto, store, client_id="fanout-edge-primary")
-        shutil.copy(store, copy)
-        with subscriber(edge.port, "#", qos=1) as at_edge, subscriber(leaf.port, "#", qos=1) as at_leaf:
-            with publisher(mosquitto.port) as client:
-                publish_all(client, [("plant/1", b"x")], properties=expires)
-            at_edge.wait(2)
-            at_leaf.wait(2)
-            assert "MessageExpiryInterval" in retained_properties(leaf, "far/top/plant/1")
-            mosquitto.kill()
-            wait_until_blocking(lambda: not leaf.ready, what="503 without the primary")
-            shutil.copy(copy, store)
-            mosquitto.start()
-            leaf.wait_until_ready()
-            wait_until_blocking(lambda: retained_properties(leaf, "far/top/plant/1") == {}, what="the leaf forgetting")
-            assert retained_properties(edge, "top/plant/1") == {}
-            with publisher(mosquitto.port) as client:
-                publish_all(client, [("plant/end", b"")], retain=False)
-            at_edge.wait_for("top/plant/end")
-            at_leaf.wait_for("far/top/plant/end")
-        assert at_edge.topics == ["top/plant/1", "top/plant/1", "top/plant/end"]
-        assert at_leaf.topics == [f"far/{topic}" for topic in at_edge.topics]
-
-
-def retained_properties(server: Server, topic: str) -> dict[str, Any]:
-    """Return the properties of a retained value."""
-    with subscriber(server.port, topic) as inbox:
-        return inbox.wait_for(topic).properties
 
 
 async def test_lag_has_items_while_the_way_is_held_up(nodes: Nodes) -> None:

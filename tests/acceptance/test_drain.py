@@ -27,7 +27,7 @@ def test_fanout_drain_waits_for_the_end(mosquitto: Mosquitto, nodes: Nodes) -> N
     node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK), drain_s=3600).started()
     with ThreadPoolExecutor(1) as pool:
         draining = pool.submit(run_fanout, "drain", "--wait", "60", node.url)
-        wait_until_blocking(lambda: not node.ready, 30, what="503")
+        wait_until_blocking(lambda: not node.ready, what="503")
         document = node.probe()[1]
         assert (document["state"], document["reasons"]) == ("draining", ["the node is draining"])
         assert document["links"][0]["ready"]
@@ -59,12 +59,12 @@ async def test_clients_are_sent_to_another_server(mosquitto: Mosquitto, nodes: N
         assert time.monotonic() - begun >= 1
         assert (told.reason_code, told.properties.server_reference) == (0x9C, "edge-2:1883")
         await client.expect_end()
-    await wait_until(lambda: not node.running, 30, what="the end")
+    await wait_until(lambda: not node.running, what="the end")
 
 
 def test_writes_that_were_acknowledged_are_at_the_primary(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """A client that publishes without a pause while the node goes: the primary has each message that got its PUBACK."""
-    node = nodes.secondary(link(mosquitto.port, selector("set/#", writes="forward"), settings=QUICK), drain_s=0.3)
+    node = nodes.secondary(link(mosquitto.port, selector("set/#", writes="forward"), settings=QUICK), drain_s=1.0)
     node.started()
     with subscriber(mosquitto.port, "set/#", qos=1) as at_primary, publisher(node.port) as client:
         publish_all(client, [("set/first", b"")], retain=False)
@@ -87,5 +87,5 @@ def test_writes_that_were_acknowledged_are_at_the_primary(mosquitto: Mosquitto, 
         assert 100 < before < len(answered)
         acknowledged = {sent[packet_id] for packet_id in answered}
         wait_until_blocking(
-            lambda: acknowledged <= set(at_primary.payloads("set/value")), 30, what="the acknowledged messages"
+            lambda: acknowledged <= set(at_primary.payloads("set/value")), what="the acknowledged messages"
         )

@@ -1,6 +1,6 @@
 """Every field of a PUBLISH and of a Will of a local client that is forwarded, at and over each limit, legal or not.
 
-After each of them the link is live within 5 s, in the same epoch, everything around it arrived at the primary and came
+After each of them the link is live again, in the same epoch, everything around it arrived at the primary and came
 back, and a message that was given up is counted and named. The primary is a Mosquitto, whose limits are lower.
 """
 
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.mosquitto
 
 SIZE_LIMIT = 20_000
 """`message_size_limit` of the Mosquitto, which answers PUBACK 0x95 above it."""
-LIVE_S = 5.0
 K = (("k", "v"),)
 
 
@@ -166,11 +165,10 @@ class Scene:
 
     async def check(self, case: Case, *, neighbours: list[str], epoch: int) -> None:
         """Wait until the link is live and everything around the message is at both sides."""
-        await wait_until(lambda: self.node.link_state() == "live", LIVE_S, what=f"the link live after {case.name}")
+        await wait_until(lambda: self.node.link_state() == "live", what=f"the link live after {case.name}")
         for inbox in (self.at_primary, self.local):
             await wait_until(
-                lambda inbox=inbox: set(neighbours) <= set(inbox.topics),  # type: ignore[misc]
-                20,
+                lambda inbox=inbox: set(neighbours) <= set(inbox.topics),
                 what=f"what surrounds {case.name}",
             )
         assert self.epoch() == epoch, case.name
@@ -215,7 +213,7 @@ async def answers(client: RawClient) -> AsyncIterator[Ack]:
     """Yield the acknowledgements that come until the client is closed or nothing comes any more."""
     with contextlib.suppress(ServerClosed, TimeoutError):
         while True:
-            async with asyncio.timeout(LIVE_S + 15):
+            async with asyncio.timeout(60):
                 packet = await client.receive()
             if isinstance(packet, Ack):
                 yield packet
@@ -275,7 +273,7 @@ async def publish_case(scene: Scene, version: int, case: Case) -> None:
                 assert version == 4 or case.arrives is None or (code < 0x80) is case.arrives, (case.name, code)
                 assert all(one.reason_code < 0x80 for one in told if one.packet_id != packet_id)
         if case.arrives is False:
-            await wait_until(lambda before=refused: scene.refused() > before, LIVE_S, what="a refused message")  # type: ignore[misc]
+            await wait_until(lambda before=refused: scene.refused() > before, what="a refused message")  # type: ignore[misc]
             if scene.given_up() > given_up:  # the log is thinned out, for there are many
                 named = scene.node.link_status()["skipped_newest"][0]
                 assert (named["reason"], named["topic"]) == ("closes_connection", printable(case.topic.decode()))

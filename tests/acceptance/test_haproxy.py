@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,9 @@ pytestmark = [
 ]
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "haproxy.cfg"
-CHECK_S = 0.1
-DRAIN_S = 3.0
+CHECK_S = 0.5
+PATIENT_CHECK_S = 2.0
+"""Where a check without an answer counts: a busy machine must not leave two in a row without one."""
 PAUSE_S = 0.1
 """Between two steps of each thread that makes load."""
 TOPICS = [f"plant/line-{number // 100}/sensor-{number}" for number in range(200)]
@@ -155,23 +156,20 @@ def persistent_mosquitto(directory: Path) -> Iterator[Mosquitto]:
         yield server
 
 
-def restart(node: LiveNode, haproxy: HAProxy) -> None:
-    """Restart a node by SIGTERM, and check at each step whom HAProxy sends to it."""
-    process = node.process
-    assert process is not None
-    process.send_signal(signal.SIGTERM)
-    wait_until_blocking(lambda: not haproxy.is_up(node.name), 30, what="HAProxy noticing the drain")
-    sent = haproxy.clients_sent(node.name)
-    assert process.poll() is None, "it ended before HAProxy had noticed"
-    wait_until_blocking(lambda: process.poll() is not None, 30, what="the end of the drain")
-    assert node.stop() == 0
-    wait_until_blocking(lambda: haproxy.status(node.name).startswith("DOWN"), 30, what="HAProxy noticing the end")
+def restart(node: LiveNode, haproxy: HAProxy, *, served: Callable[[], int]) -> None:
+    """Drain and restart a node, and check at each step whom HAProxy sends to it; `served` counts what others serve."""
+    assert run_fanout("drain", node.url).returncode == 0
+    wait_until_blocking(lambda: not haproxy.is_up(node.name), what="HAProxy noticing the drain")
+    sent, before = haproxy.clients_sent(node.name), served()
+    wait_until_blocking(lambda: served() >= before + 10, what="the others serving")
+    assert node.stop(signal.SIGINT) == 0  # the rest of the hour is not waited for
+    wait_until_blocking(lambda: haproxy.status(node.name).startswith("DOWN"), what="HAProxy noticing the end")
     assert haproxy.clients_sent(node.name) == sent, "a client was sent to a node that drained"
     node.start()
     while (now := haproxy.clients_sent(node.name)) == sent and not node.ready:
         time.sleep(0.01)
     assert now == sent or node.ready, "a client was sent to a node that is not ready"
-    wait_until_blocking(lambda: haproxy.is_up(node.name), 30, what="HAProxy taking it back")
+    wait_until_blocking(lambda: haproxy.is_up(node.name), what="HAProxy taking it back")
 
 
 def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
@@ -192,7 +190,7 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
             agent_port = free_port()
             links = link(primary.port, selector("plant/#"), selector("set/#", writes="forward"), settings=stale)
             http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
-            pool.append((nodes.secondary(links, name=f"edge-{number}", drain_s=DRAIN_S, http=http), agent_port))
+            pool.append((nodes.secondary(links, name=f"edge-{number}", drain_s=3600, http=http), agent_port))
         for node, _ in pool:
             node.start()
         for node, _ in pool:
@@ -222,33 +220,34 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
                     writing.add(writer.write)
                     try:
                         for node, _ in pool:
-                            restart(node, haproxy)
+                            restart(node, haproxy, served=lambda: readers.complete + 100 * len(load.faults))
                             assert not load.faults, load.faults
+                            acknowledged = len(writer.acknowledged)
+                            wait_until_blocking(
+                                lambda least=acknowledged + 5: len(writer.acknowledged) >= least,  # type: ignore[misc]
+                                what="writes being acknowledged",
+                            )
                     finally:
                         writing.end()
-                assert len(writer.acknowledged) > 50
                 wait_until_blocking(
                     lambda: writer.acknowledged <= set(at_primary.payloads("set/value")),
-                    30,
                     what="what was acknowledged",
                 )
                 # Each node was restarted: all had to move.
-                wait_until_blocking(lambda: min(one.connections for one in residents) >= 2, 30, what="the residents")
+                wait_until_blocking(lambda: min(one.connections for one in residents) >= 2, what="the residents")
                 complete = readers.complete
 
                 primary.stop()
                 wait_until_blocking(
                     lambda: not any(haproxy.is_up(node.name) for node, _ in pool),
-                    30,
                     what="an empty pool",
                 )
                 primary.start()
                 wait_until_blocking(
                     lambda: all(haproxy.is_up(node.name) for node, _ in pool),
-                    60,
                     what="the pool again",
                 )
-                wait_until_blocking(lambda: readers.complete > complete + 20 or load.faults, 30, what="readers")
+                wait_until_blocking(lambda: readers.complete > complete + 20 or load.faults, what="readers")
 
                 epochs = [node.link_status()["epochs_total"] for node, _ in pool]
                 primary.stop()
@@ -259,24 +258,22 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
                         node.link_status()["epochs_total"] > before and haproxy.is_up(node.name)
                         for (node, _), before in zip(pool, epochs, strict=True)
                     ),
-                    60,
                     what="the pool with new sessions",
                 )
                 again = readers.complete
-                wait_until_blocking(lambda: readers.complete > again + 20 or load.faults, 30, what="readers")
+                wait_until_blocking(lambda: readers.complete > again + 20 or load.faults, what="readers")
             finally:
                 load.end()
                 final = dict.fromkeys(TOPICS, b"final")
                 # Behind what it queued while the primary was away.
-                wait_until_blocking(source.is_connected, 30, what="the publisher coming back")
+                wait_until_blocking(source.is_connected, what="the publisher coming back")
                 publish_all(source, final.items())
                 wait_until_blocking(
-                    lambda: all(one.newest == final for one in residents), 30, what="the residents' last values"
+                    lambda: all(one.newest == final for one in residents), what="the residents' last values"
                 )
                 for one in residents:
                     one.end()
                 assert [node.stop(signal.SIGINT) for node, _ in pool] == [0, 0, 0]
-            assert complete > 50, (complete, readers.cut)
 
 
 def has_weight(haproxy: HAProxy, node: LiveNode, weight: int) -> bool:
@@ -284,57 +281,33 @@ def has_weight(haproxy: HAProxy, node: LiveNode, weight: int) -> bool:
     return haproxy.weight(node.name) == weight
 
 
-def test_the_weight_follows_the_connections_that_are_free(mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path) -> None:
-    """HAProxy reads the agent's line; a node with half of its connections taken still gets clients, a full one none."""
+def test_haproxy_follows_the_weight_and_the_hold_of_a_node(mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path) -> None:
+    """The weight is the share of free connections; a node that is held gets no clients, and keeps those that it has."""
     agent_port = free_port()
     node = nodes.secondary(
         link(mosquitto.port, selector("plant/#"), settings=QUICK),
         settings="connections_max = 4\n",
         http=f'agent_listen = "127.0.0.1:{agent_port}"\n',
-    )
-    node.start()
-    node.wait_until_ready()
-    with (
-        HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy,
-        ExitStack() as clients,
-    ):
-        wait_until_blocking(
-            lambda: haproxy.servers()[node.name]["agent_status"] == "L7OK", 30, what="an answer of the agent"
-        )
-        before = haproxy.clients_sent(node.name)
-        for taken in range(4):
-            weight = 100 - 25 * taken
-            wait_until_blocking(partial(has_weight, haproxy, node, weight), 30, what=f"weight {weight}")
-            clients.enter_context(publisher(haproxy.port, client_id=f"client-{taken}"))
-        wait_until_blocking(partial(has_weight, haproxy, node, 0), 30, what="no weight")
-        assert haproxy.clients_sent(node.name) == before + 4
-
-
-def test_a_node_that_is_held_gets_no_clients_and_keeps_those_it_has(
-    mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path
-) -> None:
-    """`fanout drain --hold` and `fanout undrain`: HAProxy drains the node and takes it back, and cuts nobody off."""
-    agent_port = free_port()
-    node = nodes.secondary(
-        link(mosquitto.port, selector("plant/#"), settings=QUICK), http=f'agent_listen = "127.0.0.1:{agent_port}"\n'
-    )
-    node.start()
-    node.wait_until_ready()
-    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
-        wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node in the pool")
+    ).started()
+    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=PATIENT_CHECK_S / 2) as haproxy:
+        wait_until_blocking(partial(has_weight, haproxy, node, 100), what="an answer of the agent")
         before = haproxy.clients_sent(node.name)
         with subscriber(haproxy.port, "plant/#") as client:
+            wait_until_blocking(partial(has_weight, haproxy, node, 75), what="weight 75")
+            with ExitStack() as clients:
+                for taken in range(3):
+                    clients.enter_context(publisher(haproxy.port, client_id=f"client-{taken}"))
+                wait_until_blocking(partial(has_weight, haproxy, node, 0), what="no weight")
+            wait_until_blocking(partial(has_weight, haproxy, node, 75), what="weight 75 again")
             assert run_fanout("drain", "--hold", node.url).returncode == 0
-            wait_until_blocking(
-                lambda: haproxy.status(node.name).startswith(("DRAIN", "NOLB")), 30, what="the node out of the pool"
-            )
+            wait_until_blocking(lambda: is_out(haproxy, node), what="the node out of the pool")
             load_retained(mosquitto.port, [("plant/while-held", b"1")])
-            wait_until_blocking(lambda: client.payloads("plant/while-held"), 30, what="an update at the client")
+            client.wait_for("plant/while-held")
             assert run_fanout("undrain", node.url).returncode == 0
-            wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node back in the pool")
+            wait_until_blocking(partial(haproxy.is_up, node.name), what="the node back in the pool")
             load_retained(mosquitto.port, [("plant/afterwards", b"1")])
-            wait_until_blocking(lambda: client.payloads("plant/afterwards"), 30, what="an update at the same client")
-            assert haproxy.clients_sent(node.name) == before + 1
+            client.wait_for("plant/afterwards")
+            assert haproxy.clients_sent(node.name) == before + 4
 
 
 def is_out(haproxy: HAProxy, node: LiveNode) -> bool:
@@ -347,7 +320,7 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
 ) -> None:
     """All nodes leave the pool together, and are the last resort; clients see how old the values are."""
     load_retained(mosquitto.port, [(topic, b"before") for topic in TOPICS])
-    settings = QUICK + "heartbeat_s = 0.2\n" + 'on_stall = "serve_stale"\n'
+    settings = QUICK + "heartbeat_s = 1.0\n" + 'on_stall = "serve_stale"\n'
     pool = []
     for number in (1, 2):
         agent_port = free_port()
@@ -362,16 +335,16 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
     for node, _ in pool:
         node.wait_until_ready()
     assert mosquitto.process is not None
-    with HAProxy(tmp_path, EXAMPLE.read_text(), pool, check_s=CHECK_S) as haproxy:
+    with HAProxy(tmp_path, EXAMPLE.read_text(), pool, check_s=PATIENT_CHECK_S) as haproxy:
         residents = [Resident(haproxy.port, f"resident-{number}") for number in range(4)]
         try:
             wait_until_blocking(
-                lambda: all(len(one.newest) == len(TOPICS) for one in residents), 30, what="the residents' values"
+                lambda: all(len(one.newest) == len(TOPICS) for one in residents), what="the residents' values"
             )
             mosquitto.process.send_signal(signal.SIGSTOP)
             try:
                 wait_until_blocking(
-                    lambda: all(is_out(haproxy, node) for node, _ in pool), 30, what="the pool leaving together"
+                    lambda: all(is_out(haproxy, node) for node, _ in pool), what="the pool leaving together"
                 )
                 for number in range(4):
                     with RawReader(haproxy.port, client_id=f"new-{number}") as reader:
@@ -381,7 +354,7 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
                 assert sum(int(one["stot"]) for one in sent.values()) == 4
                 with subscriber(haproxy.port, "$SYS/fanout/primary/stale_s") as watcher:
                     ages = partial(watcher.payloads, "$SYS/fanout/primary/stale_s")
-                    wait_until_blocking(lambda: len(set(ages())) >= 3, 30, what="values growing older")
+                    wait_until_blocking(lambda: len(set(ages())) >= 3, what="values growing older")
                     assert sorted(map(int, ages())) == [int(age) for age in ages()]
                 answer = pool[0][0].get("/readyz?stale=ok")
                 assert (answer.status_code, answer.json()["ready"]) == (200, False)
@@ -389,13 +362,11 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
                 assert pool[0][0].get("/readyz").status_code == 503
             finally:
                 mosquitto.process.send_signal(signal.SIGCONT)
-            wait_until_blocking(
-                lambda: all(haproxy.is_up(node.name) for node, _ in pool), 60, what="the pool coming back"
-            )
+            wait_until_blocking(lambda: all(haproxy.is_up(node.name) for node, _ in pool), what="the pool coming back")
             with publisher(mosquitto.port) as source:
                 publish_all(source, [(TOPICS[0], b"after")])
             wait_until_blocking(
-                lambda: all(one.newest[TOPICS[0]] == b"after" for one in residents), 30, what="the residents' update"
+                lambda: all(one.newest[TOPICS[0]] == b"after" for one in residents), what="the residents' update"
             )
             assert [one.connections for one in residents] == [1, 1, 1, 1]
         finally:
@@ -417,71 +388,27 @@ def test_a_node_that_is_slow_once_keeps_its_clients(mosquitto: Mosquitto, nodes:
     def figure(name: str) -> int:
         return int(haproxy.servers()[node.name][name])
 
-    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
+    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=PATIENT_CHECK_S) as haproxy:
         resident = Resident(haproxy.port, "resident")
         try:
-            wait_until_blocking(lambda: len(resident.newest) == len(TOPICS), 30, what="the resident's values")
+            wait_until_blocking(lambda: len(resident.newest) == len(TOPICS), what="the resident's values")
             failed = figure("chkfail")
             node.process.send_signal(signal.SIGSTOP)
             try:
-                wait_until_blocking(lambda: figure("chkfail") > failed, 30, what="a check without an answer")
+                wait_until_blocking(lambda: figure("chkfail") > failed, what="a check without an answer")
             finally:
                 node.process.send_signal(signal.SIGCONT)
-            wait_until_blocking(lambda: haproxy.status(node.name) == "UP", 30, what="a check with an answer")
+            wait_until_blocking(lambda: haproxy.status(node.name) == "UP", what="a check with an answer")
             assert figure("chkdown") == 0
             with publisher(mosquitto.port) as source:
                 publish_all(source, [(TOPICS[0], b"2")])
-            wait_until_blocking(lambda: resident.newest[TOPICS[0]] == b"2", 30, what="an update at the resident")
+            wait_until_blocking(lambda: resident.newest[TOPICS[0]] == b"2", what="an update at the resident")
             assert resident.connections == 1
             node.process.send_signal(signal.SIGSTOP)
             try:
-                wait_until_blocking(lambda: figure("chkdown") == 1, 30, what="a node that says nothing being left")
+                wait_until_blocking(lambda: figure("chkdown") == 1, what="a node that says nothing being left")
             finally:
                 node.process.send_signal(signal.SIGCONT)
-            wait_until_blocking(lambda: resident.connections >= 2, 30, what="the resident coming back")
+            wait_until_blocking(lambda: resident.connections >= 2, what="the resident coming back")
         finally:
             resident.end()
-
-
-def test_a_node_is_left_at_its_own_word(mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path) -> None:
-    """The agent's first `down` is enough: here no number of failed checks of `/readyz` takes a node out."""
-    agent_alone = EXAMPLE.read_text().replace("fall 2", "fall 1000000")
-    assert agent_alone != EXAMPLE.read_text()
-    pool = []
-    with Mosquitto(tmp_path, name="primary-of-one") as primary:
-        for name, port in (("edge-1", primary.port), ("edge-2", mosquitto.port)):
-            load_retained(port, [(topic, b"1") for topic in TOPICS])
-            agent_port = free_port()
-            http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
-            node = nodes.secondary(link(port, selector("plant/#"), settings=QUICK), name=name, http=http)
-            pool.append((node, agent_port))
-            node.start()
-        for node, _ in pool:
-            node.wait_until_ready()
-        (first, _), (second, _) = pool
-        with HAProxy(tmp_path, agent_alone, pool, check_s=CHECK_S) as haproxy:
-            wait_until_blocking(
-                lambda: all(one["agent_status"] == "L7OK" for one in haproxy.servers().values()), 30, what="the agents"
-            )
-            residents = [Resident(haproxy.port, f"resident-{number}") for number in range(4)]
-            try:
-                wait_until_blocking(
-                    lambda: all(len(one.newest) == len(TOPICS) for one in residents), 30, what="the residents' values"
-                )
-                assert haproxy.clients_sent(first.name) == haproxy.clients_sent(second.name) == 2
-                primary.stop()
-                wait_until_blocking(
-                    lambda: haproxy.status(first.name) == "DOWN (agent)", 60, what="the node leaving by its word"
-                )
-                sent = haproxy.clients_sent(first.name)
-                wait_until_blocking(
-                    lambda: sum(one.connections for one in residents) == 6, 30, what="its clients coming to the other"
-                )
-                for number in range(4):
-                    with RawReader(haproxy.port, client_id=f"new-{number}") as reader:
-                        reader.subscribe("plant/#")
-                        assert len(reader.values) == len(TOPICS)
-                assert haproxy.clients_sent(first.name) == sent
-            finally:
-                for one in residents:
-                    one.end()

@@ -43,12 +43,12 @@ def test_commands_ask_over_tls_and_a_reload_takes_a_new_certificate(tmp_path: Pa
     assert run_fanout("check", str(config)).returncode == 0
     command = [sys.executable, "-m", "fanout", "primary", "--config", str(config)]
     with Server(command, log=tmp_path / "hub.log", port=mqtt) as server:
-        wait_until_blocking(lambda: status(first) == 0, 30)
+        wait_until_blocking(lambda: status(first) == 0)
         assert status(None) == status(second) == status(first, f"http://127.0.0.1:{http}") == 3
         second.issue("hub")
         assert server.process is not None
         server.process.send_signal(signal.SIGHUP)
-        wait_until_blocking(lambda: status(second) == 0, 30)
+        wait_until_blocking(lambda: status(second) == 0)
         assert status(first) == 3
     config.write_text(text.replace(f'key_file = "{key}"\n', ""))
     assert "http.key_file" in run_fanout("check", str(config)).stderr

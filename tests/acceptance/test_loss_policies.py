@@ -9,7 +9,6 @@ from tests.support.clients import subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, Nodes, link, selector
-from tests.support.raw_client import RawClient
 from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until
 
@@ -47,27 +46,3 @@ async def test_stale_values_are_served_and_only_differences_follow(
             ]
     assert node.link_status()["epochs_total"] == 2
     assert (node.link_status()["state"], node.link_status()["stale_left_seconds"]) == ("live", None)
-
-
-async def test_grace_ends_and_clients_are_sent_away(mosquitto: Mosquitto, proxy: Proxy, nodes: Nodes) -> None:
-    """After the grace nothing stale is served, and clients of these topics are told 0x9C; others stay."""
-    settings = STALE + "grace_s = 0.5\ndisconnect_clients = true\n"
-    node = nodes.secondary(
-        link(proxy.port, selector("plant/#"), settings=settings), settings='server_reference = "edge-2:1883"\n'
-    )
-    with publisher(mosquitto.port) as client:
-        publish_all(client, VALUES.items())
-    await node.begin()
-    async with (
-        await RawClient.connect(node.port, "concerned") as concerned,
-        await RawClient.connect(node.port, "other") as other,
-    ):
-        await concerned.subscribe(b"plant/none")
-        await other.subscribe(b"office/#")
-        await take_away(proxy, node)
-        await concerned.expect_end(0x9C)
-        await wait_until(lambda: node.topics() == 0, what="the tear-down")
-        assert read_retained(node.port) == {}
-        assert await other.messages_until_ping() == []
-    await give_back(proxy, node)
-    assert read_retained(node.port) == VALUES

@@ -13,11 +13,10 @@ import httpx
 import pytest
 
 from bench.processes import free_ports
-from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.cli.processes import run_fanout
-from tests.support.mosquitto import Mosquitto, find_mosquitto, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, find_mosquitto
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, processes_with, selector
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.raw_reader import RawReader
@@ -60,19 +59,22 @@ def wait_ready(members: LiveNode) -> None:
     answer = run_fanout("ready", "--pool", "--wait", "60", members.url)
     assert answer.returncode == 0, answer.stdout + answer.stderr + members.log_text()
     wait_until_blocking(
-        lambda: members.log_text().count("shared ports opened") > members.log_text().count("shared ports left"), 10
+        lambda: members.log_text().count("shared ports opened") > members.log_text().count("shared ports left")
     )
 
 
 def asked(members: LiveNode, number: int, path: str) -> Any:
     """Return the document of one member."""
-    return httpx.get(f"http://127.0.0.1:{members.http_port + number - 1}{path}", trust_env=False, timeout=30).json()
+    return httpx.get(f"http://127.0.0.1:{members.http_port + number - 1}{path}", trust_env=False, timeout=60).json()
 
 
 def order(members: LiveNode, number: int, path: str) -> None:
     """Send an order to one member."""
     httpx.post(
-        f"http://127.0.0.1:{members.http_port + number - 1}{path}", json={"disconnect": False}, trust_env=False
+        f"http://127.0.0.1:{members.http_port + number - 1}{path}",
+        json={"disconnect": False},
+        trust_env=False,
+        timeout=60,
     ).raise_for_status()
 
 
@@ -97,44 +99,6 @@ async def come_back(members: LiveNode, client_id: str) -> RawClient:
         assert client.connack.reason_code == ReasonCode.SERVER_UNAVAILABLE
         await client.close()
         await asyncio.sleep(0.1)
-
-
-async def at_another_member(members: LiveNode, client_id: str, first: int) -> RawClient:
-    """Return a client that goes on with its session at another member than `first`."""
-    while True:
-        client = await come_back(members, client_id)
-        assert client.connack.session_present
-        if member_of(members, client_id) != first:
-            return client
-        await client.close()
-
-
-async def test_a_client_that_comes_back_to_another_member_goes_on(pool: LiveNode, mosquitto: Mosquitto) -> None:
-    """Its QoS 2 handshake completes there, its message is at the primary once, and it gets what came meanwhile once."""
-    async with await RawClient.connect(mosquitto.port, "watch") as watch:
-        await watch.subscribe(b"plant/up", qos=2)
-        client = await RawClient.connect(pool.port, "roams", properties=DURABLE)
-        await client.subscribe(b"plant/down", qos=2)
-        packet_id = client.publish(b"plant/up", b"once", qos=2)
-        await client.expect_ack(PacketType.PUBREC, packet_id)
-        first = member_of(pool, "roams")
-        await client.close()
-        with publisher(mosquitto.port) as primary:
-            publish_all(primary, [("plant/down", b"%d" % number) for number in range(5)], retain=False)
-        client = await at_another_member(pool, "roams", first)
-        client.send(Ack(PacketType.PUBREL, packet_id))
-        got: list[bytes] = []
-        completed = False
-        while len(got) < 5 or not completed:
-            packet = await client.receive()
-            if isinstance(packet, Publish):
-                got.append(packet.payload)
-            elif isinstance(packet, Ack):
-                assert (packet.type, packet.packet_id, packet.reason_code) == (PacketType.PUBCOMP, packet_id, 0)
-                completed = True
-        assert got == [b"%d" % number for number in range(5)]
-        await client.close()
-        assert [message.payload for message in await watch.messages_until_ping()] == [b"once"]
 
 
 async def test_a_killed_member_comes_back_and_its_clients_go_on_elsewhere(pool: LiveNode) -> None:
@@ -175,7 +139,7 @@ def test_strangers_do_not_share_the_port(pool: LiveNode, tmp_path: Path, mosquit
         answer = run_fanout("secondary", "--config", str(config), *options)
         assert answer.returncode == 5, answer.stderr
         assert why in answer.stderr
-    assert run_fanout("ready", "--pool", pool.url).returncode == 0
+    wait_ready(pool)
 
 
 async def test_a_member_that_is_not_ready_leaves_the_port(pool: LiveNode) -> None:
@@ -223,4 +187,4 @@ def test_one_signal_ends_all_and_no_member_outlives_its_supervisor(pool: LiveNod
     pool.start()
     wait_ready(pool)
     pool.kill()
-    wait_until_blocking(lambda: processes_with(config) == [], 30, what="the end of all members")
+    wait_until_blocking(lambda: processes_with(config) == [], what="the end of all members")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.clients import Inbox, subscriber
-from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, Nodes, link, selector
 from tests.support.waiting import wait_until_blocking
 
@@ -54,52 +51,6 @@ def test_missing_topic_is_announced_and_created(mosquitto: Mosquitto, nodes: Nod
         names = ("suppressed_total", "dropped_total", "pending")
         assert [status[f"missing_{name}"] for name in names] == [1, 0, 0]
         assert status["outside_total"] == 0
-
-
-@pytest.mark.mosquitto
-@pytest.mark.parametrize("storage", ["ram", "disc_only"])
-def test_what_is_asked_while_the_link_is_not_live_is_announced_later(
-    tmp_path: Path, nodes: Nodes, storage: str
-) -> None:
-    """T16: clients come before the link is live, and more than may be announced at a time: none is forgotten.
-
-    What the snapshot brings is not missing, nor is what the primary has and a selector does not take; and who has gone
-    waits for nothing.
-    """
-    selectors = (
-        selector("plant/#"),
-        selector("streams/#") + "live_only = true\n",
-        selector("small/#") + "max_payload = 3\n",
-        selector("papers/#") + 'content = ["json"]\n',
-    )
-    there = [("plant/there", b"x"), ("streams/x", b"x"), ("small/x", b"large"), ("papers/x", b"no json")]
-    with Mosquitto(tmp_path, name="own") as mosquitto:
-        load_retained(mosquitto.port, there)
-        node = nodes.secondary(
-            link(mosquitto.port, *selectors, settings=ANNOUNCING), settings=f'[retained]\nstorage = "{storage}"\n'
-        )
-        with subscriber(mosquitto.port, TOPIC, qos=1) as handler:
-            assert mosquitto.process is not None
-            os.kill(mosquitto.process.pid, signal.SIGSTOP)
-            try:
-                node.start()
-                wanted = [f"plant/{number}/+" for number in range(24)]
-                with (
-                    subscriber(node.port, *[topic for topic, _ in there], "plant/+", qos=1),
-                    subscriber(node.port, *wanted, qos=1),
-                ):
-                    with subscriber(node.port, "plant/left", qos=1):
-                        assert node.link_state() != "live"
-                    wait_until_blocking(lambda: node.document("/v1/status")["server"]["sessions"] == 2, what="it left")
-                    os.kill(mosquitto.process.pid, signal.SIGCONT)
-                    handler.wait(len(wanted))
-                    assert sorted(one["filter"] for one in told(handler)) == sorted(wanted)
-                    wait_until_blocking(lambda: not node.link_status()["missing_pending"], what="nothing waits")
-            finally:
-                os.kill(mosquitto.process.pid, signal.SIGCONT)
-        status = node.link_status()
-        assert (status["missing_announced_total"], status["missing_dropped_total"]) == (len(wanted), 0)
-        assert node.stop() == 0
 
 
 def test_a_chain_tells_the_primary_whose_topic_it_is(nodes: Nodes) -> None:

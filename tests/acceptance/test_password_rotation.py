@@ -95,7 +95,7 @@ def test_a_changed_password_is_tried_at_sighup(nodes: Nodes, tmp_path: Path) -> 
         secret.write_text("new\n")
         assert node.process is not None
         node.process.send_signal(signal.SIGHUP)
-        node.wait_until_ready(deadline_s=20)
+        node.wait_until_ready()
 
 
 def _is_refused(mosquitto: Mosquitto, secrets: Path, user: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 
 import pytest
 
@@ -31,17 +29,6 @@ async def pool_of_users(mosquitto: Mosquitto, nodes: Nodes, *, settings: str = "
     access = f'[access]\npassword_file = {json.dumps(str(users))}\nanonymous = "never"\n'
     sections = f'{access}[[access.rule]]\nallow = "all"\nfilter = "#"\n'
     return await start_pool(mosquitto, nodes, sections=sections, settings=f"dead_after_s = 3\n{settings}")
-
-
-async def until_served(member: LiveNode, user: str, *, client_id: str = "x") -> RawClient:
-    """Connect with Clean Start 0, again until it is known where the session is."""
-    async with asyncio.timeout(30):
-        while True:
-            client = await connect(member, user, clean_start=False, client_id=client_id)
-            if client.connack.reason_code == ReasonCode.SUCCESS:
-                return client
-            await client.close()
-            await asyncio.sleep(0.1)
 
 
 async def connect(member: LiveNode, user: str, *, clean_start: bool, client_id: str = "x") -> RawClient:
@@ -89,26 +76,4 @@ async def test_a_stranger_ends_no_session_of_another_member(mosquitto: Mosquitto
     async with await connect(second, "victim", clean_start=True) as anew:
         assert anew.connack.reason_code == ReasonCode.SUCCESS
         await victim.expect_end(ReasonCode.SESSION_TAKEN_OVER)
-    await victim.close()
-
-
-async def test_a_stranger_gets_no_session_while_its_holder_is_stopped(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """It is served with a session of its own for the moment: the victim has its own, and all messages, afterwards."""
-    first, second, _ = await pool_of_users(
-        mosquitto, nodes, settings='session_copies = false\nunknown_sessions = "begin"\n'
-    )
-    await leave_messages(mosquitto, first)
-    assert first.process is not None
-    first.process.send_signal(signal.SIGSTOP)
-    try:
-        await wait_until(lambda: second.document("/v1/status")["pool"]["members_reachable"] == 2)
-        stranger = await connect(second, "stranger", clean_start=True)
-        assert stranger.connack.reason_code == ReasonCode.SUCCESS
-    finally:
-        first.process.send_signal(signal.SIGCONT)
-    await stranger.expect_end(ReasonCode.SESSION_TAKEN_OVER)
-    await stranger.close()
-    victim = await until_served(first, "victim")
-    assert victim.connack.session_present
-    assert await take_numbers(victim, until=MESSAGES - 1) == list(range(MESSAGES))
     await victim.close()

@@ -37,38 +37,3 @@ async def test_a_killed_member_has_its_sessions_again(patient: Mosquitto, nodes:
         assert await take_numbers(roaming, until=19) == list(range(20))
         assert await take_numbers(staying, until=19) == list(range(20))
     assert "sessions kept over the restart" in first.log_text()
-
-
-async def test_a_session_that_was_given_away_does_not_come_back(patient: Mosquitto, nodes: Nodes) -> None:
-    """A member is killed after its session has moved: it has none, and the client goes on at the other one."""
-    first, second = await start_pool(patient, nodes, count=2, sections=DISC, settings="dead_after_s = 20\n")
-    await leave_session(first, "c", qos=2)
-    async with await come_back(second.port, "c") as client:
-        assert client.connack.session_present
-        await asyncio.to_thread(first.kill)
-        await first.begin()
-        assert first.document("/v1/status")["server"]["sessions"] == 0
-        await publish(patient, second, 0, 3, clients=0)
-        assert await take_numbers(client, until=2) == [0, 1, 2]
-
-
-async def test_a_member_that_was_dead_yields_to_what_began_meanwhile(patient: Mosquitto, nodes: Nodes) -> None:
-    """Its session is older: it ends, and the client gets the newer one there too, without what waited for the older."""
-    first, second = await start_pool(
-        patient, nodes, count=2, sections=DISC, settings="dead_after_s = 3\nsession_copies = false\n"
-    )
-    await leave_session(first, "c", qos=2)
-    await leave_session(first, "kept", qos=2)
-    await publish(patient, first, 0, 10, clients=2)
-    await asyncio.to_thread(first.kill)
-    async with await come_back(second.port, "c") as client:
-        assert not client.connack.session_present
-        await client.subscribe(b"plant/n", qos=2)
-    await first.begin()
-    await wait_until(lambda: first.document("/v1/status")["server"]["sessions"] == 1, what="the end of the older one")
-    async with await come_back(first.port, "c") as client, await come_back(first.port, "kept") as other:
-        assert client.connack.session_present
-        assert other.connack.session_present
-        await publish(patient, first, 10, 12, clients=0)
-        assert await take_numbers(client, until=11) == [10, 11]
-        assert await take_numbers(other, until=11) == list(range(12))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.clients import mosquitto_sub, publish_properties, subscriber
+from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
-from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector, watched
 from tests.support.raw_reader import RawReader
 from tests.support.waiting import wait_until_blocking
@@ -28,11 +26,6 @@ def read_back(node: LiveNode) -> RawReader:
     with RawReader(node.port) as reader:
         reader.subscribe("plant/#")
     return reader
-
-
-def read_back_equals(node: LiveNode, count: int) -> bool:
-    """Return whether a node serves the first generation, whole."""
-    return read_back(node).values == dict(sensor_values(count, generation=1))
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(200_000, marks=pytest.mark.long)])
@@ -126,80 +119,3 @@ def test_exactly_the_selected_topics_are_served(mosquitto: Mosquitto, nodes: Nod
             lambda: any(int(one.payload) > 5_000 for one in figures.of(count)), what="Mosquitto's count"
         )
         assert {one.payload for one in figures.messages if one.topic != count} <= {b"0"}
-
-
-async def test_connection_lost_in_the_middle_of_the_snapshot(mosquitto: Mosquitto, proxy: Proxy, nodes: Nodes) -> None:
-    """T9: the full set is still reached, and readiness is not given early."""
-    load_retained(mosquitto.port, sensor_values(10_000, generation=1))
-    proxy.cut_after_bytes = 300_000
-    node = nodes.secondary(link(proxy.port, selector("plant/#"), settings=QUICK))
-    with watched(node) as answers:
-        await node.begin()
-    assert proxy.connections_total == 2
-    assert all(answer["links"][0]["topics"] == 10_000 for answer in answers if answer["ready"])
-    assert node.link_status()["last_error"] is not None
-    assert read_back_equals(node, 10_000)
-
-
-async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: Proxy, nodes: Nodes) -> None:
-    """T8: a reader so slow that Mosquitto drops part of the snapshot is not ready, says why, and tries again.
-
-    Ten megabytes are more than the buffers between Mosquitto and a slow reader hold. The second try uses the second
-    address of the same primary, where nothing is in the way. On a busy machine it may be too slow there too, or its
-    connection may not be made in time: then both have another turn.
-    """
-    values = {f"plant/{number}": b"%01000d" % number for number in range(10_000)}
-    load_retained(mosquitto.port, values.items())
-    proxy.throttle_bytes_per_s = 3_000_000
-    node = nodes.secondary(
-        link(
-            proxy.port,
-            selector("plant/#"),
-            other_ports=[mosquitto.port],
-            settings=QUICK + "snapshot_quiet_s = 0.5\n",
-        )
-    )
-    with watched(node) as answers:
-        await node.begin()
-    assert all(answer["links"][0]["topics"] == 10_000 for answer in answers if answer["ready"])
-    status = node.link_status()
-    assert status["primary"] == mosquitto.address
-    assert status["truncated_total"] >= 1
-    assert status["epochs_total"] == status["truncated_total"] + 1
-    assert "plant/#" in status["last_error"]
-    assert (status["last_error_over"], status["hint"]) == (True, None)
-    assert "max_queued_messages" in node.log_text()
-    assert read_back(node).values == values
-
-
-def test_evidence_without_the_right_to_publish(tmp_path: Path, nodes: Nodes) -> None:
-    """Where the link may only read, the evidence is the barrier alone, and lag is unknown, not zero."""
-    rules = tmp_path / "acl"
-    rules.write_text("user writer\ntopic readwrite #\nuser edge\ntopic read #\ntopic read $SYS/broker/version\n")
-    with (
-        Mosquitto(tmp_path, settings=[f"acl_file {rules}"]) as mosquitto,
-        publisher(mosquitto.port, username="writer") as client,
-    ):
-        publish_all(client, [(f"plant/{number}", b"x") for number in range(50)])
-        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK + 'username = "edge"\n'))
-        node.started()
-        (state,) = node.probe()[1]["links"]
-        assert (state["topics"], state["evidence"]) == (50, "barrier")
-        (lag,) = node.document("/v1/lag")["links"]
-        assert (lag["lag_seconds"], lag["basis"]) == (None, "unknown")
-        publish_all(client, [("plant/late", b"y")])
-        wait_until_blocking(lambda: node.topics() == 51, what="the live value")
-
-
-def test_link_over_mqtt_3_1_1(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """A primary that speaks MQTT 3.1.1 only: the snapshot, and live updates that keep RETAIN (the bridge bit)."""
-    load_retained(mosquitto.port, sensor_values(500, generation=1))
-    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK + "version = 4\n")).started()
-    assert node.topics() == 500
-    with publisher(mosquitto.port, version=4) as client, subscriber(node.port, "plant/#") as reader:
-        reader.wait(500)
-        publish_all(client, [("plant/new", b"n"), ("plant/line-0/sensor-0", b"")])
-        publish_all(client, [("plant/message", b"m")], retain=False)
-        reader.wait_for("plant/message")
-        assert node.topics() == 500
-    assert mosquitto_sub(node.port, "plant/new", count=1)[0].retain

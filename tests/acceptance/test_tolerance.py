@@ -39,8 +39,7 @@ async def test_a_topic_too_long_for_its_prefix_ends_no_node(nodes: Nodes, tmp_pa
         assert readiness["links"][0]["not_held_reason"].endswith("the local name is longer than 65,535 bytes")
 
 
-@pytest.mark.parametrize("version", [4, 5])
-async def test_a_large_message_of_a_fanout_primary(nodes: Nodes, version: int) -> None:
+async def test_a_large_message_of_a_fanout_primary(nodes: Nodes) -> None:
     """The rest is proved all the same, and what the node lacks is named."""
     hub = nodes.primary(settings="packet_bytes_max = 4_000_000\n")
     await hub.begin()
@@ -49,7 +48,7 @@ async def test_a_large_message_of_a_fanout_primary(nodes: Nodes, version: int) -
         for topic, value in ((b"plant/a", b"1"), (b"plant/large", payload), (b"plant/b", b"2")):
             publisher.publish(topic, value, qos=1, retain=True)
             await publisher.expect(Ack)
-        settings = QUICK + f"packet_bytes_max = {LIMIT}\nversion = {version}\n"
+        settings = QUICK + f"packet_bytes_max = {LIMIT}\n"
         edge = nodes.secondary(link(hub.port, selector("plant/#"), settings=settings))
         await edge.begin()
         await edge.until_ready()

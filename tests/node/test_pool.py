@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import socket
 from collections.abc import AsyncIterator, MutableMapping, Sequence
 from pathlib import Path
@@ -107,7 +108,7 @@ async def test_members_know_each_other(tmp_path: Path) -> None:
         # Its own address takes a first answer to be known as its own.
         await wait_until(lambda: len(second.documents.pool().members) == 3)
         await wait_until(lambda: second.http is not None and second.http.port)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             answer = await client.get(f"http://127.0.0.1:{http_port_of(second)}/v1/pool")
         document = PoolDocument.model_validate(answer.json())
         assert [member.node for member in document.members] == ["edge-1", "edge-0", "edge-2"]
@@ -155,7 +156,9 @@ async def test_a_member_that_ends_is_suspect_and_comes_back(tmp_path: Path) -> N
             await wait_until(lambda: told(lines)[-1:] == ["pool member reachable"])
         assert told(lines)[0] == "pool member reachable"
         assert "pool member suspect" in told(lines)
-        assert len(told(lines)) <= 4, told(lines)  # the reason may change once, from silence to a refused connection
+        # The reason may change once, from silence to a refused connection; on a busy machine it may happen again.
+        runs = [(event, len(list(same))) for event, same in itertools.groupby(told(lines))]
+        assert all(length <= (2 if event == "pool member suspect" else 1) for event, length in runs), runs
 
 
 async def test_a_member_that_is_not_ready_holds_the_pool_back(tmp_path: Path) -> None:
@@ -257,7 +260,7 @@ async def test_a_bug_in_a_question_ends_the_node(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("fanout.pool.peer_client.PeerClient.ask", fail)
     async with pool_of(tmp_path) as pool:
         node = await pool.start(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert isinstance(await node.wait_failed(), ZeroDivisionError)
 
 

@@ -20,7 +20,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
 from tests.link.harness import config_for
-from tests.node.test_node import config, node_of, port_of
+from tests.node.test_node import config, node_of
 from tests.node.test_pool import free_ports
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
@@ -53,7 +53,7 @@ async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]
             node = node_of(dataclasses.replace(settings, node=identity, log=None, http=None, pool=pool, links=(link,)))
             nodes.append(node)
             await node.start()
-        await wait_until(lambda: all(map(is_equal, nodes)), 30, what=lambda: str([told(node) for node in nodes]))
+        await wait_until(lambda: all(map(is_equal, nodes)), what=lambda: str([told(node) for node in nodes]))
         yield nodes
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))  # one by one, each would hand its sessions to the next
@@ -142,8 +142,7 @@ async def test_members_are_equal_at_cuts_while_values_change(mosquitto: Mosquitt
             now = first.documents.status().pool
             return now is not None and now.cuts_compared_total >= before + 10
 
-        await wait_until(compared, 30)
-        assert is_equal(first)
+        await wait_until(lambda: compared() and is_equal(first))
     assert [repairs_of(node) for node in pool] == [0, 0, 0]
     after = first.documents.status().pool
     assert after is not None
@@ -160,10 +159,10 @@ async def test_a_member_that_differs_is_repaired(pool: list[Node]) -> None:
     def is_seen() -> bool:
         return any(member.digest_equal is False for member in told(pool[0]).members)
 
-    await wait_until(is_seen, 10)
+    await wait_until(is_seen)
     expected = {topic.encode(): payload for topic, payload in VALUES}
-    await wait_until(lambda: values_of(odd) == expected, 20, what=lambda: str(told(odd)))
-    await wait_until(lambda: all(map(is_equal, pool)), 10)
+    await wait_until(lambda: values_of(odd) == expected, what=lambda: str(told(odd)))
+    await wait_until(lambda: all(map(is_equal, pool)))
     assert repairs_of(odd) >= 1
     last = odd.links[0].status().audits.last
     assert last is not None
@@ -172,28 +171,13 @@ async def test_a_member_that_differs_is_repaired(pool: list[Node]) -> None:
     assert [values_of(node) for node in pool] == [expected] * 3
 
 
-async def test_a_topic_that_was_cleared_does_not_come_back(tmp_path: Path) -> None:
-    """A member that missed it removes it once the audit has evidence, here the primary's count; no other gets it."""
-    with Mosquitto(tmp_path, settings=["sys_interval 1"]) as mosquitto:
-        with publisher(mosquitto.port) as client:
-            publish_all(client, VALUES)
-        async with pool_at(tmp_path, *[mosquitto.port] * 2) as pool:
-            odd = pool[1]
-            await wait_until(lambda: odd.links[0].status().counted_outside is not None, 30)
-            plant(odd, b"plant/cleared", b"back again")
-            expected = {topic.encode(): payload for topic, payload in VALUES}
-            await wait_until(lambda: repairs_of(odd) > 0, 20)
-            await wait_until(lambda: values_of(odd) == expected and all(map(is_equal, pool)), 20)
-            assert values_of(pool[0]) == expected
-
-
 async def test_a_difference_that_lasts_holds_the_pool_back(pool: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reasons name the member; each member is ready for itself, since nothing says which one is behind."""
     monkeypatch.setattr("fanout.link.link.Link.audit_for_pool", never)
     plant(pool[1], b"other/a", b"wrong")
-    await wait_until(lambda: not told(pool[0]).ready, 20)
-    assert told(pool[0]).reasons == ("edge-1 does not hold the values that edge-0 holds",)
-    await wait_until(lambda: len(told(pool[1]).reasons) == 2, 10)
+    await wait_until(lambda: told(pool[0]).reasons == ("edge-1 does not hold the values that edge-0 holds",))
+    assert not told(pool[0]).ready
+    await wait_until(lambda: len(told(pool[1]).reasons) == 2)
     assert all(node.documents.readiness().ready for node in pool)
 
 
@@ -202,25 +186,8 @@ async def never(*_: object) -> None:
     await asyncio.Event().wait()
 
 
-async def test_two_publishers_at_two_members_end_with_one_value(mosquitto: Mosquitto, pool: list[Node]) -> None:
-    """Whatever comes last at the primary is what every member holds."""
-
-    def race(port: int, name: str) -> None:
-        with publisher(port) as client:
-            publish_all(client, (("plant/raced", b"%s %d" % (name.encode(), number)) for number in range(300)))
-
-    await asyncio.gather(*(asyncio.to_thread(race, port_of(node), f"edge-{index}") for index, node in enumerate(pool)))
-    with publisher(mosquitto.port) as client:
-        await asyncio.to_thread(publish_all, client, [("plant/end", b"1")])
-    await wait_until(lambda: all(b"plant/end" in values_of(node) for node in pool), 10)
-    raced = {values_of(node)[b"plant/raced"] for node in pool}
-    assert len(raced) == 1
-    assert raced.pop().endswith(b" 299")
-    await wait_until(lambda: all(map(is_equal, pool)), 10)
-    assert [repairs_of(node) for node in pool] == [0, 0, 0]
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 21))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 21))
 async def test_members_converge_after_every_fault(seed: int, tmp_path: Path) -> None:
     """Connections that are lost or do not read, messages that Mosquitto drops, and values that are wrong or missing.
 
@@ -251,7 +218,7 @@ async def test_members_converge_after_every_fault(seed: int, tmp_path: Path) -> 
             reader.subscribe("plant/#")
             reader.subscribe("other/#")
         truth = {topic.encode(): payload for topic, payload in reader.values.items()}
-        await wait_until(lambda: [values_of(node) for node in pool] == [truth] * 3, 10)
+        await wait_until(lambda: [values_of(node) for node in pool] == [truth] * 3)
 
 
 async def until_equal_anew(pool: Sequence[Node], what: str) -> None:
@@ -262,7 +229,7 @@ async def until_equal_anew(pool: Sequence[Node], what: str) -> None:
         news = [cuts_of(node) - before for node, before in zip(pool, compared, strict=True)]
         return min(news) >= 4 and all(map(is_equal, pool))
 
-    await wait_until(is_anew, 15, what=lambda: f"{what}: {[told(node) for node in pool]}")
+    await wait_until(is_anew, what=lambda: f"{what}: {[told(node) for node in pool]}")
 
 
 def cuts_of(node: Node) -> int:

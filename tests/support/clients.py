@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until_blocking
 
 __all__ = ["Inbox", "Message", "mosquitto_sub", "publish_properties", "slow_reader", "subscriber"]
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 class Message(NamedTuple):
@@ -154,8 +154,8 @@ def mosquitto_sub(port: int, topic_filter: str, *, count: int, options: Sequence
         count: Messages to wait for.
         options: Further options of the command, such as `-q 1`.
     """
-    command = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(port), "-t", topic_filter, "-C", str(count), "-W", "30"]
-    answer = subprocess.run([*command, "-F", "%t %q %r %p", *options], capture_output=True, check=True, timeout=60)
+    command = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(port), "-t", topic_filter, "-C", str(count), "-W", "60"]
+    answer = subprocess.run([*command, "-F", "%t %q %r %p", *options], capture_output=True, check=True, timeout=90)
     messages = []
     for line in answer.stdout.splitlines():
         topic, qos, retain, payload = line.split(b" ", 3)

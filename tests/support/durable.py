@@ -55,8 +55,7 @@ async def start_pool(
     await asyncio.gather(*(member.begin() for member in members))
     for member in members:
         await wait_until(
-            lambda member=member: member.document("/v1/pool")["ready"],  # type: ignore[misc]
-            60,
+            lambda member=member: member.document("/v1/pool")["ready"],
             what=f"{member.name} knowing the pool",
         )
     return members

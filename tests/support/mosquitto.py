@@ -96,7 +96,8 @@ def publish_all(
     """Publish `messages` and wait until the server has taken them all; return their number."""
     handles = [client.publish(topic, payload, qos, retain, properties) for topic, payload in messages]
     for handle in handles:
-        handle.wait_for_publish(30)
+        handle.wait_for_publish(60)
+        assert handle.is_published()
     return len(handles)
 
 

@@ -58,7 +58,7 @@ class RawClient:
     connack: Connack
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, version: int, deadline_s: float = 30.0
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, version: int, deadline_s: float = 60.0
     ) -> None:
         self.version = version
         self._reader = reader
@@ -70,7 +70,7 @@ class RawClient:
         self.stream = ServerStream(version=version)
 
     @classmethod
-    async def open(cls, port: int, *, version: int = 5, deadline_s: float = 30.0) -> RawClient:
+    async def open(cls, port: int, *, version: int = 5, deadline_s: float = 60.0) -> RawClient:
         """Open a Network Connection without sending anything.
 
         Args:

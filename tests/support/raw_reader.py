@@ -35,13 +35,13 @@ class RawReader:
         self.retained = 0
         self._buffer = b""
         self._answers: list[int] = []
-        self._connection = socket.create_connection(("127.0.0.1", port), 10)
+        self._connection = socket.create_connection(("127.0.0.1", port), 60)
         texts = [text.encode() for text in (client_id, username) if text]
         payload = b"".join(len(text).to_bytes(2, "big") + text for text in texts)
         flags = _CLEAN_WITH_USER_NAME if username else _CLEAN
         try:
             self._connection.sendall(_CONNECT % (10 + len(payload), flags, payload))
-            self._await(2, deadline_s=30)
+            self._await(2, deadline_s=60)
         except BaseException:
             self._connection.close()
             raise
@@ -54,7 +54,7 @@ class RawReader:
     ) -> None:
         self._connection.close()
 
-    def subscribe(self, topic_filter: str, *, deadline_s: float = 30.0) -> None:
+    def subscribe(self, topic_filter: str, *, deadline_s: float = 60.0) -> None:
         """Subscribe and read all retained messages: until the answer to a PINGREQ sent behind SUBSCRIBE."""
         name = topic_filter.encode()
         self._connection.sendall(
@@ -63,7 +63,7 @@ class RawReader:
         self._await(_SUBACK, deadline_s=deadline_s)
         self._await(_PINGRESP, deadline_s=deadline_s)
 
-    def read_until(self, condition: Callable[[], bool], *, what: str, deadline_s: float = 30.0) -> None:
+    def read_until(self, condition: Callable[[], bool], *, what: str, deadline_s: float = 60.0) -> None:
         """Read until `condition` holds.
 
         Raises:

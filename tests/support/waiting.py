@@ -12,7 +12,7 @@ _POLL_S = 0.01
 
 
 async def wait_until(
-    condition: Callable[[], object], deadline_s: float = 30.0, *, what: str | Callable[[], str] = ""
+    condition: Callable[[], object], deadline_s: float = 60.0, *, what: str | Callable[[], str] = ""
 ) -> None:
     """Return as soon as `condition` holds, while the event loop keeps running.
 
@@ -32,7 +32,7 @@ async def wait_until(
 
 
 def wait_until_blocking(
-    condition: Callable[[], object], deadline_s: float = 30.0, *, what: str | Callable[[], str] = ""
+    condition: Callable[[], object], deadline_s: float = 60.0, *, what: str | Callable[[], str] = ""
 ) -> None:
     """Return as soon as `condition` holds; for tests without an event loop.
 

@@ -29,7 +29,7 @@ class Reader:
         name, data = "", ""
         while True:
             while not self._lines:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     self._lines = (await anext(self._stream)).decode().split("\n")[:-1]
             key, _, text = self._lines.pop(0).partition(":")
             match key:
@@ -178,7 +178,7 @@ async def test_a_channel_ends_some_time_after_its_last_reader(monkeypatch: pytes
     async with aclosing(node.browser.stream(b"#", last_id="", value_bytes=100)) as stream:
         await anext(stream)
         assert len(node.observers) == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while node.observers:
             await asyncio.sleep(0.005)
 
