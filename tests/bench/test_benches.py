@@ -111,6 +111,7 @@ def test_reports_are_measured_beside_a_bare_script(tmp_path: Path) -> None:
             assert by_time["reached"] == pytest.approx(one["seconds"] / script["seconds"])
 
 
+@pytest.mark.long
 def test_a_thin_line_is_kept_up_with(tmp_path: Path) -> None:
     """Under four times of what the line carries a secondary stays ready, knows its lag, and ends with right values."""
     bound, far = measure(tmp_path, "thin-line", "--seconds", "6", "--samples", "3", "--no-before", "--no-others")
@@ -129,6 +130,7 @@ def test_sessions_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> Non
     assert all(result["start s"] > 0 for result in results)
 
 
+@pytest.mark.long
 def test_durable_sessions_are_measured_with_and_without_copies(tmp_path: Path) -> None:
     """At a member of a pool of two, in bursts one after another."""
     options = ["--pool-copies", "on,off", "--subscribers", "2", "--qos", "1", "--deliveries", "2000", "--bursts", "2"]
@@ -140,6 +142,7 @@ def test_durable_sessions_are_measured_with_and_without_copies(tmp_path: Path) -
     assert ask["at_least"] == 0.9
 
 
+@pytest.mark.long
 def test_durable_sessions_are_measured_with_and_without_a_disk(tmp_path: Path) -> None:
     """Their values are on disk in both."""
     options = ["--durable", "--subscribers", "2", "--qos", "1", "--deliveries", "2000"]

@@ -14,7 +14,6 @@ import pytest_asyncio
 
 from bench.roaming import packets
 from bench.roaming.client import Figures, RoamingClient
-from bench.roaming.paho_client import PahoClient
 from bench.roaming.paths import Paths
 from bench.roaming.records import FINDINGS_MAX, Lapse, Received, Sent, Subscriber, Verdict, judge
 from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, Suback, Subscribe, Subscription, encode
@@ -236,28 +235,6 @@ async def play_session(request: pytest.FixtureRequest) -> AsyncIterator[Session]
     await session.end()
 
 
-async def test_what_is_not_acknowledged_is_sent_again_with_dup(session: Session) -> None:
-    """While the server has the session; a message with PUBREC is released only."""
-    await session.begin()
-    await session.client.subscribed.wait()
-    session.client.publish(2, 1)
-    first = await session.receive()
-    session.client.publish(1, 2)
-    second = await session.receive()
-    sends = [packets.read_publish(each, version=session.version) for each in (first, second)]
-    assert [each.payload for each in sends] == [b"me 2 1", b"me 1 2"]
-    session.send(Ack(PacketType.PUBREC, sends[0].packet_id))
-    assert (await session.receive()) == (PacketType.PUBREL, 2, sends[0].packet_id.to_bytes(2, "big"))
-    session.cut()
-    await session.accept(present=True)
-    assert (await session.receive()).kind == PacketType.PUBREL
-    again = await session.receive()
-    assert again.flags == 0b1010
-    assert packets.read_publish(again, version=session.version) == sends[1]
-    assert [(each.acknowledged, each.at_risk) for each in session.client.sent] == [(True, False), (False, False)]
-    session.send(Ack(PacketType.PUBCOMP, sends[0].packet_id), Ack(PacketType.PUBACK, sends[1].packet_id))
-
-
 async def test_a_message_at_qos_2_without_pubrec_is_at_risk(session: Session) -> None:
     """It is sent again to a session that went on after a kill, where nobody may know whether the primary has it."""
     await session.begin()
@@ -309,120 +286,6 @@ async def test_a_lapse_begins_with_the_first_connection_that_was_lost(session: S
     await wait_until(lambda: session.client.subscriber.lapses)
     (lapse,) = session.client.subscriber.lapses
     assert lost_at <= lapse.begin <= accepted_at < lapse.end
-
-
-@pytest.mark.parametrize("present", [True, False])
-async def test_a_message_that_comes_again_before_its_release(session: Session, present: bool) -> None:
-    """It is the same one while the session lives, whatever connection it comes on, and a new one when it is gone."""
-    await session.begin()
-    publish = Publish(b"roam/p/2", b"p 2 1", 2, packet_id=9)
-    session.send(publish)
-    assert (await session.receive()) == (PacketType.PUBREC, 0, b"\0\x09")
-    session.cut()
-    await session.accept(present=present)
-    if not present:
-        session.send(Suback((await session.receive()).packet_id, (2,)))
-    session.send(publish)
-    assert (await session.receive()).kind == PacketType.PUBREC
-    session.send(Ack(PacketType.PUBREL, 9))
-    assert (await session.receive()).kind == PacketType.PUBCOMP
-    session.send(publish)
-    assert (await session.receive()).kind == PacketType.PUBREC
-    assert [each.number for each in session.client.subscriber.received] == [1] * (2 if present else 3)
-
-
-async def test_a_client_that_shall_come_later_does(session: Session) -> None:
-    """It is no session that was lost."""
-    await session.begin()
-    await session.client.subscribed.wait()
-    session.cut()
-    await session.accept(present=False, code=0x88 if session.version == 5 else 3)
-    await session.accept(present=True)
-    session.send(Publish(b"roam/p/1", b"p 1 4", 1, packet_id=9))
-    assert (await session.receive()).kind == PacketType.PUBACK
-    assert session.figures.counts["refused to come later"] == 1
-    assert session.figures.counts["session absent"] == 0
-    assert session.client.subscriber.lapses == []
-
-
-async def test_connections_are_cut_after_some_steps(session: Session) -> None:
-    """Never later than at the tenth here, and only while that is asked for."""
-    await session.begin()
-    await session.client.subscribed.wait()
-    session.client.cutting = True
-    for number in range(11):
-        session.send(Publish(b"roam/p/1", b"p 1 %d" % number, 1, packet_id=number + 1))
-    await session.accept(present=True)
-    assert sum(count for name, count in session.figures.counts.items() if name.startswith("cut: ")) >= 1
-
-
-@contextlib.asynccontextmanager
-async def paho_session() -> AsyncIterator[tuple[Session, PahoClient]]:
-    """Give paho's client, subscribed, and the server that it is connected to."""
-    session = Session()
-    server = await asyncio.start_server(session.connect, "127.0.0.1", 0)
-    client = PahoClient(
-        "me",
-        port=server.sockets[0].getsockname()[1],
-        version=5,
-        publishers={"p": 2},
-        draw=random.Random(1),
-        figures=session.figures,
-        kills=True,
-    )
-    client.start()
-    await session.begin()
-    async with asyncio.timeout(60):
-        await client.subscribed.wait()
-    try:
-        yield session, client
-    finally:
-        await client.finish()
-        server.close()
-        await session.end()
-
-
-async def test_a_handshake_of_paho_that_had_ended_before_is_no_refusal() -> None:
-    """PUBCOMP 0x92 to a PUBREC that came again: the message is not published anew."""
-    async with paho_session() as (session, client):
-        client.publish(2, 1)
-        packet_id = packets.read_publish(await session.receive(), version=5).packet_id
-        session.send(Ack(PacketType.PUBREC, packet_id))
-        assert (await session.receive()).kind == PacketType.PUBREL
-        session.send(Ack(PacketType.PUBCOMP, packet_id, 0x92))
-        await wait_until(lambda: client.is_done)
-        assert [(each.acknowledged, each.at_risk) for each in client.sent] == [(True, False)]
-
-
-async def test_paho_does_not_publish_again_what_it_has_released() -> None:
-    """However many of its connections are refused in a row: with paho 2.2.0 as it is, PUBLISH comes after two."""
-    async with paho_session() as (session, client):
-        client.publish(2, 1)
-        packet_id = packets.read_publish(await session.receive(), version=5).packet_id
-        session.send(Ack(PacketType.PUBREC, packet_id))
-        assert (await session.receive()).kind == PacketType.PUBREL
-        session.cut()
-        await session.accept(present=False, code=0x88)
-        await session.accept(present=True)
-        assert (await session.receive()).kind == PacketType.PUBREL
-        session.send(Ack(PacketType.PUBCOMP, packet_id))
-        await wait_until(lambda: client.is_done)
-        assert [(each.acknowledged, each.at_risk) for each in client.sent] == [(True, False)]
-
-
-async def test_a_message_of_paho_without_pubrec_is_at_risk() -> None:
-    """As one of the other client is."""
-    async with paho_session() as (session, client):
-        client.publish(2, 1)
-        await session.receive()
-        session.cut()
-        await session.accept(present=True)
-        packet_id = packets.read_publish(await session.receive(), version=5).packet_id
-        session.send(Ack(PacketType.PUBREC, packet_id))
-        assert (await session.receive()).kind == PacketType.PUBREL
-        session.send(Ack(PacketType.PUBCOMP, packet_id))
-        await wait_until(lambda: client.is_done)
-        assert [(each.acknowledged, each.at_risk) for each in client.sent] == [(True, True)]
 
 
 # --- the ways ---

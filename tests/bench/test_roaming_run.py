@@ -52,7 +52,7 @@ def test_clients_lose_nothing_and_get_nothing_twice(tmp_path: Path) -> None:
 def test_long_queues_move_and_no_member_is_taken_for_dead(tmp_path: Path) -> None:
     """Nothing of them is missing, and nobody has lost a session, though others roam too."""
     sizes = ("--clients", "8", "--paho", "0", "--messages", "100", "--seconds", "4", "--long-queues", "3")
-    (outcome,) = roam(tmp_path, *sizes, "--queued", "4000", "--faults", "")
+    (outcome,) = roam(tmp_path, *sizes, "--queued", "2000", "--faults", "")
     counts, pool = outcome["counts"], outcome["pool"]
     assert isinstance(counts, dict)
     assert isinstance(pool, dict)

@@ -55,7 +55,7 @@ async def start_pool(
     await asyncio.gather(*(member.begin() for member in members))
     for member in members:
         await wait_until(
-            lambda member=member: member.document("/v1/pool")["ready"],
+            lambda member=member: member.document("/v1/pool")["ready"],  # type: ignore[misc]
             what=f"{member.name} knowing the pool",
         )
     return members
