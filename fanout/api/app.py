@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -23,7 +23,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fanout import __version__
-from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, StreamsFull, add_browsing
+from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, add_browsing
+from fanout.api.browse.view import OPERATOR_KEY, READER_KEY, Reader
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
     BODY_BYTES_MAX,
@@ -50,6 +51,7 @@ from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from fanout.api.operator_guard import OperatorGuard
 from fanout.api.page.files import add_page
 from fanout.api.page.report import REPORT_PATH, NoReport, add_report
+from fanout.api.places import Places
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 from fanout.runtime.slices import OneForMany, Slices
@@ -74,9 +76,13 @@ ENDPOINTS = (
 ACTIONS = ("/v1/drain", "/v1/hold", "/v1/undrain", "/v1/reload", "/v1/clients/kick", "/v1/links/{link}/audit")
 """Every path that takes POST."""
 _WAITING_MAX = 256
-"""Requests for costly documents that may wait; more are answered 429."""
+"""Requests of operators for costly documents that may wait; more are answered 429."""
 _READERS_MAX = 32
 """Those of users of `[access]`, which have places apart: a search takes seconds, and operators come in meanwhile."""
+_SCRAPERS_MAX = 32
+"""Requests for metrics of those who are no operators."""
+_OF_ONE = 4
+"""One user, or one address, may have one of so many places."""
 _KEPT_MAX = 16
 """Pages that are kept for those who ask for the same within `KEPT_S`."""
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -157,7 +163,7 @@ def create_app(
     )
     app.add_middleware(OperatorGuard, access=access, browser=node.browser)
     registry = node_registry(node)
-    turns = _Turns(node.browser.slices)
+    turns = _Turns(node.browser.slices, streams_max=streams_max)
     slowest: OneForMany[int, ClientsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
     explaining = asyncio.Lock()
 
@@ -233,7 +239,7 @@ def create_app(
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
         except (TypeError, ValueError):  # not a version
             encode, content_type = choose_encoder("")
-        text = await turns.make(lambda: encode(registry))
+        text = await turns.make(lambda: encode(registry), request)
         return Response(text, headers={"Content-Type": content_type})
 
     @app.post(
@@ -279,7 +285,7 @@ def create_app(
         client_id: Annotated[str | None, Query(max_length=65_535, description="The only client to show.")] = None,
     ) -> ClientsDocument:
         """Answer with connected clients, their waiting messages, and slow readers."""
-        async with turns.place():
+        with turns.place():
             make = partial(node.clients, order=order, after=after, limit=limit, client_id=client_id)
             return await (slowest.get(limit, make) if order == "slowest" and client_id is None else make())
 
@@ -321,17 +327,16 @@ def create_app(
     async def unconfirmed(link: str, after: Annotated[str, Query(max_length=65_535)] = "") -> UnconfirmedDocument:
         """Answer a page of the topics that the newest comparison with the primary did not bring."""
         _check_link(node, link)
-        async with turns.place():
+        with turns.place():
             return await node.unconfirmed(link, after=after)
 
-    add_browsing(app, node.browser, place=turns.place, streams_max=streams_max, refusals=_BROWSING)
+    add_browsing(app, node.browser, places=turns, refusals=_BROWSING)
     missing = {"model": Fault, "description": "There is no report; `hint` says how to make one."}
     add_report(app, report, missing=missing)
     add_page(app)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
     app.add_exception_handler(NotReadable, _answering(403))
-    app.add_exception_handler(StreamsFull, _answering(429))
     app.add_exception_handler(NoReport, _answering(404))
     app.add_exception_handler(AuditRefused, _answering(409))
     app.add_exception_handler(RequestRefused, _answering(409))
@@ -351,35 +356,59 @@ class _Refusal(HTTPException):
 class _Turns:
     """Bounds the requests for costly documents that wait, and makes these in their share of the event loop."""
 
-    def __init__(self, slices: Slices) -> None:
+    def __init__(self, slices: Slices, *, streams_max: int) -> None:
         self._slices = slices
-        self._free = {False: _WAITING_MAX, True: _READERS_MAX}
-        """Free places of others, and of users of `[access]`."""
+        self._operators = Places(_WAITING_MAX)
+        self._users = Places(_READERS_MAX, of_one_max=_share(_READERS_MAX))
+        self._scrapers = Places(_SCRAPERS_MAX, of_one_max=_share(_SCRAPERS_MAX))
+        self._streams = Places(streams_max)
+        self._streams_of_users = Places(streams_max - _share(streams_max), of_one_max=_share(streams_max))
 
-    @contextlib.asynccontextmanager
-    async def place(self, *, is_reader: bool = False) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def place(self, request: Request | None = None) -> Iterator[None]:
         """Take a place for as long as a document is made.
 
         Args:
-            is_reader: True for a user of `[access]`.
+            request: The request; None for one of an operator.
         """
-        if not self._free[is_reader]:
-            raise _Refusal(429, "too many requests wait", hint="Ask again later")
-        self._free[is_reader] -= 1
-        try:
+        places, who = self._operators, ""
+        if request is not None and (reader := request.scope.get(READER_KEY)) is not None:
+            places, who = self._users, reader.user
+        elif request is not None and not request.scope.get(OPERATOR_KEY, True):
+            places, who = self._scrapers, "" if request.client is None else request.client.host
+        with places.take(who) as is_free:
+            if not is_free:
+                raise _Refusal(429, "too many requests wait", hint="Ask again later")
             yield
-        finally:
-            self._free[is_reader] += 1
 
-    async def make(self, document: Callable[[], Made]) -> Made:
-        """Make a document at once, when it is its turn."""
+    @contextlib.contextmanager
+    def stream(self, reader: Reader | None) -> Iterator[None]:
+        """Take a place for as long as a stream is open.
+
+        Args:
+            reader: The user who reads it; None for an operator.
+        """
+        with contextlib.ExitStack() as taken:
+            if reader is not None and not taken.enter_context(self._streams_of_users.take(reader.user)):
+                raise _Refusal(429, "users have too many streams open", hint="Close one, or raise http.streams_max")
+            if not taken.enter_context(self._streams.take("")):
+                raise _Refusal(429, "too many streams are open", hint="Ask again later, or raise http.streams_max")
+            yield
+
+    async def make(self, document: Callable[[], Made], request: Request | None = None) -> Made:
+        """Make a document at once, when it is its turn; see `place` for `request`."""
 
         def steps() -> Generator[None, None, Made]:
             yield
             return document()
 
-        async with self.place():
+        with self.place(request):
             return await self._slices.run(steps())
+
+
+def _share(places: int) -> int:
+    """Return the places that one of those who ask may have."""
+    return max(1, places // _OF_ONE)
 
 
 def _check_link(node: NodeView, link: str) -> None:

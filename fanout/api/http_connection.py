@@ -127,7 +127,13 @@ class HttpConnection(H11Protocol):
     def _is_stream(self) -> bool:
         """True if the answer goes on for as long as the client reads; `http.streams_max` bounds these connections."""
         cycle = self.cycle
-        return bool(cycle) and cycle.scope["path"] in STREAM_PATHS and not cycle.response_complete
+        # Before its answer begins it has no place of a stream: a check of its password may wait.
+        return (
+            bool(cycle)
+            and cycle.scope["path"] in STREAM_PATHS
+            and cycle.response_started
+            and not cycle.response_complete
+        )
 
     def _limit_body(self) -> None:
         """Stop reading the body of a request that was answered, when it is too large to be skipped."""

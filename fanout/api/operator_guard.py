@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from fanout.api.browse.view import READER_KEY, ReaderRefused
+from fanout.api.browse.view import OPERATOR_KEY, READER_KEY, ReaderRefused
 from fanout.api.models import Fault
 from fanout.api.operator_access import OPEN_PATHS, READER_PATHS, OperatorAccess, Refusal
 
@@ -38,8 +38,10 @@ class OperatorGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why it is refused, before its body is read."""
         refusal = None
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            headers = Headers(scope=scope)
+        headers = Headers(scope=scope)
+        if scope["path"] in OPEN_PATHS:
+            scope[OPERATOR_KEY] = self._access.refusal(headers) is None
+        elif scope["type"] == "http":
             user = _basic(headers.get("authorization", ""))
             if user is not None and scope["path"].startswith(READER_PATHS):
                 refusal = self._access.foreign(headers) or await self._authenticate(scope, *user)

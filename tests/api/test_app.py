@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Generator
 
 import httpx
 import pytest
@@ -479,6 +480,32 @@ async def test_strangers_get_probes_and_metrics_only(
     if path not in OPEN:
         assert set(answer.json()) == {"error", "hint"}
     assert not node.draining
+
+
+async def test_strangers_take_no_place_of_metrics_from_operators(node: StandInNode) -> None:
+    """One address may have some of the places of those without a token, and an operator has others."""
+    app = create_app(node, access=OperatorAccess(token="a-token-of-24-characters"))
+    token = {"Authorization": "Bearer a-token-of-24-characters"}
+    is_over = False
+
+    def others() -> Generator[None, None, None]:
+        while not is_over:
+            yield
+
+    transport = httpx.ASGITransport(app=app, client=("192.0.2.1", 1))
+    async with asyncio.timeout(20), httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        working = asyncio.create_task(node.browser.slices.run(others()))
+        strangers = [asyncio.create_task(client.get("/metrics")) for _ in range(20)]
+        refused, _ = await asyncio.wait(strangers, return_when=asyncio.FIRST_COMPLETED)
+        operator = asyncio.create_task(client.get("/metrics", headers=token))
+        while len(refused) < 12:
+            refused = {one for one in strangers if one.done()}
+            await asyncio.sleep(0)
+        is_over = True
+        await working
+        assert (await operator).status_code == 200
+        codes = [(await one).status_code for one in strangers]
+    assert (codes.count(200), codes.count(429)) == (8, 12)
 
 
 async def test_operators_have_the_token(node: StandInNode) -> None:

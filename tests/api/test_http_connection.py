@@ -292,6 +292,24 @@ async def test_streams_have_a_bound_of_their_own() -> None:
         assert not any(one.has_ended() for one in (*streams, others[0]))
 
 
+async def test_streams_whose_password_waits_have_no_place_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is known who asks, they count like all connections, so they are bounded."""
+    node = ready_node()
+
+    async def waits(username: str, password: bytes, *, address: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(node.browser, "reader", waits)
+    async with attacked(node, connections_max=4) as http:
+        asking = [await http.connect() for _ in range(6)]
+        for one in asking:
+            await one.send(b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic YW5uOng=\r\n\r\n")
+        for one in asking[:2]:
+            await one.wait_closed()
+        assert await (await http.connect()).ask(LIVEZ) == 200
+        assert http.http.status().connections <= 4
+
+
 def take(seconds: float) -> None:
     """Take so much time of the event loop."""
     until_s = time.perf_counter() + seconds

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
@@ -19,7 +19,7 @@ from fanout.runtime.slices import OneForMany
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "StreamsFull", "add_browsing"]
+__all__ = ["BROWSE_ENDPOINTS", "KEPT_S", "STALE_HEADER", "STREAM_PATHS", "NotReadable", "add_browsing"]
 
 BROWSE_ENDPOINTS: Final = (
     "/v1/topics",
@@ -54,11 +54,14 @@ PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most entries on the
 LastEventId = Annotated[str, Header(alias="Last-Event-ID", max_length=64, description="Newest event that is known.")]
 
 
-class TakePlace(Protocol):
-    """Takes a place for a request."""
+class TakePlaces(Protocol):
+    """Takes places for requests; without one it raises the answer."""
 
-    def __call__(self, *, is_reader: bool) -> AbstractAsyncContextManager[None]:
-        """Return the place."""
+    def place(self, request: Request) -> AbstractContextManager[None]:
+        """Take a place for a costly document."""
+
+    def stream(self, reader: Reader | None) -> AbstractContextManager[None]:
+        """Take a place for a stream of a user, or of an operator (None)."""
 
 
 class NotReadable(FanoutError):
@@ -69,8 +72,7 @@ def add_browsing(
     app: FastAPI,
     browser: NodeBrowser,
     *,
-    place: TakePlace,
-    streams_max: int,
+    places: TakePlaces,
     refusals: Mapping[int, dict[str, Any]],
 ) -> None:
     """Add the endpoints.
@@ -78,8 +80,7 @@ def add_browsing(
     Args:
         app: The application.
         browser: Reads topics and events of the node.
-        place: Takes a place among the requests for costly documents, those of users of `[access]` or the others.
-        streams_max: Most streams at a time.
+        places: Takes places for costly documents and streams.
         refusals: Descriptions of the answers 409, 422, 429 and 503, for the schema.
     """
     wrong: dict[int | str, dict[str, Any]] = {422: refusals[422], 503: refusals[503]}
@@ -90,8 +91,6 @@ def add_browsing(
         409: refusals[409],
         429: {"model": refusals[429]["model"], "description": "Too many streams are open."},
     }
-    streams = _OpenStreams(streams_max)
-
     searches: OneForMany[TopicQuery, TopicsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
 
     def checked_filter(text: str) -> bytes:
@@ -99,9 +98,6 @@ def add_browsing(
         if not browser.is_topic_filter(topic_filter):
             raise _fault("filter", "topic_filter")
         return topic_filter
-
-    def place_for(request: Request) -> AbstractAsyncContextManager[None]:
-        return place(is_reader=READER_KEY in request.scope)
 
     async def check_rights(request: Request, topic_filter: bytes) -> None:
         reader: Reader | None = request.scope.get(READER_KEY)
@@ -136,11 +132,11 @@ def add_browsing(
             value_bytes=value_bytes,
         )
         await check_rights(request, query.topic_filter)
-        async with place_for(request):
+        with places.place(request):
             make = partial(browser.page, query)
             document = await (searches.get(query, make) if query.search else make())
         tell_age(response)
-        return document
+        return document.model_copy(update={"held": None}) if READER_KEY in request.scope else document
 
     @app.get("/v1/topics/{topic:path}", operation_id="topic", responses=wrong)
     async def topic(
@@ -169,7 +165,7 @@ def add_browsing(
             raise _fault("prefix", "string_pattern_mismatch")
         await check_rights(request, branch)
         tell_age(response)
-        async with place_for(request):
+        with places.place(request):
             level = await browser.tree(prefix.encode(), after=None if after is None else after.encode(), limit=limit)
         return _of_number_sign(level) if is_reader and not prefix else level
 
@@ -180,7 +176,7 @@ def add_browsing(
     ) -> TopTopics:
         """Answer the busiest topics; counting begins with the first request and ends half a minute after the last."""
         await check_rights(request, b"#")
-        async with place_for(request):
+        with places.place(request):
             return browser.top(count)
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
@@ -195,7 +191,9 @@ def add_browsing(
         await check_rights(request, asked)
         events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes)
         reader: Reader | None = request.scope.get(READER_KEY)
-        answer = _StreamAnswer(streams, events, keeps=lambda: reader is None or reader.keeps(asked))
+        answer = _StreamAnswer(
+            partial(places.stream, reader), events, keeps=lambda: reader is None or reader.keeps(asked)
+        )
         tell_age(answer)
         return answer
 
@@ -218,49 +216,26 @@ def add_browsing(
     ) -> EventsDocument | Response:
         """Answer the newest events, the newest first; with `Accept: text/event-stream` a stream, the oldest first."""
         if _EVENT_STREAM in accept:
-            return _StreamAnswer(streams, browser.event_stream(last_id=last_event_id))
+            return _StreamAnswer(partial(places.stream, None), browser.event_stream(last_id=last_event_id))
         return browser.events(before=before, limit=limit)
-
-
-class StreamsFull(FanoutError):
-    """`http.streams_max` streams are open."""
-
-
-class _OpenStreams:
-    """Streams that are open, and their bound."""
-
-    def __init__(self, streams_max: int) -> None:
-        self._max = streams_max
-        self._open = 0
-
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Take a place for as long as a stream is open.
-
-        Raises:
-            StreamsFull: There are too many.
-        """
-        if self._open >= self._max:
-            raise StreamsFull(f"{self._max:,} streams are open", hint="Ask again later, or raise http.streams_max")
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
 
 
 class _StreamAnswer(StreamingResponse):
     """Answer with a stream, which ends when its reader loses the right to it; 429 when too many are open."""
 
     def __init__(
-        self, streams: _OpenStreams, events: AsyncGenerator[bytes], *, keeps: Callable[[], bool] = lambda: True
+        self,
+        place: Callable[[], AbstractContextManager[None]],
+        events: AsyncGenerator[bytes],
+        *,
+        keeps: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(_while_kept(events, keeps), media_type=_EVENT_STREAM)
-        self._streams = streams
+        self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream; its place is taken here, so that none is lost that was never sent."""
-        with self._streams.place():
+        with self._place():
             await super().__call__(scope, receive, send)
 
 

@@ -84,7 +84,9 @@ class TopicsDocument(_Document):
 
     topics: tuple[TopicView, ...]
     next: str | None = Field(description="`after` of the next page; null at the end.")
-    held: NonNegativeInt = Field(description="Topics that the node holds, whatever was asked for.")
+    held: NonNegativeInt | None = Field(
+        description="Topics that the node holds, whatever was asked for; null for users, who may not read all of them."
+    )
 
 
 class TopicDetail(_Document):

@@ -10,10 +10,12 @@ from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, To
 from fanout.errors import FanoutError
 from fanout.runtime.slices import Slices
 
-__all__ = ["READER_KEY", "NodeBrowser", "Reader", "ReaderRefused", "TopicQuery"]
+__all__ = ["OPERATOR_KEY", "READER_KEY", "NodeBrowser", "Reader", "ReaderRefused", "TopicQuery"]
 
 READER_KEY: Final = "fanout.reader"
 """Key of the scope of a request with its `Reader`; it is absent for operators."""
+OPERATOR_KEY: Final = "fanout.operator"
+"""Key of the scope of a request for an open path: True for an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,10 @@ class TopicQuery:
 
 class Reader(Protocol):
     """User of the node who asks over HTTP, with the rights that its clients have."""
+
+    @property
+    def user(self) -> str:
+        """Name of the user."""
 
     async def may_read(self, topic_filter: bytes) -> bool:
         """Return True if the user may subscribe to a valid Topic Filter now."""

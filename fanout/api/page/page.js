@@ -217,7 +217,7 @@ async function topics() {
     const asked = /[#+]/.test(words) ? { filter: words } : { search: words };
     const found = await ask("/v1/topics", { ...asked, after, limit: 100 });
     const rows = found.topics.map((one) => [make("button", { type: "button", onclick: () => choose(one.topic) }, one.topic), value(one).slice(0, 80)]);
-    const parts = [make("p", { class: "soft" }, `${count(found.topics.length)} ${found.topics.length === 1 ? "topic" : "topics"}${found.next === null ? "" : " and more"}, of ${count(found.held)}`)];
+    const parts = [make("p", { class: "soft" }, `${count(found.topics.length)} ${found.topics.length === 1 ? "topic" : "topics"}${found.next === null ? "" : " and more"}${found.held === null ? "" : `, of ${count(found.held)}`}`)];
     if (rows.length) parts.push(table("Topics found", ["topic", "value"], rows));
     if (found.next !== null) parts.push(make("button", { type: "button", onclick: () => search(found.next).catch(fail) }, "next page"));
     results.replaceChildren(...parts);

@@ -141,6 +141,10 @@ def _notes(document: TopicsDocument) -> Iterator[str]:
     from fanout.cli.output.quantities import counted
     from fanout.escaping import printable
 
-    yield f"{len(document.topics):,} of {counted(document.held, 'topic')}"
+    yield (
+        counted(len(document.topics), "topic")
+        if document.held is None
+        else (f"{len(document.topics):,} of {counted(document.held, 'topic')}")
+    )
     if document.next is not None:
         yield f"more: --after {printable(document.next)}"

@@ -78,7 +78,7 @@ class Browser:
         self.activity = TopicActivity(observe, monotonic=clock.monotonic)
         """Counts of messages."""
         self._pages = TopicPages(stores, activity=self.activity, slices=self.slices)
-        self._streams = None if observe is None else Streams(observe, match)
+        self._streams = None if observe is None else Streams(observe, match, slices=self.slices)
 
     def close(self) -> None:
         """End all streams."""
@@ -186,6 +186,11 @@ class _Reader:
         self._gate = gate
         self._identity = identity
         self._access = gate.authorize(identity)
+
+    @property
+    def user(self) -> str:
+        """See `Reader`."""
+        return self._identity.user
 
     async def may_read(self, topic_filter: bytes) -> bool:
         """See `Reader`."""

@@ -1,6 +1,6 @@
 """Streams of retained and live values as server-sent events (WHATWG HTML, section 9.2).
 
-All listeners of a Topic Filter share a channel, which encodes each message once.
+All listeners of a Topic Filter share a channel. All channels that send in a turn share the encoding of each message.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from fanout.api.models import utc_from_ns
 from fanout.node.browse.activity import Observe
 from fanout.node.browse.identity import stamp_of, traceparent_of
 from fanout.replica.update import PAYLOAD, PROPERTIES, QOS, RECEIVED_NS, RETAIN, TOPIC, Update
+from fanout.runtime.slices import Slices
 
 __all__ = ["IDLE_MAX", "LINGER_S", "MESSAGES_MAX", "WAITING_BYTES_MAX", "Streams", "frame"]
 
@@ -32,6 +34,10 @@ _RECENT_BYTES_MAX: Final = 1 << 20
 """Bytes of a channel that are remembered for listeners that come back."""
 LINGER_S: Final = 30.0
 """Time that a channel without listeners remembers."""
+_ENCODED_BYTES_MAX: Final = 8 << 20
+"""Bytes of encoded events that are kept for the other channels of a turn."""
+_FLUSH_SLICE_S: Final = 0.002
+"""Time of the event loop after which no further channel sends in the same turn."""
 IDLE_MAX: Final = 64
 """Channels without listeners that remember; the one that was left first ends when there are more."""
 _VALUE_BYTES: Final = (0, 64, 256, 1024, 4096)
@@ -119,26 +125,73 @@ class Listener:
                     yield b": waiting\n\n"
 
 
-class _Channel:
-    """Live values of one Topic Filter, encoded once for all listeners."""
+class _Events:
+    """Events of live values, each encoded once for the channels of one turn."""
 
-    def __init__(self, key: _Key, observe: Observe) -> None:
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], tuple[Update, bytes]] = {}
+        """By identity of the update, which is kept for that, and bytes that are shown."""
+        self._bytes = 0
+
+    def value(self, update: Update, *, value_bytes: int) -> bytes:
+        """Return the event of a live value."""
+        key = id(update), value_bytes
+        kept = self._kept.get(key)
+        if kept is None:
+            if self._bytes > _ENCODED_BYTES_MAX:
+                self.clear()
+            kept = self._kept[key] = update, _value(update, event="value", value_bytes=value_bytes)
+            self._bytes += len(kept[1])
+        return kept[1]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._kept.clear()
+        self._bytes = 0
+
+
+def _value(update: Update, *, event: str, value_bytes: int) -> bytes:
+    """Return the event of one value."""
+    payload = update[PAYLOAD]
+    shown = show_payload(payload, bytes_max=value_bytes)
+    data: dict[str, Any] = {
+        "topic": update[TOPIC].decode(),
+        "received": utc_from_ns(update[RECEIVED_NS]).isoformat(),
+        "qos": update[QOS],
+        "retained": update[RETAIN],
+        "payload_bytes": len(payload),
+        "format": shown.format,
+        "value": shown.value,
+        "cut": shown.cut,
+    }
+    if (stamp := stamp_of(update)) is not None:
+        data["stamp"] = stamp.model_dump(mode="json")
+    if (traceparent := traceparent_of(update[PROPERTIES])) is not None:
+        data["traceparent"] = traceparent
+    return frame(event, data)
+
+
+class _Channel:
+    """Live values of one Topic Filter, sent to all its listeners."""
+
+    def __init__(
+        self, key: _Key, observe: Observe, *, events: _Events, flush_later: Callable[[_Channel], None]
+    ) -> None:
         self.listeners: dict[Listener, None] = {}
-        self._value_bytes = key.value_bytes
+        self.value_bytes = key.value_bytes
+        self._events = events
+        self._flush_later = flush_later
         self._name = secrets.token_hex(4)
         self._number = 0
         self._recent: deque[_Batch] = deque()
         self._recent_bytes = 0
         self._collected: list[Update] = []
         self._messages = 0
-        self._timer: asyncio.TimerHandle | None = None
         self._end = observe(key.topic_filter, self._take)
 
     def close(self) -> None:
         """End the observation and all streams."""
         self._end()
-        if self._timer is not None:
-            self._timer.cancel()
         for listener in self.listeners:
             listener.close(frame("end", {"reason": "the node stops"}))
 
@@ -161,44 +214,23 @@ class _Channel:
             found += batch.frames[max(0, number + 1 - batch.first) :]
         return found
 
-    def value(self, update: Update, *, event: str) -> bytes:
-        """Return the event of one value."""
-        payload = update[PAYLOAD]
-        shown = show_payload(payload, bytes_max=self._value_bytes)
-        data: dict[str, Any] = {
-            "topic": update[TOPIC].decode(),
-            "received": utc_from_ns(update[RECEIVED_NS]).isoformat(),
-            "qos": update[QOS],
-            "retained": update[RETAIN],
-            "payload_bytes": len(payload),
-            "format": shown.format,
-            "value": shown.value,
-            "cut": shown.cut,
-        }
-        if (stamp := stamp_of(update)) is not None:
-            data["stamp"] = stamp.model_dump(mode="json")
-        if (traceparent := traceparent_of(update[PROPERTIES])) is not None:
-            data["traceparent"] = traceparent
-        return frame(event, data)
-
     def _take(self, updates: list[Update]) -> None:
+        if not self._messages:
+            self._flush_later(self)
         self._messages += len(updates)
         self._collected += updates
         if len(self._collected) > _COLLECTED_MAX:
             self._collected = _newest(self._collected)[-_COLLECTED_MAX // 2 :]
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
 
     def flush(self) -> None:
         """Send what was collected."""
-        if self._timer is None:
+        if not self._messages:
             return
-        self._timer.cancel()
         collected, messages = self._collected, self._messages
-        self._collected, self._messages, self._timer = [], 0, None
+        self._collected, self._messages = [], 0
         if messages > MESSAGES_MAX:
             collected = _newest(collected)[-MESSAGES_MAX:]
-        events = [self.value(update, event="value") for update in collected]
+        events = [self._events.value(update, value_bytes=self.value_bytes) for update in collected]
         if len(collected) < messages:
             events.append(frame("conflated", {"messages": messages - len(collected)}))
         first, self._number = self._number + 1, self._number + len(events)
@@ -216,15 +248,23 @@ class _Channel:
 class Streams:
     """Streams of values of one node."""
 
-    def __init__(self, observe: Observe, match: Callable[[bytes], Iterator[list[Update]]]) -> None:
+    def __init__(self, observe: Observe, match: Callable[[bytes], Iterator[list[Update]]], *, slices: Slices) -> None:
         """Open no stream yet.
 
         Args:
             observe: Observes the node's messages.
             match: Yields the retained values that a Topic Filter matches, in pieces.
+            slices: Share of the event loop for retained sets.
         """
         self._observe = observe
         self._match = match
+        self._slices = slices
+        self._events = _Events()
+        self._collecting: dict[_Channel, None] = {}
+        """Channels that have collected messages since the last time that all began to send."""
+        self._sending: dict[_Channel, None] = {}
+        """Channels whose turn to send comes next."""
+        self._timer: asyncio.Handle | None = None
         self._channels: dict[_Key, _Channel] = {}
         self._idle: dict[_Key, asyncio.TimerHandle] = {}
         """End of each channel without listeners, in the order in which they were left."""
@@ -233,6 +273,8 @@ class Streams:
         """End all streams."""
         for key in list(self._channels):
             self._close_channel(key)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def tell(self, event: str, data: object) -> None:
         """Send an event to all listeners."""
@@ -246,7 +288,8 @@ class Streams:
         key = _Key(topic_filter, next((size for size in _VALUE_BYTES if size >= value_bytes), _VALUE_BYTES[-1]))
         channel = self._channels.get(key)
         if channel is None:
-            channel = self._channels[key] = _Channel(key, self._observe)
+            channel = _Channel(key, self._observe, events=self._events, flush_later=self._flush_later)
+            self._channels[key] = channel
         elif (timer := self._idle.pop(key, None)) is not None:
             timer.cancel()
         listener = Listener()
@@ -272,18 +315,53 @@ class Streams:
     def _close_channel(self, key: _Key) -> None:
         if (timer := self._idle.pop(key, None)) is not None:
             timer.cancel()
-        self._channels.pop(key).close()
+        channel = self._channels.pop(key)
+        channel.close()
+        self._collecting.pop(channel, None)
+        self._sending.pop(channel, None)
+
+    def _flush_later(self, channel: _Channel) -> None:
+        """Let a channel send what it collects."""
+        self._collecting[channel] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        """Let channels send, for a slice of the event loop; the others have a turn in the next one."""
+        if not self._sending:
+            self._sending, self._collecting = self._collecting, {}
+        until_s = time.perf_counter() + _FLUSH_SLICE_S
+        while self._sending and time.perf_counter() < until_s:
+            channel = next(iter(self._sending))
+            del self._sending[channel]
+            channel.flush()
+        loop = asyncio.get_running_loop()
+        if self._sending:
+            self._timer = loop.call_soon(self._flush)
+            return
+        self._events.clear()
+        self._timer = loop.call_later(_FLUSH_S, self._flush) if self._collecting else None
 
     async def _retained(self, channel: _Channel, listener: Listener, topic_filter: bytes) -> AsyncIterator[bytes]:
         """Yield the retained set, with the live values that come meanwhile in their order.
 
         Until its end the reader has no event identifier, so one that comes back then gets the set again.
         """
-        topics = 0
-        for values in self._match(topic_filter):
-            topics += len(values)
+        topics: int = 0
+        pieces = self._match(topic_filter)
+
+        def put() -> Generator[None, None, int | None]:
+            yield
+            values = next(pieces, None)
+            if values is None:
+                return None
             channel.flush()
-            listener.put(b"".join(channel.value(value, event="retained") for value in values))
+            events = [_value(value, event="retained", value_bytes=channel.value_bytes) for value in values]
+            listener.put(b"".join(events))
+            return len(values)
+
+        while (count := await self._slices.run(put())) is not None:
+            topics += count
             yield b"".join(listener.take())
             await asyncio.sleep(0)
         channel.flush()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 
 import httpx
 import pytest
+from starlette.types import Message
 from structlog.testing import CapturingLogger
 
 from fanout.access.gate import Gate
@@ -194,17 +195,65 @@ async def test_users_take_no_place_of_operators(
         return await page(query)
 
     monkeypatch.setattr(node.browser, "page", slowly)
-    path, token = "/v1/topics?filter=plant/ann/%23", {"Authorization": "Bearer a-token-of-24-characters"}
+    path, token = "/v1/topics?filter=plant/{0}/%23", {"Authorization": "Bearer a-token-of-24-characters"}
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        searches = [group.create_task(http.get(path, auth=("ann", "secret"))) for _ in range(32)]
+        searches = [group.create_task(http.get(path.format("ann"), auth=("ann", "secret"))) for _ in range(8)]
         for _ in searches:
             await asked.acquire()
-        assert (await http.get(path, auth=("ann", "secret"))).status_code == 429
+        assert (await http.get(path.format("ann"), auth=("ann", "secret"))).status_code == 429
+        searches.append(group.create_task(http.get(path.format("bob"), auth=("bob", "other"))))
+        await asked.acquire()
         for others in ("/metrics", "/v1/status", "/v1/tree"):
             assert (await http.get(others, headers=token)).status_code == 200
         may_answer.set()
     assert {one.result().status_code for one in searches} == {200}
-    assert (await http.get(path, auth=("ann", "secret"))).status_code == 200
+    assert (await http.get(path.format("ann"), auth=("ann", "secret"))).status_code == 200
+
+
+async def test_users_take_no_stream_of_others(node: Node) -> None:
+    """A user may have a quarter of the streams, and all users together three quarters."""
+    shown = ready_node()
+    shown.browser = node.browser
+    app = create_app(shown, access=OperatorAccess(token="a-token-of-24-characters"), streams_max=4)
+    codes: asyncio.Queue[int] = asyncio.Queue()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            codes.put_nowait(message["status"])
+
+    def asks(headers: dict[str, str], topic_filter: str) -> Coroutine[None, None, None]:
+        lines = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
+        query = f"filter={topic_filter}".encode()
+        scope = {"type": "http", "method": "GET", "path": "/v1/stream", "query_string": query, "headers": lines}
+        return app(scope, receive, send)
+
+    token = {"Authorization": "Bearer a-token-of-24-characters"}
+    asked: list[asyncio.Task[None]] = []
+    async with asyncio.timeout(20):
+        for headers, topic_filter, code in (
+            (basic("ann", "secret"), "plant/ann/1", 200),
+            (basic("ann", "secret"), "plant/ann/2", 429),
+            (basic("bob", "other"), "plant/bob/1", 200),
+            (token, "plant/1", 200),
+            (token, "plant/2", 200),
+            (token, "plant/3", 429),
+        ):
+            asked.append(asyncio.create_task(asks(headers, topic_filter)))
+            assert await codes.get() == code
+    for one in asked:
+        one.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_user_learns_no_number_of_topics_that_it_may_not_read(http: httpx.AsyncClient) -> None:
+    """A page tells operators how many topics the node holds, and users nothing."""
+    path, token = "/v1/topics?filter=plant/ann/%23", {"Authorization": "Bearer a-token-of-24-characters"}
+    assert (await http.get(path, auth=("ann", "secret"))).json()["held"] is None
+    assert (await http.get(path, headers=token)).json()["held"] == 3
 
 
 @pytest.mark.parametrize("lost", ["right", "user"])

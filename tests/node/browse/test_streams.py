@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fanout.api.browse.payloads import Shown
 from fanout.errors import RequestRefused
 from fanout.node.browse import streams
 from fanout.replica.update import Phase
@@ -138,6 +139,26 @@ async def test_listeners_share_one_encoding() -> None:
     node.publish(value("t"))
     assert await anext(first) is await anext(second)
     assert len(node.observers) == 1
+
+
+async def test_filters_share_the_encoding_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many filters match a message, it is encoded once for each size of a value."""
+    node = Node([])
+    encoded: list[bytes] = []
+    show = streams.show_payload
+
+    def counted(payload: bytes, *, bytes_max: int) -> Shown:
+        encoded.append(payload)
+        return show(payload, bytes_max=bytes_max)
+
+    monkeypatch.setattr(streams, "show_payload", counted)
+    readers = [reader(node, one) for one in ("#", "a/#", "+/b", "a/b", "a/+")]
+    for one in readers:
+        await one.until("live")
+    node.publish(value("a/b", b"1"), value("a/b", b"2"), value("c", b"3"))
+    for one in readers:
+        assert [(await one.event())[1]["value"] for _ in range(2)] == ["1", "2"]
+    assert sorted(encoded) == [b"1", b"2", b"3"]
 
 
 async def test_a_slow_reader_is_told_and_ended() -> None:
