@@ -6,6 +6,7 @@ the public package index.
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -21,6 +22,7 @@ Build: TypeAlias = Literal["compiled", "pure"]
 """compiled: the modules of the hot path are extension modules. pure: all are Python. They do the same."""
 
 
+@functools.cache  # each status has it
 def build() -> Build:
     """Return whether the modules of the hot path are compiled: all of them are, or none (`scripts/build_hook.py`)."""
     decoder = Path(__file__).parent / "mqtt" / "decoder"

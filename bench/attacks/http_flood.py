@@ -26,8 +26,8 @@ async def run(target: Target) -> Verdict:
                 address = (target.addresses[number % len(target.addresses)], 0)
                 silent.append((await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=address))[1])
             if number % 100 == 0:
-                slowest_s = max(slowest_s, await answers_s(target.http_port))
-        slowest_s = max(slowest_s, await answers_s(target.http_port))
+                slowest_s = max(slowest_s, await answers_s(target))
+        slowest_s = max(slowest_s, await answers_s(target))
     for writer in silent:
         writer.close()
     return Verdict(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 
-from bench.attacks.ordinary import answers_s, observe
+from bench.attacks.ordinary import answers_s, observe, open_http
 from bench.attacks.target import Target, Verdict
 
 __all__ = ["NEEDS", "run"]
@@ -27,7 +27,7 @@ async def run(target: Target) -> Verdict:
     async with observe(target) as noticed:
         asking = [asyncio.create_task(_ask(target, number)) for number in range(_CONNECTIONS)]
         for _ in range(target.scaled(int(_SECONDS * 10))):
-            slowest_s = max(slowest_s, await answers_s(target.http_port, "/readyz", status=b""))
+            slowest_s = max(slowest_s, await answers_s(target, "/readyz", status=b""))
             await asyncio.sleep(0.1)
         for task in asking:
             task.cancel()
@@ -48,8 +48,8 @@ async def _ask(target: Target, number: int) -> int:
     try:
         while True:
             with contextlib.suppress(OSError, EOFError):
-                address = (target.addresses[number % len(target.addresses)], 0)
-                reader, writer = await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=address)
+                address = target.addresses[number % len(target.addresses)]
+                reader, writer = await open_http(target, address=address)
                 try:
                     while True:
                         writer.write(request)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
+import ssl
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from bench.attacks.target import Target
 from fanout.mqtt.packets import Connect, encode
 from fanout.mqtt.properties import Properties
 
-__all__ = ["Noticed", "answers_s", "connect", "observe", "resident_mib"]
+__all__ = ["Noticed", "answers_s", "connect", "observe", "open_http", "resident_mib"]
 
 _PINGREQ, _PINGRESP = b"\xc0\x00", b"\xd0\x00"
 _PAUSE_S = 0.01
@@ -113,12 +115,27 @@ async def connect(
     return body[1], reader, writer
 
 
-async def answers_s(port: int, path: str = "/livez", *, status: bytes = b" 200 ") -> float:
+async def open_http(target: Target, *, address: str | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the HTTP interface of the target, over TLS if it has a CA; from 127.0.0.1 if no address is given."""
+    tls = None if target.ca_file is None else _context(target.ca_file)
+    local = None if address is None else (address, 0)
+    name = None if tls is None else "localhost"
+    return await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=local, ssl=tls, server_hostname=name)
+
+
+@functools.cache
+def _context(ca_file: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.check_hostname = False  # the node is asked by its address on loopback
+    return context
+
+
+async def answers_s(target: Target, path: str = "/livez", *, status: bytes = b" 200 ") -> float:
     """Return how long the HTTP interface takes to answer; infinity without that answer."""
     begun_s = time.perf_counter()
     try:
         async with asyncio.timeout(30):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await open_http(target)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             answer = await reader.readuntil(b"\r\n")
             writer.close()

@@ -8,14 +8,14 @@ import contextlib
 from bench.attacks.ordinary import connect, observe, resident_mib
 from bench.attacks.target import Target, Verdict
 
-__all__ = ["NEEDS", "run"]
+__all__ = ["GROWTH_MIB", "NEEDS", "run"]
 
 NEEDS = ("port",)
 _SESSIONS = 50_000
 _TOGETHER = 20
 _EXPIRY_S = 120
 _REFUSED_S = 0.05
-_GROWTH_MIB = 512.0
+GROWTH_MIB = 512.0
 
 
 async def run(target: Target) -> Verdict:
@@ -47,7 +47,7 @@ async def run(target: Target) -> Verdict:
             writer.close()
     growth_mib = max(0.0, noticed.resident_mib_max - before_mib)
     return Verdict(
-        held=code == 0 and growth_mib <= _GROWTH_MIB and noticed.percentile(0.99) <= target.within(0.25),
-        promise=f"memory grows by at most {_GROWTH_MIB:g} MiB, an ordinary client gets in, 99 % of pings take 0.25 s",
+        held=code == 0 and growth_mib <= GROWTH_MIB and noticed.percentile(0.99) <= target.within(0.25),
+        promise=f"memory grows by at most {GROWTH_MIB:g} MiB, an ordinary client gets in, 99 % of pings take 0.25 s",
         figures={**noticed.figures, "growth_mib": round(growth_mib, 1), "sessions": begun, "reason_code": code},
     )

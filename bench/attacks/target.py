@@ -18,6 +18,8 @@ class Target:
     """Port of its MQTT listener, on loopback."""
     http_port: int | None = None
     """Port of its HTTP interface; None without one."""
+    ca_file: Path | None = None
+    """CA of the certificate of its HTTP interface; None for HTTP without TLS."""
     tls_port: int | None = None
     """Port of its MQTT listener with TLS; None without one."""
     agent_port: int | None = None

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 
 from fanout import __version__
 from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, add_browsing
+from fanout.api.browse.shares import Shares
 from fanout.api.browse.view import OPERATOR_KEY, READER_KEY, Reader
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
@@ -51,7 +52,6 @@ from fanout.api.operator_access import LOOPBACK, OperatorAccess
 from fanout.api.operator_guard import OperatorGuard
 from fanout.api.page.files import add_page
 from fanout.api.page.report import REPORT_PATH, NoReport, add_report
-from fanout.api.places import Places
 from fanout.api.topic_facts import TopicExplanation
 from fanout.errors import AuditRefused, FanoutError, RequestRefused
 from fanout.runtime.slices import OneForMany, Slices
@@ -358,11 +358,11 @@ class _Turns:
 
     def __init__(self, slices: Slices, *, streams_max: int) -> None:
         self._slices = slices
-        self._operators = Places(_WAITING_MAX)
-        self._users = Places(_READERS_MAX, of_one_max=_share(_READERS_MAX))
-        self._scrapers = Places(_SCRAPERS_MAX, of_one_max=_share(_SCRAPERS_MAX))
-        self._streams = Places(streams_max)
-        self._streams_of_users = Places(streams_max - _share(streams_max), of_one_max=_share(streams_max))
+        self._operators = Shares(_WAITING_MAX)
+        self._users = Shares(_READERS_MAX, of_one_max=_share(_READERS_MAX))
+        self._scrapers = Shares(_SCRAPERS_MAX, of_one_max=_share(_SCRAPERS_MAX))
+        self._streams = Shares(streams_max)
+        self._streams_of_users = Shares(max(1, streams_max - _share(streams_max)), of_one_max=_share(streams_max))
 
     @contextlib.contextmanager
     def place(self, request: Request | None = None) -> Iterator[None]:

@@ -11,13 +11,15 @@ import contextlib
 import functools
 import socket
 import ssl
+import time
 from collections.abc import Callable, Generator, MutableMapping
 from typing import TYPE_CHECKING, Final, cast
 
 import uvicorn
 
+from fanout.api.accepting import ALL_ALIKE, HttpAccepting, Places
 from fanout.api.http_connection import HttpConnection
-from fanout.api.tls_accepting import ALL_ALIKE, Places, TlsAccepting
+from fanout.runtime.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -26,9 +28,8 @@ __all__ = ["EmbeddedServer"]
 
 _HEAD_BYTES_MAX: Final = 16 * 1024
 """Largest request line with header fields."""
-_ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in one turn of the event loop, so that a new one is read before newer ones displace it (asyncio;
-uvloop accepts them one by one)."""
+_STRANGERS_S: Final = 0.001
+"""Time of a turn of the event loop that connections and requests take, before the tasks that answer them."""
 _KEEP_ALIVE_SECONDS: Final = 5
 """Time that a connection may be idle between two requests."""
 _DRAIN_SECONDS: Final = 2
@@ -57,13 +58,15 @@ class EmbeddedServer(uvicorn.Server):
         self._closed_total = closed_total
         self._places = places
         self._tls = tls
-        self._accepting: list[TlsAccepting] = []
+        self._accepting: list[HttpAccepting] = []
+        self._turnstile = Turnstile(slice_s=_STRANGERS_S, monotonic=time.monotonic)
         config = uvicorn.Config(
             app,
             # h11 is pure Python and always there; requests come by the second, not by the thousand.
-            http=functools.partial(HttpConnection, closed_total=closed_total, places=places),  # type: ignore[arg-type]
+            http=functools.partial(  # type: ignore[arg-type]
+                HttpConnection, closed_total=closed_total, places=places, turnstile=self._turnstile
+            ),
             h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
-            backlog=_ACCEPTED_AT_ONCE,
             ws="none",
             lifespan="off",
             log_config=None,  # the node has set up logging
@@ -83,10 +86,7 @@ class EmbeddedServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections; those that begin with TLS are bounded from then on."""
-        if self._tls is None:
-            await super().startup(sockets)
-            return
+        """Accept connections, which are bounded from then on."""
         await super().startup([])
         loop = asyncio.get_running_loop()
 
@@ -95,9 +95,10 @@ class EmbeddedServer(uvicorn.Server):
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop)
 
         for listening in sockets or ():
-            accepting = TlsAccepting(
+            accepting = HttpAccepting(
                 listening,
                 tls=self._tls,
+                turnstile=self._turnstile,
                 new_protocol=new_protocol,
                 places=self._places,
                 closed_total=self._closed_total,
@@ -115,5 +116,6 @@ class EmbeddedServer(uvicorn.Server):
         for accepting in self._accepting:
             accepting.close()
         await super().shutdown(sockets)
+        self._turnstile.close()
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()

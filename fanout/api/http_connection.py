@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fanout.api.accepting import Places
 from fanout.api.browse.endpoints import STREAM_PATHS
 from fanout.api.models import BODY_BYTES_MAX
-from fanout.api.tls_accepting import Places
+from fanout.runtime.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from uvicorn import Config
@@ -27,6 +29,8 @@ _REQUEST_SECONDS: Final = 10.0
 """Time for a whole request, from the begin of the connection or the last answer."""
 _ANSWER_SECONDS: Final = 30.0
 """Time for a client to read an answer."""
+_REQUEST_COSTS_S: Final = 0.002
+"""Time of the processor that an answer takes at least."""
 _LINGER_SECONDS: Final = 2.0
 """Time for a client that sends too much to read the reason: closing at once could destroy the answer."""
 
@@ -43,6 +47,7 @@ class HttpConnection(H11Protocol):
         *,
         closed_total: MutableMapping[str, int],
         places: Places,
+        turnstile: Turnstile,
     ) -> None:
         """Create a connection as uvicorn does.
 
@@ -53,10 +58,13 @@ class HttpConnection(H11Protocol):
             _loop: Passed to uvicorn.
             closed_total: Counts the connections that are closed here, by one of `HTTP_CLOSE_REASONS`.
             places: Bounds of connections; a further one displaces the oldest of its kind.
+            turnstile: Bounds the requests of a turn of the event loop, but for those of addresses with places.
         """
         super().__init__(config, server_state, app_state, _loop)
         self._closed_total = closed_total
         self._places = places
+        self._turnstile = turnstile
+        self._waits = False  # whether what was read waits for its turn
         self._is_kept = False
         self._since_s = self.loop.time()  # begin of the connection, then of the last answer
         self._body_bytes = 0  # of the present request, without those that came with its head
@@ -75,11 +83,28 @@ class HttpConnection(H11Protocol):
             if one._is_kept is self._is_kept and not one._is_stream  # type: ignore[union-attr]
         ]
         if len(alike) > self._places.limit(is_kept=self._is_kept):
-            others = [one for one in alike if one is not self]
-            min(others, key=lambda one: (one._is_working, one._since_s))._end("room")
+            others = sorted((one for one in alike if one is not self), key=attrgetter("_since_s"))
+            next((one for one in others if not one._is_working), others[0])._end("room")
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece of a request."""
+        """Take a piece of a request when it is its turn; nothing more is read before."""
+        if self._is_kept or self.client is None:
+            self._take(data)
+            return
+
+        def take() -> None:
+            if not self.transport.is_closing():
+                self._take(data)
+                if self._waits:
+                    self._waits = False
+                    if not self.flow.read_paused:
+                        self.transport.resume_reading()
+
+        self._waits = not self._turnstile.run(take, who=self.client[0], at_least_s=_REQUEST_COSTS_S)
+        if self._waits and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _take(self, data: bytes) -> None:
         if self._lingers:
             return
         self._body_bytes = self._body_bytes + len(data) if self.conn.their_state is h11.SEND_BODY else 0

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from fanout.api.accepting import ALL_ALIKE, Places
 from fanout.api.models import HTTP_CLOSE_REASONS, HttpStatus
-from fanout.api.tls_accepting import ALL_ALIKE, Places
 from fanout.errors import ListenError
 from fanout.runtime.listening import open_listening_sockets
 

@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from fanout.api import app, embedded, http_connection
+from fanout.api.accepting import Places
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
-from fanout.api.models import BODY_BYTES_MAX, AuditDetail, LagDocument, NodeStatus
-from fanout.api.tls_accepting import Places
+from fanout.api.models import BODY_BYTES_MAX, AuditDetail, LagDocument, NodeStatus, Readiness
 from tests.api.stand_in import StandInNode, live_link, ready_node
 from tests.support.waiting import wait_until
 
@@ -24,6 +24,7 @@ MEGABYTE = b"x" * 2**20
 SENT_BYTES_MAX = 16 * 2**20
 """What may be on its way without being read: buffers of the system on both sides."""
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+READYZ = LIVEZ.replace(b"livez", b"readyz")
 AUDIT = b"POST /v1/links/plant/audit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 
@@ -350,6 +351,33 @@ async def test_costly_documents_are_made_in_different_turns(monkeypatch: pytest.
     served = answers.count(200)
     assert len(set(made)) == served >= 10
     assert set(answers) <= {200, 429}
+
+
+async def test_requests_that_come_at_once_are_answered_in_different_turns() -> None:
+    """However many ask for what costs little, clients of MQTT have their turn in between."""
+    asked: list[int] = []
+    turn = 0
+
+    class Node(StandInNode):
+        def readiness(self) -> Readiness:
+            asked.append(turn)
+            return super().readiness()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with attacked(Node(live_link())) as http:
+        clients = [await http.connect() for _ in range(30)]
+        assert await clients[0].ask(READYZ) == 200
+        asked.clear()
+        counting = asyncio.create_task(count_turns())
+        answers = await asyncio.gather(*(client.ask(READYZ) for client in clients))
+        counting.cancel()
+    assert answers == [200] * 30
+    assert max(asked.count(turn) for turn in asked) <= 4
 
 
 class AuditingNode(StandInNode):

@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from fanout.api import embedded
+from fanout.api.accepting import ALL_ALIKE, Places
 from fanout.api.http_server import HttpServer
-from fanout.api.tls_accepting import ALL_ALIKE, Places
 from fanout.config import Address, PoolConfig
 from fanout.errors import ListenError
 from fanout.pool import peer_client, peer_listener

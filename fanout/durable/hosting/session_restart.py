@@ -65,7 +65,7 @@ class SessionRestart:
         if make is None:  # what expires does so as if nothing had happened; sessions left together share messages
             make = self._makers[left_ns] = MessageMaker(now_ns=left_ns)
         try:
-            self._values.import_session(_aged(session, away_ms), messages=make)
+            self._values.import_session(_aged(session, away_ms), messages=make, is_own=True)
         except SessionMoveRefused as refusal:
             self._refused += 1
             self._logger.warning("session not restored", reason=refusal.message, hint=refusal.hint)

@@ -94,7 +94,9 @@ class SessionValues:
         finder = self._lifecycles.finder
         return b"" if finder is None else finder.epoch_of(client_id)
 
-    def why_refused(self, exported: ExportedSession, *, waiting: WaitingMessages | None = None) -> MoveRefusal | None:
+    def why_refused(
+        self, exported: ExportedSession, *, waiting: WaitingMessages | None = None, is_own: bool = False
+    ) -> MoveRefusal | None:
         """Return why `import_session` would refuse a session now; None when it would not."""
         if self._lifecycles.stopping:
             return MoveRefusal.STOPPING
@@ -104,7 +106,7 @@ class SessionValues:
             self._gate is not None and self._access(exported) is None
         ):
             return MoveRefusal.NOT_ADMITTED
-        if not self._expiry_s(exported) or not self._registry.has_room_for(exported, waiting=waiting):
+        if not self._expiry_s(exported) or not (is_own or self._registry.has_room_for(exported, waiting=waiting)):
             return MoveRefusal.LIMITS
         return None
 
@@ -116,6 +118,7 @@ class SessionValues:
         waiting: WaitingMessages | None = None,
         retained_anew: bool = False,
         messages: MessageMaker | None = None,
+        is_own: bool = False,
     ) -> None:
         """Put a session into this node; its client resumes it with Clean Start 0.
 
@@ -127,11 +130,12 @@ class SessionValues:
             waiting: Its queued messages; None to make them.
             retained_anew: True if its client gets the retained messages of all its subscriptions again.
             messages: Makes its messages; None when they are those of no other session, and were exported now.
+            is_own: True for a session that this node has accepted before: no limit ends it.
 
         Raises:
             SessionMoveRefused: It must not come here; nothing has changed.
         """
-        if (reason := self.why_refused(exported, waiting=waiting)) is not None:
+        if (reason := self.why_refused(exported, waiting=waiting, is_own=is_own)) is not None:
             raise refused(exported.client_id, reason)
         messages = messages or MessageMaker(now_ns=self._clock.now_ns())
         session = self._registry.restore(exported, messages=messages, waiting=waiting, retained_anew=retained_anew)
@@ -149,10 +153,10 @@ class SessionValues:
 
     def publish_will(self, exported: ExportedSession) -> None:
         """Publish the Will Message of a session that has ended, unless its client has a session again."""
-        if self._registry.get(exported.client_id) is not None or self.why_refused(exported) is not None:
+        if self.why_refused(exported, is_own=True) is not None:
             return
         ended = replace(exported, subscriptions=(), in_flight=(), queue=(), retained=())
-        self.import_session(ended)
+        self.import_session(ended, is_own=True)
         self._lifecycles.end_taken_over(exported.client_id)
 
     def set_deadlines(self, session: Session, exported: ExportedSession) -> None:

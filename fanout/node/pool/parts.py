@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.api.accepting import Places
 from fanout.api.http_server import HttpServer
-from fanout.api.tls_accepting import Places
 from fanout.config import NodeConfig, read_token
 from fanout.node.pool.documents import config_digest
 from fanout.pool.member_facts import MemberFacts

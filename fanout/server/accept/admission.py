@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from fanout.config import ListenerConfig
+from fanout.runtime.first_record import HANDSHAKE_S, wait_first_record
+from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.peers import Peer, address_text, is_local, peer_of
 from fanout.server.accept.proxy_header import ProxyHeader, ProxyHeaderInvalid
 from fanout.server.accept.slots import ConnectionSlot
@@ -29,6 +31,10 @@ class AcceptingServer(Protocol):
     @property
     def logger(self) -> Logger:
         """The log."""
+
+    @property
+    def turnstile(self) -> Turnstile:
+        """Bounds the work of clients that are not admitted in each turn of the event loop."""
 
     @property
     def accept_timeout_s(self) -> float:
@@ -208,7 +214,11 @@ class AcceptPipeline(asyncio.BufferedProtocol):
     async def _handshake(self, connection: socket.socket) -> None:
         """Do the TLS handshake of an accepted connection; `connection_made` hands it over."""
         assert self._listener.tls is not None
+        assert self.slot is not None
         try:
+            turnstile, who = self._server.turnstile, self.slot.origin
+            await wait_first_record(connection, turnstile, who=who)
+            await turnstile.turn(who=who, at_least_s=HANDSHAKE_S)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self,
                 connection,

@@ -15,7 +15,7 @@ from fanout.server.accept.peers import address_text
 
 __all__ = ["TlsAcceptor"]
 
-_ACCEPTED_MAX: Final = 64
+_ACCEPTED_MAX: Final = 4
 """Limit of connections that are accepted in one turn of the event loop."""
 _PAUSE_S: Final = 1.0
 """Pause before accepting again when the system has no descriptors or memory left; the same as in asyncio."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fanout.config import ServerConfig
+from fanout.runtime.turnstile import Turnstile
 from fanout.server.base.counters import Counters
 from fanout.server.base.pacing import Pacer
 from fanout.server.base.pauses import Pauses
@@ -35,5 +36,7 @@ class ServerContext:
     """Gives turns to connections with much to send."""
     pauses: Pauses
     """Tells of times in which the process did not run."""
+    turnstile: Turnstile
+    """Bounds the work of clients that are not admitted in each turn of the event loop."""
     read_buffer: memoryview
     """Buffer that all connections read into; each read is processed before the next one."""

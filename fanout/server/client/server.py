@@ -24,6 +24,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.history import HistoryBatch
 from fanout.replica.update import Update
 from fanout.runtime.slices import Slices
+from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.early_bytes import EarlyBytes
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
@@ -53,6 +54,10 @@ from fanout.server.session.user_quotas import UserQuotas
 __all__ = ["Server"]
 
 _READ_BYTES = 256 * 1024
+_STRANGERS_S: Final = 0.001
+"""Time of a turn of the event loop that CONNECTs and TLS handshakes take."""
+_CONNECT_S: Final = 0.0003
+"""Time that a CONNECT counts for at least: its user is verified by a task."""
 _WORK_MAX: Final = 16 * 1024
 """Limit of decoding work for one client in one turn of the event loop, see `Decoder`: 256 packets of the smallest
 kinds, which take some milliseconds. One read may hold 131,072 PINGREQs, which would take most of a second."""
@@ -109,6 +114,7 @@ class Server:
             timer=Timer(clock),
             pacer=Pacer(clock, self.pauses),
             pauses=self.pauses,
+            turnstile=Turnstile(slice_s=_STRANGERS_S, monotonic=clock.monotonic),
             read_buffer=memoryview(bytearray(_READ_BYTES)),
         )
         """Shared objects of its parts."""
@@ -219,6 +225,7 @@ class Server:
         while self.lifecycles.has_due_wills:  # noqa: ASYNC110  # each turn publishes some
             await asyncio.sleep(0)
         await self._authorization.close()
+        self.context.turnstile.close()
         self.context.pacer.close()
         self.context.timer.close()
 
@@ -384,6 +391,11 @@ class Server:
         """Limit in seconds until CONNECT must be there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
+    @property
+    def turnstile(self) -> Turnstile:
+        """Bounds the work of clients that are not admitted."""
+        return self.context.turnstile
+
     def take_slot(self, host: str, *, address: str) -> ConnectionSlot | None:
         """Take a slot for a new connection; None when it is refused; see `AcceptingServer`."""
         self.counters.connections_opened += 1
@@ -485,7 +497,21 @@ class Server:
         return self.context.timer.after(seconds, action)
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
-        """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
+        """Carry out a CONNECT when it is its turn: accept or refuse, take over, resume or begin the session."""
+        waits = False
+
+        def carry_out() -> None:
+            if not connection.is_closing():
+                self._open_session(connection, packet)
+            if waits:
+                connection.resume()
+
+        origin = connection.slot.origin
+        waits = not self.context.turnstile.run(carry_out, who=origin, at_least_s=_CONNECT_S)
+        if waits:
+            connection.suspend()
+
+    def _open_session(self, connection: ClientConnection, packet: Connect) -> None:
         if connection.slot.over_rate:
             self.logger.warning("connection_refused", reason="connection_rate_max", address=connection.address)
             connection.refuse(ReasonCode.CONNECTION_RATE_EXCEEDED)

@@ -215,7 +215,7 @@ class SessionRegistry:
         waiting: WaitingMessages | None = None,
         retained_anew: bool = False,
     ) -> Session:
-        """Make the session of an exported one; `has_room_for` was true, and there is none of this client.
+        """Make the session of an exported one; there is none of this client.
 
         Its subscriptions get from now on what comes; retained messages are due only as far as they were before.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanout.api.browse.payloads import Shown
+from fanout.api.browse.payloads import Shown, show_payload
 from fanout.errors import RequestRefused
 from fanout.node.browse import streams
 from fanout.replica.update import Phase
@@ -145,13 +145,13 @@ async def test_filters_share_the_encoding_of_a_message(monkeypatch: pytest.Monke
     """However many filters match a message, it is encoded once for each size of a value."""
     node = Node([])
     encoded: list[bytes] = []
-    show = streams.show_payload
+    show = show_payload
 
     def counted(payload: bytes, *, bytes_max: int) -> Shown:
         encoded.append(payload)
         return show(payload, bytes_max=bytes_max)
 
-    monkeypatch.setattr(streams, "show_payload", counted)
+    monkeypatch.setattr("fanout.node.browse.streams.show_payload", counted)
     readers = [reader(node, one) for one in ("#", "a/#", "+/b", "a/b", "a/+")]
     for one in readers:
         await one.until("live")

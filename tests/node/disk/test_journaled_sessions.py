@@ -463,6 +463,28 @@ async def test_an_expired_session_ends_and_its_will_comes(begin: Begin) -> None:
     assert await node.record_of("c") is None
 
 
+@pytest.mark.parametrize("limit", ["sessions_max", "subscriptions_max", "filter_bytes_max"])
+async def test_no_limit_ends_a_session_that_was_accepted(begin: Begin, limit: str) -> None:
+    """After a start with narrower limits all sessions go on, with their messages and Will Messages."""
+    node = await begin()
+    will = Will(b"gone", b"c", qos=1, properties=Properties(will_delay_interval=500))
+    for client_id in ("a", "b"):
+        await subscribed(node, b"t", b"u", client_id=client_id)
+    async with connected(node, will=will) as client:
+        await client.subscribe(b"t", b"u", qos=1)
+    await gone(node)
+    node.node.take(numbered(1, 5))
+    await node.look()
+    node = await begin(killed=node, away_s=100, **{limit: 1})
+    assert {session.client_id for session in node.node.server.registry} == {"a", "b", "c"}
+    async with connected(node, "a") as client:
+        assert client.connack.session_present
+        assert payloads(await client.messages_until_ping()) == [b"%d" % number for number in range(1, 6)]
+    await gone(node)
+    await node.node.pass_time(500)
+    assert [(client, row[0]) for client, row in node.node.published] == [("c", b"gone")]
+
+
 async def test_sessions_with_shared_subscriptions_survive_a_stop_only(begin: Begin) -> None:
     """What comes by a shared subscription does not follow from the history: another member may have got it."""
     node = await begin()

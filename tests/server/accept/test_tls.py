@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
 from fanout.mqtt.packets import Connack, Connect, Pingreq, Pingresp, Publish, encode
+from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.tls import ListenerTls
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
@@ -69,6 +70,43 @@ async def test_messages_go_both_ways(start_node: StartNode, authority: Authority
         messages = await reader.messages(20)
         assert [len(message.payload) for message in messages] == [100_000] * 20
         assert node.server.addresses[0].startswith("mqtts://127.0.0.1:")
+
+
+async def test_strangers_wait_for_their_turn(start_node: StartNode, authority: Authority) -> None:
+    """A handshake and a CONNECT begin when there is time for them."""
+    node = await start_node(listener_tables=(listener(authority),))
+    node.server.context.turnstile = turnstile = HeldTurnstile()
+    address, tls_address = node.server.addresses
+    port, tls_port = (int(one.rpartition(":")[2]) for one in (address, tls_address))
+    async with asyncio.timeout(30):
+        plain = await RawClient.open(port)
+        plain.send(Connect("plain"), Pingreq())
+        await wait_until(lambda: len(turnstile.held) == 1)
+        over_tls = asyncio.create_task(asyncio.open_connection("127.0.0.1", tls_port, ssl=client_context(authority)))
+        await wait_until(lambda: len(turnstile.held) == 2)
+        assert node.server.session_count == 0
+        for action in turnstile.held:
+            action()
+        await wait_until(lambda: len(turnstile.held) == 3)  # the ClientHello is whole
+        assert not over_tls.done()
+        turnstile.held[2]()
+        assert (await plain.expect(Connack)).reason_code == 0
+        await plain.expect(Pingresp)
+        (await over_tls)[1].close()
+        plain.transport.abort()
+
+
+class HeldTurnstile(Turnstile):
+    """A turnstile that keeps all actions."""
+
+    def __init__(self) -> None:
+        super().__init__(slice_s=0.0, monotonic=lambda: 0.0)
+        self.held: list[Callable[[], object]] = []
+
+    def run(self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0) -> bool:
+        """Keep the action."""
+        self.held.append(action)
+        return False
 
 
 async def test_slow_reader_keeps_its_messages_waiting(start_node: StartNode, authority: Authority) -> None:

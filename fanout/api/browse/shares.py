@@ -1,14 +1,14 @@
-"""Places for those who ask over HTTP: how many at a time, in total and of one who asks."""
+"""Shares of places: how many who ask over HTTP have at a time, in total and of one who asks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Places"]
+__all__ = ["Shares"]
 
 
-class Places:
+class Shares:
     """Places that are taken for a while; none of those who ask can take all of them."""
 
     def __init__(self, places_max: int, *, of_one_max: int | None = None) -> None:

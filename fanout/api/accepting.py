@@ -1,7 +1,8 @@
-"""Acceptor of HTTP connections that begin with TLS: their number is bounded from the accept on.
+"""Acceptor of HTTP connections: their number is bounded from the accept on, and so is their work in a turn.
 
 The event loop could accept them by itself, but counts no handshake under way: thousands of silent connections would
-take all descriptors of the node. Connections of known addresses have places of their own, which nobody else takes.
+take all descriptors of the node; and it makes all that come at once in one turn. Connections of known addresses have
+places of their own, which nobody else takes.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import socket
 import ssl
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-__all__ = ["ALL_ALIKE", "Places", "TlsAccepting"]
+from fanout.runtime.first_record import HANDSHAKE_S, wait_first_record
+from fanout.runtime.turnstile import Turnstile
 
-_ACCEPTED_MAX: Final = 64
+__all__ = ["ALL_ALIKE", "HttpAccepting", "Places"]
+
+_ACCEPTED_MAX: Final = 4
 """Connections that are accepted in one turn of the event loop."""
 _HANDSHAKE_S: Final = 10.0
 """Time for a handshake."""
+_CONNECTION_S: Final = 0.0005
+"""Time of the processor that a connection without TLS takes, with the choice of one that it displaces."""
 _OTHERS_PER_S: Final = 100
 """Handshakes of addresses without places that begin in a second: each takes a millisecond of the processor."""
 _PAUSE_S: Final = 1.0
@@ -50,14 +57,15 @@ ALL_ALIKE: Final = Places()
 """Places that are kept for nobody."""
 
 
-class TlsAccepting:
+class HttpAccepting:
     """Accepts the connections of one listening socket; `close` once."""
 
     def __init__(
         self,
         listening: socket.socket,
         *,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
+        turnstile: Turnstile,
         new_protocol: Callable[[], asyncio.Protocol],
         places: Places,
         closed_total: MutableMapping[str, int],
@@ -66,13 +74,15 @@ class TlsAccepting:
 
         Args:
             listening: A listening socket that does not block.
-            tls: Context for handshakes.
+            tls: Context for handshakes; None without TLS.
+            turnstile: Bounds the work in each turn of the event loop.
             new_protocol: Makes the protocol of a connection after its handshake.
-            places: Bounds of handshakes under way.
+            places: Bounds of connections that are accepted and not made, handshakes among them.
             closed_total: Counts connections that are closed here: `room`, `request_timeout`.
         """
         self._listening = listening
         self._tls = tls
+        self._turnstile = turnstile
         self._new_protocol = new_protocol
         self._places = places
         self._closed_total = closed_total
@@ -103,7 +113,7 @@ class TlsAccepting:
                 self._resuming = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._listening, self._accept)
                 return
             is_kept = self._places.is_kept(name[0])
-            if not is_kept and not self._take_token():
+            if self._tls is not None and not is_kept and not self._take_token():
                 self._closed_total["room"] += 1
                 connection.close()
                 continue
@@ -114,13 +124,25 @@ class TlsAccepting:
                 oldest.cancel()
                 self._closed_total["room"] += 1
             connection.setblocking(False)
-            task = self._loop.create_task(self._handshake(connection), name="http-handshake")
+            task = self._loop.create_task(self._make(connection, name[0]), name="http-accept")
             pending[task] = None
-            task.add_done_callback(lambda task, pending=pending: pending.pop(task, None))  # type: ignore[misc]
+            task.add_done_callback(partial(self._end, pending, connection))
 
-    async def _handshake(self, connection: socket.socket) -> None:
+    @staticmethod
+    def _end(pending: dict[asyncio.Task[None], None], connection: socket.socket, task: asyncio.Task[None]) -> None:
+        pending.pop(task, None)
+        if task.cancelled():  # maybe before it began
+            connection.close()
+
+    async def _make(self, connection: socket.socket, host: str) -> None:
         try:
+            if self._tls is None:
+                await self._turnstile.turn(who=host, at_least_s=_CONNECTION_S)
+                await self._loop.connect_accepted_socket(self._new_protocol, connection)
+                return
             async with asyncio.timeout(_HANDSHAKE_S):
+                await wait_first_record(connection, self._turnstile, who=host)
+                await self._turnstile.turn(who=host, at_least_s=HANDSHAKE_S)
                 await self._loop.connect_accepted_socket(
                     self._new_protocol, connection, ssl=self._tls, ssl_handshake_timeout=2 * _HANDSHAKE_S
                 )
@@ -129,9 +151,6 @@ class TlsAccepting:
             connection.close()
         except (OSError, ValueError):  # the other side's fault: it is told by TLS
             connection.close()
-        except asyncio.CancelledError:
-            connection.close()
-            raise
 
     def _take_token(self) -> bool:
         now_s = self._loop.time()

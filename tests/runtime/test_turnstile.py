@@ -1,0 +1,114 @@
+"""Turnstile: work of strangers in each turn of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from fanout.runtime.turnstile import Turnstile
+
+
+class Work:
+    """Actions that take time of a manual clock, each noted with the turn in which it was done."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.turn = 0
+        self.done: list[tuple[int, str]] = []
+        self.turnstile = Turnstile(slice_s=0.002, monotonic=lambda: self.now_s)
+        asyncio.get_running_loop().call_soon(self._count)
+
+    def _count(self) -> None:
+        self.turn += 1
+        if self.turn < 100:
+            asyncio.get_running_loop().call_soon(self._count)
+
+    def do(self, name: str, *, takes_s: float = 0.001) -> None:
+        """Do an action."""
+        self.now_s += takes_s
+        self.done.append((self.turn, name))
+
+
+async def wait_done(work: Work, count: int) -> None:
+    """Wait until so many actions are done."""
+    async with asyncio.timeout(10):
+        while len(work.done) < count:
+            await asyncio.sleep(0)
+
+
+async def test_a_turn_has_a_bound() -> None:
+    """What does not fit waits for later turns; nothing is lost, and the order stays."""
+    work = Work()
+    at_once = [work.turnstile.run(partial(work.do, str(number))) for number in range(7)]
+    assert at_once == [True, True, False, False, False, False, False]
+    await wait_done(work, 7)
+    assert [name for _, name in work.done] == list("0123456")
+    turns = [turn for turn, _ in work.done]
+    assert max(turns.count(turn) for turn in turns) == 2
+
+
+async def test_all_who_ask_have_their_turn() -> None:
+    """One who asks for much delays another one by one action of each only."""
+    work = Work()
+    for number in range(20):
+        work.turnstile.run(partial(work.do, f"a{number}"), who="a")
+    work.turnstile.run(partial(work.do, "b"), who="b")
+    await wait_done(work, 21)
+    assert [name for _, name in work.done].index("b") == 3
+
+
+async def test_an_action_counts_for_the_work_that_it_causes() -> None:
+    """A handshake is begun in no time, and takes its time afterwards."""
+    work = Work()
+    for number in range(6):
+        work.turnstile.run(partial(work.do, str(number), takes_s=0.0), at_least_s=0.001)
+    await wait_done(work, 6)
+    assert len({turn for turn, _ in work.done}) == 3
+
+
+async def test_a_long_action_uses_the_time_of_later_turns_too() -> None:
+    """So that all take their share in the mean, however long one takes."""
+    work = Work()
+    work.turnstile.run(partial(work.do, "long", takes_s=0.009))
+    work.turnstile.run(partial(work.do, "next"))
+    await wait_done(work, 2)
+    assert work.done[1][0] - work.done[0][0] == 4
+
+
+async def test_a_fault_stops_nobody_else() -> None:
+    """It goes to the event loop, and the next ones have their turn."""
+    work = Work()
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+
+    def fail() -> None:
+        raise ValueError
+
+    for number in range(2):
+        work.turnstile.run(partial(work.do, str(number)))
+    work.turnstile.run(fail)
+    work.turnstile.run(partial(work.do, "after"))
+    await wait_done(work, 3)
+    assert len(told) == 1
+
+
+async def test_who_gives_up_leaves_nothing() -> None:
+    """A turn that was cancelled is passed by, and after the end nobody has one."""
+    work = Work()
+    for number in range(10):
+        work.turnstile.run(partial(work.do, str(number)))
+    waiting = asyncio.create_task(work.turnstile.turn())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await work.turnstile.turn()
+    for number in range(4):
+        work.turnstile.run(partial(work.do, str(number)))
+    done = len(work.done)
+    work.turnstile.close()
+    while work.turn < 100:
+        await asyncio.sleep(0)
+    assert len(work.done) == done
