@@ -13,6 +13,7 @@ from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeUnreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rich.console import RenderableType
@@ -129,7 +130,23 @@ def _verdict(readiness: Readiness) -> list[RenderableType]:
             for link in readiness.links
             if link.not_held_reason is not None
         ),
+        *(Padding(line, (0, 0, 0, 2)) for line in _effect(readiness)),
     ]
+
+
+def _effect(readiness: Readiness) -> Iterator[str]:
+    """Yield what follows for clients, and what comes next, of a node that is not ready."""
+    if readiness.ready:
+        return
+    if readiness.state != "not_ready":
+        yield "now: clients are sent away, then the process ends; nothing undoes that"
+    elif readiness.held_since is not None:
+        yield "now: load balancers send no new clients (503); connected ones are served"
+        yield "next: nothing by itself; fanout undrain ends the hold"
+    else:
+        held = "old values" if readiness.stale_seconds is not None else "what it holds"
+        yield f"now: load balancers send no new clients (503); connected ones get {held}"
+        yield "next: ready by itself once that is over; remedies: fanout status"
 
 
 def _links_table(readiness: Readiness) -> Table:

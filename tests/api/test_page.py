@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -110,6 +111,35 @@ def test_topics_are_found_in_the_tree_and_by_search(browser: Browser, node: Stan
         browser.ask(f"{field}.value = 'evil'; {field}.form.requestSubmit()")
         wait_for(browser, text_has("<script>alert(1)</script>"))
         assert browser.ask("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_events_and_messages_come_by_a_stream(browser: Browser, node: StandInNode, topics: Node) -> None:
+    """No question is repeated for them."""
+    field = "document.querySelector('input[type=search]')"
+    with serving(node) as url:
+        browser.show(f"{url}/#topics", width=1280)
+        wait_for(browser, field)
+        browser.ask(f"{field}.value = 'line1/ temp'; {field}.form.requestSubmit()")
+        wait_for(browser, "document.querySelector('td button')")
+        browser.requested.clear()
+        streams = len(topics.observers)
+        browser.ask("document.querySelector('td button').click()")
+        wait_for(browser, text_has("None came since you look at it."))
+        end_s = time.monotonic() + 20
+        while len(topics.observers) == streams:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+        for number in range(30):
+            topics.loop.call_soon_threadsafe(topics.publish, value("plant/line1/temp", b"number %d" % number))
+        wait_for(browser, text_has("number 29"))
+        wait_for(browser, "document.querySelectorAll('[aria-label=\"Last messages\"] tbody tr').length === 20")
+        assert sum("/v1/topics/" in one for one in browser.requested) < 30
+        browser.ask("location.hash = 'events'")
+        wait_for(browser, text_has("Link plant is live"))
+        for state in ("stalled", "live"):
+            topics.loop.call_soon_threadsafe(partial(topics.browser.note, "state", link="plant", state=state))
+        wait_for(browser, "document.querySelectorAll('tbody tr').length === 3")
+        assert browser.ask("document.querySelector('tbody').innerText.includes('heartbeats do not come back')")
 
 
 def test_a_client_is_shown_with_its_subscriptions_and_kicked(browser: Browser, node: StandInNode) -> None:

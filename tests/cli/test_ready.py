@@ -98,11 +98,25 @@ def test_not_ready(runner: CliRunner) -> None:
     assert answer.stdout == (
         "edge-1 (secondary) is not ready\n"
         "  link plant: snapshot, 12,040 topics so far\n"
+        "  now: load balancers send no new clients (503); connected ones get what it holds\n"
+        "  next: ready by itself once that is over; remedies: fanout status\n"
         "\n"
         "LINK    STATE     TOPICS  EVIDENCE  SELECTOR\n"
         "office  live         321  marker    office/#\n"
         "plant   snapshot  12,040  -         plant/#\n"
     )
+
+
+def test_what_follows_depends_on_the_state(runner: CliRunner) -> None:
+    """A node that is held is not ready by itself, one that drains never again, and a stale one has old values."""
+    node = syncing_node()
+    with serving(node) as url:
+        node.stale_seconds = 41.7
+        assert "connected ones get old values" in runner.invoke(app, ["ready", url]).stdout
+        node.hold(disconnect=False)
+        assert "fanout undrain ends the hold" in runner.invoke(app, ["ready", url]).stdout
+        node.drain()
+        assert "nothing undoes that" in runner.invoke(app, ["ready", url]).stdout
 
 
 def test_primary_has_no_table(runner: CliRunner) -> None:

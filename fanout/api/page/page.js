@@ -3,8 +3,10 @@
 const main = document.getElementById("main");
 const LOOK_MS = 4000;
 let lags = { at: 0, document: null }; // of the last hour; the node has a new figure every ten seconds
+let looks = 0;
 let shown = 0; // number of the page that is shown: answers for an earlier one are dropped
 let timer = 0;
+let following = new AbortController(); // ends the stream of what is shown
 
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -19,15 +21,41 @@ function make(tag, properties = {}, ...children) {
 class Refused extends Error {}
 
 // Answer to a request; 503 is one too.
-async function request(path, parameters = {}, order = null) {
+async function request(path, parameters = {}, order = null, further = {}) {
   const token = sessionStorage.getItem("token");
   const query = new URLSearchParams(parameters).toString();
   const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...(order ? { "Content-Type": "application/json" } : {}) };
-  const answer = await fetch(query ? `${path}?${query}` : path, order ? { method: "POST", headers, body: JSON.stringify(order) } : { headers });
+  const options = order ? { method: "POST", headers, body: JSON.stringify(order) } : { headers: { ...headers, ...further.headers }, signal: further.signal };
+  const answer = await fetch(query ? `${path}?${query}` : path, options);
   if (answer.ok || answer.status === 503) return answer;
   const found = await answer.json().catch(() => ({ error: `the node answers ${answer.status}`, hint: "" }));
   if (answer.status === 401 || answer.status === 403) throw Object.assign(new Refused(found.error), found);
   throw Object.assign(new Error(found.error), { status: answer.status, hint: found.hint });
+}
+
+// Reads server-sent events until another thing is shown: EventSource can give no token. It comes back from where it was.
+async function follow(path, parameters, lastId, take) {
+  following.abort();
+  const { signal } = following = new AbortController();
+  for (let pause = 1000; !signal.aborted; pause = Math.min(2 * pause, 30000)) {
+    try {
+      const headers = { Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) };
+      const reader = (await request(path, parameters, null, { headers, signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let text = "", piece; !(piece = await reader.read()).done;) {
+        pause = 1000;
+        const events = (text + piece.value).split("\n\n");
+        text = events.pop();
+        for (const event of events) {
+          const fields = Object.fromEntries(event.split("\n").map((line) => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]));
+          if (fields.id) lastId = fields.id;
+          if (fields.data && !signal.aborted) take(fields.event, JSON.parse(fields.data));
+        }
+      }
+    } catch (error) {
+      if (signal.aborted || error instanceof Refused || error.status === 409) return; // 409: a tap streams no values
+    }
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
 }
 
 async function ask(path, parameters = {}, order = null) {
@@ -152,13 +180,23 @@ function changed(one, before) {
 let chosen = null; // topic whose detail is shown
 const detail = make("section", { "aria-label": "Topic", "aria-live": "polite" });
 
+let seen = null; // document of the chosen topic, with the messages that came since
+let drawing = 0;
+
 async function showDetail() {
   if (chosen === null) return;
   const topic = chosen;
   const found = await ask(`/v1/topics/${encodeURIComponent(topic)}`);
   if (topic !== chosen) return;
+  seen = found;
+  drawDetail();
+}
+
+function drawDetail() {
+  drawing = 0;
+  const found = seen;
   const held = found.held;
-  const parts = [make("h2", {}, topic)];
+  const parts = [make("h2", {}, found.topic)];
   if (held === null) parts.push(make("p", {}, "It has no retained value here."));
   else parts.push(make("pre", { tabindex: "0", "aria-label": "Value" }, value(held)), facts([
     ["received", clock(held.received)], ["size", bytes(held.payload_bytes)], ["QoS", String(held.qos)],
@@ -174,9 +212,21 @@ async function showDetail() {
   detail.replaceChildren(...parts);
 }
 
+function takeMessage(name, message) {
+  if (name === "state" || name === "tear_down") showDetail().catch(fail);
+  if (name !== "value" || seen?.topic !== message.topic) return;
+  if (seen.changes.some((one) => Date.parse(one.received) === Date.parse(message.received) && one.value === message.value)) return;
+  seen.changes = [message, ...seen.changes].slice(0, 20);
+  if (message.retained && !message.payload_bytes) seen.held = null;
+  else if (message.retained && seen.held) seen.held = { ...seen.held, stamp: null, traceparent: null, ...message };
+  else if (message.retained) showDetail().catch(fail); // link and selector are not in the stream
+  drawing ||= setTimeout(drawDetail, 250); // a busy topic costs four pictures a second
+}
+
 function choose(topic) {
   chosen = topic;
-  showDetail().catch(fail);
+  seen = null;
+  showDetail().then(() => { if (topic === chosen) follow("/v1/stream", { filter: topic }, "", takeMessage); }).catch(fail);
 }
 
 async function branch(prefix, list, after = null) {
@@ -277,7 +327,15 @@ async function pool() {
 
 async function events() {
   const found = await ask("/v1/events", { limit: 200 });
-  return [table("Events, the newest first", ["time", "event"], found.events.map((one) => [clock(one.at), one.text]))];
+  const list = make("div");
+  const draw = () => list.replaceChildren(table("Events, the newest first", ["time", "event"], found.events.map((one) => [clock(one.at), one.text])));
+  draw();
+  follow("/v1/events", {}, `${found.process}-${found.events[0]?.id ?? 0}`, (_, event) => {
+    found.events = [event, ...found.events].slice(0, 200);
+    draw();
+    verdict().catch(fail);
+  });
+  return [list];
 }
 
 // A time that is over, in the largest unit of which it has two.
@@ -306,7 +364,7 @@ async function report() {
 }
 
 const pages = { overview, topics, clients, pool, report, events };
-const renewed = new Set(["overview", "clients", "pool", "events"]);
+const renewed = new Set(["overview", "clients", "pool"]); // events and messages come by a stream
 
 function fail(error) {
   if (error instanceof Refused) {
@@ -344,7 +402,7 @@ async function look(number, first) {
       if (number !== shown) return;
       const focused = main.contains(document.activeElement) && document.activeElement !== main;
       if (first || !focused) main.replaceChildren(...parts);
-    } else await showDetail();
+    } else if (name === "topics" && (looks += 1) % 4 === 0) await showDetail(); // figures that are in no message
   } catch (error) {
     if (number !== shown) return;
     fail(error);
@@ -360,6 +418,7 @@ function open() {
     else link.removeAttribute("aria-current");
   }
   clearTimeout(timer);
+  following.abort();
   shown += 1;
   chosen = null;
   detail.replaceChildren(make("p", { class: "soft" }, "Choose a topic to see its value."));
@@ -368,5 +427,5 @@ function open() {
 }
 
 window.addEventListener("hashchange", () => { if (location.hash !== "#main") open(); });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) open(); else { clearTimeout(timer); shown += 1; } });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) open(); else { clearTimeout(timer); following.abort(); shown += 1; } });
 open();
