@@ -34,7 +34,6 @@ from fanout.reports.values.document import (
     Report,
     ReportName,
     TargetReport,
-    Verdict,
     WindowSummary,
 )
 from fanout.reports.values.figures import covered_from, time_of
@@ -47,11 +46,6 @@ Progress = Callable[[str], None]
 _THREADS: Final = 2
 _FEW_ROWS: Final = 4_000_000
 """With more rows the queries take longer than planning them."""
-
-_UNION_REFUSED: Final = (
-    "the secondaries are compared with one another only, and what none of them may read is missing at none of them: "
-    "give the log of a tap with a user of its own, or of the primary; --accept-union judges without"
-)
 
 
 def make_report(
@@ -106,7 +100,14 @@ def make_report(
                 _target_report(target, scope, parts, ends=_log_end(target, scope, survey, files))
                 for target in material.counted().scope.targets
             )
-            fields["verdict"] = _judge(fields["targets"], scope=scope, parameters=parameters)
+            fields["verdict"] = judge(
+                fields["targets"],
+                fail_under_percent=parameters.fail_under_percent,
+                left_out=scope.left_out,
+                cut_off=scope.cut_off,
+                is_union=scope.reference.kind == "union",
+                accept_union=parameters.accept_union,
+            )
     for part in parts:
         fields |= part.fields
     report = Report(report=name, parameters=parameters, basis=kind.basis(material), **fields)
@@ -136,17 +137,6 @@ def _build_all(sections: Sequence[Section], material: Material, *, progress: Pro
 
 def _scope(kind: ReportKind, material: Material) -> Scope:
     return material.traffic_scope if kind is REPORTS["traffic"] else material.scope
-
-
-def _judge(targets: Sequence[TargetReport], *, scope: Scope, parameters: Parameters) -> Verdict | None:
-    is_refused = scope.reference.kind == "union" and not parameters.accept_union
-    return judge(
-        targets,
-        fail_under_percent=parameters.fail_under_percent,
-        left_out=scope.left_out,
-        cut_off=scope.cut_off,
-        refused_reference=_UNION_REFUSED if is_refused else "",
-    )
 
 
 def _look(

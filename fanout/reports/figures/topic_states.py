@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import Lock
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -36,7 +35,7 @@ _OF_SETS = ("set_verdict", "speaks_for_set")
 class TopicStates:
     """One row for each (target, topic) with its verdicts; nothing is read before it is asked for.
 
-    Several threads may ask at once. Leave the context, or call `close`, to free what Spark keeps.
+    Several threads may ask at once. Call `close` to free what Spark keeps.
 
     Args:
         tables: The logs.
@@ -54,16 +53,6 @@ class TopicStates:
         self._frame: DataFrame | None = None
         self._counts: Mapping[int, dict[str, Any]] | None = None
         self._lock = Lock()
-
-    def __enter__(self) -> Self:
-        """Return the states."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Free what Spark keeps."""
-        self.close()
 
     def close(self) -> None:
         """Free what Spark keeps."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from fanout.reports.values.document import TargetReport, Verdict
 from fanout.reports.values.figures import percent
 
 __all__ = ["judge", "shares"]
+
+_UNION_REFUSED: Final = (
+    "the secondaries are compared with one another only, and what none of them may read is missing at none of them: "
+    "give the log of a tap with a user of its own, or of the primary; --accept-union judges without"
+)
 
 
 def judge(
@@ -16,7 +22,8 @@ def judge(
     fail_under_percent: float | None,
     left_out: Sequence[str] = (),
     cut_off: str = "",
-    refused_reference: str = "",
+    is_union: bool = False,
+    accept_union: bool = False,
 ) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
@@ -29,10 +36,12 @@ def judge(
         fail_under_percent: The threshold; None asks for no verdict.
         left_out: Links that are compared with nothing: the verdict says that it is not about them.
         cut_off: Why the reference does not show all of the window that was asked for; then nothing is proved of it.
-        refused_reference: Why nothing is proved by a comparison with this reference, and what to do; empty when it is.
+        is_union: Whether the secondaries are compared with one another.
+        accept_union: Whether they may pass then.
     """
     if fail_under_percent is None:
         return None
+    refused = f"; {_UNION_REFUSED}" if is_union and not accept_union else ""
     lowest: tuple[float, str] | None = None
     for target in targets:
         place = f"{target.node}/{target.link} {target.filter}"
@@ -44,7 +53,7 @@ def judge(
             fail_under_percent=fail_under_percent,
             lowest_percent=None,
             passed=False,
-            because=f"nothing was old enough to be judged{f'; {refused_reference}' if refused_reference else ''}",
+            because=f"nothing was old enough to be judged{refused}",
         )
     because = f"lowest: {lowest[1]}"
     if any(target.updates is not None and target.updates.unseen is None for target in targets):
@@ -53,13 +62,11 @@ def judge(
         because += f"; not compared, so not judged: {', '.join(left_out)}"
     if cut_off:
         because += f"; {cut_off}, so nothing is proved of that part of the window"
-    if refused_reference:
-        because += f"; {refused_reference}"
     return Verdict(
         fail_under_percent=fail_under_percent,
         lowest_percent=lowest[0],
-        passed=lowest[0] >= fail_under_percent and not (cut_off or refused_reference),
-        because=because,
+        passed=lowest[0] >= fail_under_percent and not (cut_off or refused),
+        because=because + refused,
     )
 
 

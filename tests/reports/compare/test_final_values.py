@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +28,7 @@ def verdicts_of(spark: SparkSession, logs: list[NodeLog]) -> dict[tuple[str, str
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=None, settle_us=0)
-    with TopicStates(tables, survey=survey, scope=scope) as states:
+    with closing(TopicStates(tables, survey=survey, scope=scope)) as states:
         rows = [row for row in rows_of(states.frame) if row["final"] is not None]
         assert sum(states.of(t.id, f"final_{v}") for t in scope.targets for v in VERDICTS) == len(rows)
     return {(row["node"], row["topic"]): row["final"] for row in rows}
@@ -70,7 +71,7 @@ def test_sections_in_threads_share_one_frame(spark: SparkSession) -> None:
     tables = tables_of(spark, [hub, edge])
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=None, settle_us=0)
-    with TopicStates(tables, survey=survey, scope=scope) as states, ThreadPoolExecutor(3) as threads:
+    with closing(TopicStates(tables, survey=survey, scope=scope)) as states, ThreadPoolExecutor(3) as threads:
         frames = list(threads.map(lambda _: states.frame, range(3)))
         assert states.of(scope.targets[0].id, "final_equal") == 1
         assert all(frame is frames[0] for frame in frames)

@@ -43,13 +43,17 @@ def test_a_window_that_the_reference_does_not_show_fails() -> None:
     assert verdict.passed
 
 
-def test_a_refused_reference_fails() -> None:
+def test_a_union_fails_unless_it_is_accepted() -> None:
     """Whatever the shares are, and also when there is nothing to judge; the verdict says why."""
     for targets in ([target()], []):
-        verdict = judge(targets, fail_under_percent=0, refused_reference="give the log of a tap")
+        verdict = judge(targets, fail_under_percent=0, is_union=True)
         assert verdict is not None
         assert not verdict.passed
-        assert verdict.because.endswith("; give the log of a tap")
+        assert verdict.because.endswith("; --accept-union judges without")
+    verdict = judge([target()], fail_under_percent=0, is_union=True, accept_union=True)
+    assert verdict is not None
+    assert verdict.passed
+    assert "one another" not in verdict.because
 
 
 def test_what_is_unknown_counts_against() -> None:
