@@ -43,7 +43,7 @@ def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> s
     lanes = []
     for series in sorted(worst[:ROWS_MAX], key=lambda one: (one.node, one.link)):
         pieces = [
-            _box(f"heat-{heat_step(_share(point))}", (point.at - begin) / width * step, step, said=_window_said(point))
+            _box(_kind(point), (point.at - begin) / width * step, step, said=_window_said(point))
             for point in series.points
         ]
         for outage in outages:
@@ -55,14 +55,22 @@ def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> s
     return _chart("Share of the expected updates of each link over time", lanes, begin=begin, end=end)
 
 
+def _kind(point: CompletenessPoint) -> str:
+    """Return the class that colours a window: what nobody knows of is not missing."""
+    return "unknown" if point.unknown and not point.missing else f"heat-{heat_step(_share(point))}"
+
+
 def _share(point: CompletenessPoint) -> float:
     share = percent(point.expected - point.missing - point.unknown, point.expected)
     return 100.0 if share is None else share
 
 
 def _window_said(point: CompletenessPoint) -> str:
-    lacking = f"{count(point.missing + point.unknown)} of {count(point.expected)} lacking"
-    return f"from {timestamp(point.at, decimals=0)}: {percentage(_share(point))}, {lacking}"
+    lacking = [f"{count(number)} {name}" for number, name in ((point.missing, "missing"), (point.unknown, "not known"))]
+    return (
+        f"from {timestamp(point.at, decimals=0)}: {percentage(_share(point))} of {count(point.expected)}, "
+        f"{', '.join(lacking)}"
+    )
 
 
 def timeline(section: SnapshotSection) -> str:

@@ -27,8 +27,17 @@ def test_each_window_has_a_box_in_the_colour_of_its_share() -> None:
     drawn = strips(section)
     assert drawn.count("<rect") == 4
     assert [drawn.count(f'class="heat-{step}"') for step in (0, 4, 5)] == [2, 1, 1]
-    assert "50.0 %, 5 of 10 lacking" in drawn.replace("\u00a0", " ")
+    assert "50.0 % of 10, 5 missing, 0 not known" in drawn.replace("\u00a0", " ")
     assert "<script>" not in drawn
+
+
+def test_what_nobody_knows_of_is_not_drawn_as_missing() -> None:
+    """A window has the colour of its loss, or that of doubt where nothing is missing for sure."""
+    doubtful = series("edge", 0, 5)
+    points = tuple(point.model_copy(update={"unknown": 2}) for point in doubtful.points)
+    drawn = strips(CompletenessSection(window_s=5, series=(doubtful.model_copy(update={"points": points}),)))
+    assert (drawn.count('class="unknown"'), drawn.count('class="heat-5"')) == (1, 1)
+    assert "80.0 % of 10, 0 missing, 2 not known" in drawn.replace("\u00a0", " ")
 
 
 def test_of_many_links_those_that_lack_most_are_drawn() -> None:
