@@ -728,7 +728,7 @@ class Link:
         finally:
             self._side_tasks.cancel()
             self._driver.write_and_plan()
-            await connection.close()
+            await connection.close(after_disconnect=not self._failed())
             self._connection = None
             self._driver.detach()
             self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic(), by_peer=by_peer))

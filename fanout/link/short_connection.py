@@ -140,7 +140,7 @@ class ShortConnection:
             ends = bool(self._config.session_expiry_s) and not self._handshake.session_present
             self.sender.disconnect(ReasonCode.SUCCESS, end_session=ends, now=0.0)
             self.write()
-        await self._connection.close()
+        await self._connection.close(after_disconnect=self._handshake is not None)
 
     def _receive(self, data: bytes) -> None:
         if self._failure is not None:

@@ -184,6 +184,10 @@ class PacketTransport(asyncio.Transport, Generic[R]):
         """Write packets as one frame."""
         self._websocket.send(bytes(data))
 
+    def can_write_eof(self) -> bool:
+        """Return False: the closing handshake ends both directions."""
+        return False
+
     def close(self) -> None:
         """Start the closing handshake, once."""
         if not self._closing:

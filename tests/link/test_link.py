@@ -272,9 +272,9 @@ async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch
     may_close = asyncio.Event()
     close = LinkConnection.close
 
-    async def wait_and_close(connection: LinkConnection) -> None:
+    async def wait_and_close(connection: LinkConnection, **options: bool) -> None:
         await may_close.wait()
-        await close(connection)
+        await close(connection, **options)
 
     monkeypatch.setattr(LinkConnection, "close", wait_and_close)
     settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0}

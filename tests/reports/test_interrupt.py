@@ -19,8 +19,11 @@ from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.spark
 
-STAGES = ("starting Spark", "first look at the logs", "lag,")
-"""What the line of progress says when Ctrl-C comes: the JVM starts, reads, and runs one query beside another."""
+STAGES = ("starting Spark", "first look at the logs", " rows")
+"""What the line of progress says when Ctrl-C comes: the JVM starts, reads, and runs one query beside another.
+
+Each section of the report is told with the number of rows; the line may not be drawn while a certain one runs.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -99,6 +99,8 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._held = False
+        self._ending = False
+        """True if nothing is written any more, and the primary is to close."""
         self._resting = False
         """True until the next turn of the event loop, after a read that was large and costly."""
         self._transport: asyncio.Transport | None = None
@@ -159,7 +161,7 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Write `data`; a connection that is closing drops it."""
-        if data and self._transport is not None and not self._transport.is_closing():
+        if data and self._transport is not None and not (self._ending or self._transport.is_closing()):
             self._answered = True
             self._transport.write(data)
 
@@ -170,8 +172,14 @@ class LinkConnection(asyncio.BufferedProtocol):
         if self._pending:
             self._schedule()
 
-    async def close(self) -> None:
-        """Close after pending output has left, within a second; further reads are dropped."""
+    async def close(self, *, after_disconnect: bool = False) -> None:
+        """Close after pending output has left, within a second; further reads are dropped.
+
+        Args:
+            after_disconnect: True if a DISCONNECT was written, so that the primary closes. Until then this side reads
+                on: else the system would answer what the primary still sends with a reset. The primary could lose the
+                DISCONNECT to that, and keep the session.
+        """
         self._pending.clear()
         self._pending_bytes = 0
         if self._transport is None:
@@ -179,7 +187,18 @@ class LinkConnection(asyncio.BufferedProtocol):
         if self._lost:
             self._finish()
             return
-        self._transport.close()
+        if after_disconnect and self._transport.can_write_eof():
+            self._ending = True
+            self._on_data = _drop
+            self.read_ahead = False
+            self.hold(False)
+            self._end_coalescing()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the primary was quicker
+                self._transport.close()
+        else:
+            self._transport.close()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self.closed.wait()
@@ -280,6 +299,10 @@ class LinkConnection(asyncio.BufferedProtocol):
         if not self.closed.is_set():
             self.closed.set()
             self._on_closed()
+
+
+def _drop(data: bytes) -> None:
+    """Take a read that nobody wants any more."""
 
 
 async def connect(

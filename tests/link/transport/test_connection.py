@@ -256,6 +256,26 @@ async def test_close_writes_what_is_left_and_drops_what_comes() -> None:
         await case.connection.close()
 
 
+async def test_what_comes_beside_a_disconnect_does_not_reset_the_connection() -> None:
+    """A primary that still sends reads the DISCONNECT, and the end of the stream; what it sent is dropped."""
+    async with connected(read_ahead=True) as case:
+        assert case.peer is not None
+        loop = asyncio.get_running_loop()
+        case.connection.hold(True)
+        await case.send(b"x" * 100_000)
+        case.connection.write(b"bye")
+        closing = asyncio.create_task(case.connection.close(after_disconnect=True))
+        assert await loop.sock_recv(case.peer, 100) == b"bye"
+        assert await loop.sock_recv(case.peer, 100) == b""
+        case.connection.write(b"too late")
+        await case.send(b"y" * 100_000)  # with a reset the second of these would fail
+        await case.send(b"y" * 100_000)
+        case.peer.close()
+        await closing
+        assert case.connection.error is None
+        assert case.received == []
+
+
 async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
     """After a second the connection is aborted."""
     async with connected(read_ahead=False) as case:
