@@ -143,6 +143,7 @@ class PoolCopies:
             self._ledger.epochs.admit(version.epoch)
         is_holder = (request.holder, request.instance) == (self._node, self._others.instance)
         lives = request.holder != self._node and self.inheritance.holder_lives(request.holder, request.instance)
+        is_known = request.holder in (self._node, *(other.name for other in self._others.states()))
         rights: list[Right] = []
         for client_id, version in request.copies:
             kept, newest = self._held.get(client_id), self._ledger.newest_of(client_id)
@@ -153,7 +154,8 @@ class PoolCopies:
                 kept=None if kept is None else kept.version,
                 kept_lives=kept is not None and kept.holder == request.holder and self._is_heard(kept),
                 newest=newest,
-                holder_lives=lives,
+                # Nobody known has the session: no reason to give up the copy of a member that is heard.
+                holder_lives=lives or (not is_known and kept is not None and self._is_heard(kept)),
                 is_here=is_here,
                 is_copied=not self.sent.is_pending(client_id),
                 is_holder=is_holder,

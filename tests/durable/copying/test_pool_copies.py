@@ -17,10 +17,13 @@ from fanout.durable.ownership.copy_messages import (
     INHERIT_PATH,
     CopyRequest,
     CopyRow,
+    InheritRequest,
     decode_copy_answer,
+    decode_inherit_answer,
     encode_copy_request,
+    encode_inherit_request,
 )
-from fanout.durable.ownership.copy_rules import CopyVersion
+from fanout.durable.ownership.copy_rules import CopyVersion, Right
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
@@ -404,6 +407,20 @@ async def test_a_new_process_of_a_member_is_the_end_of_the_former_one(network: N
     await wait_until(lambda: b.inherited == ["c-2"], what="the session that the new process has not")
     await wait_until(lambda: b.held == 0)
     assert b.inherited == ["c-2"]
+
+
+@pytest.mark.parametrize("holder", ["ghost", "a"])
+async def test_a_made_up_holder_takes_no_copy(network: Network, holder: str) -> None:
+    """Who asks to go on with a session of nobody, or of a wrong process, costs no copy of a member that is heard."""
+    a, b = Member(network, "a"), Member(network, "b")
+    a.begin("c")
+    await settled(a)
+    version = CopyVersion(b.ledger.next_epoch(), 9)
+    request = encode_inherit_request(InheritRequest(holder, "made up", (("c", version),)))
+    assert decode_inherit_answer(await b.copies.answer_inherit("liar", request)) != [Right.YES]
+    assert b.held == 1
+    change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
+    await wait_until(lambda: b.inherited == ["c"], what="the session of the member that has died")
 
 
 async def test_an_heir_waits_for_what_the_primary_has_sent_already(network: Network) -> None:
