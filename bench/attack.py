@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--patience", type=above_0, default=1.0, help="times that are promised, times this, beside other work (1)"
     )
     parser.add_argument("--only", choices=ATTACKS, action="append", help="this attack only; may be given again")
+    parser.add_argument("--pool", action="store_true", help="all attacks on a member of a pool of three, without users")
     parser.add_argument("--all-at-once", action="store_true", help="all attacks on one node at the same time")
     parser.add_argument("--seconds", type=above_0, default=30.0, help="time of all at once (30)")
     node = parser.add_argument_group("a started node on this machine, in place of one that the command starts")
@@ -92,17 +93,18 @@ def run(arguments: argparse.Namespace) -> AttackReport:
     """Attack a node with each, or with all at once."""
     with tempfile.TemporaryDirectory(prefix="fanout-attack-") as directory, contextlib.ExitStack() as ends:
         scratch = Path(directory)
+        alone = _pool if arguments.pool else _node
         found: list[tuple[str, Verdict | None]] = []
         if arguments.all_at_once:
             with _apart():
-                target = ends.enter_context(_node(arguments, scratch))
+                target = ends.enter_context(alone(arguments, scratch))
             at_once = [name for name in arguments.only or AT_ONCE if name in AT_ONCE]
             found += _at_once(target, at_once, seconds=arguments.seconds)
         else:
             names = list(arguments.only or ATTACKS)
             for make, some in (
-                (_node, [name for name in names if name not in _OF_POOL]),
-                (_pool, [name for name in names if name in _OF_POOL]),
+                (alone, [name for name in names if arguments.pool or name not in _OF_POOL]),
+                (_pool, [name for name in names if not arguments.pool and name in _OF_POOL]),
             ):
                 if some:
                     with make(arguments, scratch) as target:
@@ -140,7 +142,7 @@ def _attack(name: str, target: Target) -> Verdict | None:
 def _node(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
     """Give the node that the arguments name, or a `fanout primary` with users, TLS and an agent check."""
     files = scratch / "files"
-    files.mkdir()
+    files.mkdir(parents=True)
     if arguments.port is not None:
         users = {} if arguments.password is None else dict.fromkeys(_USERS, arguments.password)
         token = None if arguments.token_file is None else arguments.token_file.read_text().strip()

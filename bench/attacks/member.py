@@ -41,10 +41,12 @@ async def run(target: Target) -> Verdict:
         held = await _copies(target)
         far = [["claimed", _FAR, "liar", "", False, True, _FAR]]
         wrong = ["edge-1", "no process of it", [[f"held-{number}", _FAR, "edge-1", 9] for number in range(3)]]
+        ghost = ["ghost", *wrong[1:]]
         many = [{}, [[f"held-{number}", _FAR, "liar"] for number in range(1_000)]]
         for path, question, times in (
             (CLAIM_PATH, far, 20),
             (INHERIT_PATH, wrong, 20),
+            (INHERIT_PATH, ghost, 20),
             (FETCH_PATH, many, target.scaled(_FETCHES)),
         ):
             for _ in range(times):
