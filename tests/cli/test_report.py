@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -413,8 +414,9 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xlog:gc")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    document, page = tmp_path / "report.json", tmp_path / "report.html"
+    document, page, metrics = (tmp_path / f"report.{name}" for name in ("json", "html", "prom"))
     arguments = ["--settle", "0", "--master", "local[1]", "--json", str(document), "--html", str(page)]
+    arguments += ["--metrics", str(metrics)]
     run = run_on_terminal("report", "summary", str(log), *arguments, "--fail-under", "99")
     assert run.exit_code == 1, run.text
     found = json.loads(document.read_text())
@@ -432,6 +434,13 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for said in (r"edge-1 +90\.0\s% +2 +\d\d:\d\d:\d\d", r"unexplained\s2", r"edge-1 +plant/line/3 +1 "):
         assert re.search(said, screen), said
     assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    families = text_string_to_metric_families(metrics.read_text())
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    assert (samples["fanout_report_missing_updates"].labels, samples["fanout_report_missing_updates"].value) == (
+        {"node": "edge-1"},
+        2,
+    )
+    assert samples["fanout_report_answer"].labels["answer"] == "not_complete"
     assert "starting Spark" in run.text, "the stage that runs is shown"
     assert re.search(r"(identity|value|topics|lag), [0-9]+ rows", run.text)
     assert max(map(len, run.lines)) <= 80
