@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import re
 import shlex
 import tomllib
@@ -280,7 +281,7 @@ def commands_in(text: str, *programs: str) -> Iterator[list[str]]:
                 if words[:2] == ["python", "-m"]:
                     words = words[2:]
                 if words and words[0] in programs:
-                    yield words[1:]
+                    yield list(itertools.takewhile(lambda each: not re.match(r"\d*[<>]", each), words[1:]))
                 words = []
             else:
                 words.append(word)
