@@ -861,11 +861,23 @@ class Node:
                 if topic == announcer.topic:
                     announcer.add_relayed(payload)
 
+    def _note_alarms(self, before: dict[str, str]) -> dict[str, str]:
+        """Note which disk began to fail or works again, and return the present faults; `before` are the former ones."""
+        found = {
+            "log_alarm": self.log.stats().alarm if self.log is not None else "",
+            "retained_alarm": self.storage.stats().alarm if self.storage is not None else "",
+        }
+        for kind, text in found.items():
+            if text != before.get(kind, ""):
+                self.browser.note(kind, detail=text)
+        return found
+
     async def _keep_house(self) -> None:
         """Remove expired values of the own namespace, and log the node's heartbeat."""
         look_at = alive_at = sys_at = lags_at = self.clock.monotonic()
         long_lived, long_waiting = LongLived(), LongLived()
         came = went = 0
+        alarms: dict[str, str] = {}
         while True:
             sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
             now_ns = self.clock.now_ns()
@@ -887,6 +899,7 @@ class Node:
                 self.log.event("heartbeat", topics=len(self.store))
             if self.clock.monotonic() >= lags_at:
                 lags_at = self.clock.monotonic() + INTERVAL_S
+                alarms = self._note_alarms(alarms)
                 self.browser.lags.note({one.name: one.lag_seconds for one in self.documents.lag().links})
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s

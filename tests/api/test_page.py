@@ -76,6 +76,27 @@ def test_the_overview_tells_whether_the_node_is_ready(browser: Browser, node: St
         assert all(one.startswith(url) for one in browser.requested if not one.startswith("about:"))
 
 
+def test_the_overview_tells_what_should_be_looked_at(browser: Browser, node: StandInNode) -> None:
+    """Also of a node that is ready: a right that was forgotten, unconfirmed topics, a full disk, slow clients."""
+    (selector,) = node.links[0].selectors
+    unreadable = selector.model_copy(update={"filter": "office/#", "maybe_unreadable": True})
+    alarm = "9 topics did not come from the primary and are kept"
+    node.links = (node.links[0].model_copy(update={"selectors": (selector, unreadable), "alarm": alarm}),)
+    assert node.log is not None
+    node.log = node.log.model_copy(update={"alarm": "the replication log cannot be written: No space left on device"})
+    with serving(node) as url:
+        browser.show(f"{url}/#overview", width=1280)
+        wait_for(browser, text_has("To be looked at"))
+        for text in (
+            "office/# has no topics: there are none, or the primary's access rules (ACL)",
+            f"plant: {alarm}",
+            "Log: the replication log cannot be written: No space left on device. Clients are served all the same",
+            "Messages that clients did not get: queue full 4, expired 1; see Clients",
+            "6 messages wait for clients that are slow or away",
+        ):
+            assert browser.ask(text_has(text)), browser.ask("document.body.innerText")
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_can_be_read(browser: Browser, node: StandInNode, width: int, scheme: str) -> None:

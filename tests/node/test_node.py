@@ -445,6 +445,25 @@ async def test_log_that_cannot_be_sealed_is_told(tmp_path: Path, monkeypatch: py
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["replication log not sealed in time"]
 
 
+async def test_a_log_that_cannot_be_written_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once when it begins, with the reason, and once when it is over."""
+    alarm = ["the replication log cannot be written: no space"]
+    stats = LogWriter.stats
+    monkeypatch.setattr(LogWriter, "stats", lambda log: dataclasses.replace(stats(log), alarm=alarm[0]))
+    monkeypatch.setattr(node_module, "INTERVAL_S", 0.01)
+    node = node_of(config(tmp_path))
+    await node.start()
+
+    def texts() -> list[str]:
+        return [one.text for one in node.browser.events(before=None, limit=100).events if one.kind == "log_alarm"]
+
+    await wait_until(lambda: texts() == ["The replication log cannot be written: no space"])
+    alarm[0] = ""
+    await wait_until(lambda: texts()[0] == "The replication log is written again")
+    await node.stop()
+    assert len(texts()) == 2
+
+
 # Roles.
 
 

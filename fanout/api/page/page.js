@@ -106,6 +106,30 @@ function chart(link, lags, interval) {
   return make("figure", {}, make("figcaption", { class: "soft" }, text), svg);
 }
 
+// What a person should know, also of a node that is ready: sentences.
+function warnings(status) {
+  const found = [];
+  for (const link of status.links) {
+    if (link.alarm) found.push(`${link.name}: ${link.alarm}`);
+    if (link.not_held_reason) found.push(`${link.name}: ${link.not_held_reason}`);
+    if (!link.ready && link.stale_seconds) found.push(`${link.name}: its values were last known to be current ${age(link.stale_seconds)} ago`);
+    for (const selector of link.selectors) {
+      if (selector.maybe_unreadable) found.push(`${link.name}: ${selector.filter} has no topics: there are none, or the primary's access rules (ACL) do not let the link's user read them`);
+    }
+    const skipped = Object.entries(link.skipped_total ?? {}).filter(([, number]) => number);
+    if (skipped.length) found.push(`${link.name} skipped messages: ${skipped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}`);
+    if (link.unconfirmed) found.push(`${link.name} has ${count(link.unconfirmed)} topics that the primary did not send in the last comparison`);
+  }
+  if (status.log?.alarm) found.push(`Log: ${status.log.alarm}. Clients are served all the same; reports will lack what is lost`);
+  if (status.log?.lost_rows_total) found.push(`Log: ${count(status.log.lost_rows_total)} updates were not logged`);
+  if (status.retained?.alarm) found.push(`Values on disk: ${status.retained.alarm}`);
+  const dropped = Object.entries(status.server?.dropped_total ?? {}).filter(([, number]) => number);
+  if (dropped.length) found.push(`Messages that clients did not get: ${dropped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}; see Clients`);
+  if (status.server?.queued_messages) found.push(`${count(status.server.queued_messages)} messages wait for clients that are slow or away; see Clients`);
+  if (status.server?.conflated_topics) found.push(`Slow clients wait for the newest values of ${count(status.server.conflated_topics)} topics; see Clients`);
+  return found;
+}
+
 async function overview() {
   const [status, lag] = await Promise.all([ask("/v1/status"), ask("/v1/lag")]);
   if (Date.now() > lags.at + 10000) lags = { at: Date.now(), document: await ask("/v1/lag/history") };
@@ -113,11 +137,14 @@ async function overview() {
   if (status.reasons.length) {
     parts.push(make("h2", {}, "Why it is not ready"), make("ul", {}, ...status.reasons.map((reason) => make("li", {}, reason))));
   }
+  const known = warnings(status);
+  if (known.length) parts.push(make("h2", {}, "To be looked at"), make("ul", {}, ...known.map((text) => make("li", {}, text))));
   if (status.links.length) {
-    parts.push(make("h2", {}, "Links"), table("Links", ["link", "state", "#topics", "evidence", "#lag", "what is wrong"],
+    parts.push(make("h2", {}, "Links"), table("Links", ["link", "state", "since", "#topics", "evidence", "#lag", "what is wrong"],
       status.links.map((link, at) => [
         link.name,
         make("span", { class: link.ready ? "good" : "bad" }, link.state),
+        clock(link.since),
         count(link.topics),
         link.evidence ?? "–",
         lag.links[at]?.lag_seconds === null || !lag.links[at] ? "–" : `${lag.links[at].lag_seconds.toFixed(3)} s`,
@@ -130,9 +157,6 @@ async function overview() {
         parts.push(make("p", {}, `${link.name} takes its retained values: ${count(link.topics)} so far, ${done} of ${link.selectors.length} selectors complete `,
           make("progress", { "aria-label": `Snapshot of ${link.name}`, max: String(link.selectors.length), value: done ? String(done) : null })));
       }
-      const skipped = Object.entries(link.skipped_total ?? {}).filter(([, number]) => number);
-      if (skipped.length) parts.push(make("p", {}, `${link.name} skipped messages: ${skipped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}`));
-      if (link.unconfirmed) parts.push(make("p", {}, `${link.name} has ${count(link.unconfirmed)} topics that the primary did not send in the last comparison`));
       const figures = lags.document.links.find((one) => one.name === link.name)?.lags ?? [];
       if (figures.some((one) => one !== null)) parts.push(chart(link.name, figures, lags.document.interval_s));
     }

@@ -157,6 +157,10 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
             reason = facts.get("reason") or facts.get("error") or ""
             text = ": ".join(str(part) for part in (message, reason) if part)
             return f"Link {link}: {text}" + (f" ({hint})" if hint else "")
+        case "log_alarm":
+            return detail[:1].upper() + detail[1:] if detail else "The replication log is written again"
+        case "retained_alarm":
+            return f"Values cannot be kept on disk: {detail}" if detail else "Values are kept on disk again"
         case _:
             return f"{kind.replace('_', ' ').capitalize()}: {detail}" if detail else kind.replace("_", " ").capitalize()
 
