@@ -92,6 +92,22 @@ install_system() { # installs the system packages "$@" with apt-get where this u
   $sudo apt-get update -qq >/dev/null && $sudo apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
+install_amqp() { # installs the extra amqp, and Apache Qpid JMS for its tests; tests of what is missing are skipped by name
+  local jms=tests/jms mark
+  (install_lock locks/amqp.txt) ||
+    say "python-qpid-proton could not be built: it needs a C compiler with the headers of Python. The tests of AMQP are skipped"
+  mark="$jms/lib/.installed-$(sha256sum <"$jms/pom.xml" | cut -c1-16)"
+  [ -e "$mark" ] && return
+  command -v mvn >/dev/null 2>&1 || { say "There is no Maven: the tests with Apache Qpid JMS are skipped" && return; }
+  say "Fetching the libraries of $jms/pom.xml"
+  rm -rf "$jms/lib"
+  if mvn -q -B -f "$jms/pom.xml" dependency:copy-dependencies -DoutputDirectory=lib >/dev/null; then
+    touch "$mark"
+  else
+    say "Maven could not fetch Apache Qpid JMS: its tests are skipped"
+  fi
+}
+
 install_clients() { # installs the clients of tests/clients, and Node.js for them, unless that was done before
   local clients=tests/clients mark
   mark="$clients/node_modules/.installed-$(sha256sum <"$clients/package-lock.json" | cut -c1-16)"

@@ -44,6 +44,7 @@ LAYERS: dict[str, set[str]] = {
         "runtime",
     },
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
+    "amqp": {"errors", "mqtt", "access", "config", "installation", "server"},
     "durable": {
         "errors",
         "mqtt",

@@ -1,4 +1,4 @@
-"""Network addresses as an operator writes them: `mqtt://host:port` and its kin for MQTT, `host:port` for HTTP.
+"""Network addresses as an operator writes them: `mqtt://host:port` and its kin, `amqp://` for JMS, and `host:port`.
 
 Owns their syntax and the known schemes; no name is resolved.
 """
@@ -18,7 +18,9 @@ MQTT_PORT = 1883
 
 _PORTS = {"mqtt": MQTT_PORT, "mqtts": 8883, "ws": 80, "wss": 443}
 """The schemes of MQTT over a network, and the port of an address that names none."""
-_TLS = frozenset({"mqtts", "wss"})
+_LISTENER_PORTS = {**_PORTS, "amqp": 5672, "amqps": 5671}
+"""The same of listeners, which serve AMQP 1.0 too."""
+_TLS = frozenset({"mqtts", "wss", "amqps"})
 _WEBSOCKET = frozenset({"ws", "wss"})
 _HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
@@ -34,7 +36,7 @@ class Address:
     """An address to connect to or to listen on."""
 
     scheme: str
-    """`mqtt`, `mqtts`, `ws`, `wss`, `unix` or `http`."""
+    """`mqtt`, `mqtts`, `ws`, `wss`, `amqp`, `amqps`, `unix` or `http`."""
     host: str
     """A host name in lower case or an IP address; an IPv6 address in its short form, without brackets.
     For `unix` the path of the socket."""
@@ -59,6 +61,11 @@ class Address:
     def has_websocket(self) -> bool:
         """True if the scheme uses MQTT over WebSocket."""
         return self.scheme in _WEBSOCKET
+
+    @property
+    def has_amqp(self) -> bool:
+        """True if the scheme uses AMQP 1.0, for JMS applications."""
+        return self.scheme in ("amqp", "amqps")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path}"
@@ -99,9 +106,9 @@ def parse_primary(text: str) -> Address:
 
 
 def parse_listen(text: str) -> Address:
-    """Read the address of an MQTT listener without other keys; with port 0 the system chooses.
+    """Read the address of a listener without other keys; with port 0 the system chooses.
 
-    These are `mqtt://host:port`, `ws://host:port` and `unix:///path`.
+    These are `mqtt://host:port`, `ws://host:port`, `amqp://host:port` and `unix:///path`.
 
     Raises:
         AddressInvalid: When it is not such an address.
@@ -116,9 +123,9 @@ def parse_listen(text: str) -> Address:
 
 
 def parse_listener(text: str) -> Address:
-    """Read the address of any MQTT listener; with port 0 the system chooses.
+    """Read the address of any listener; with port 0 the system chooses.
 
-    Besides those of `parse_listen` these are `mqtts://host:port` and `wss://host:port`.
+    Besides those of `parse_listen` these are `mqtts://host:port`, `wss://host:port` and `amqps://host:port`.
 
     Raises:
         AddressInvalid: When it is not such an address.
@@ -128,10 +135,10 @@ def parse_listener(text: str) -> Address:
     scheme = scheme.lower()
     if separator and scheme == "unix":
         return _parse_unix(text, rest)
-    if separator and scheme not in _PORTS:
+    if separator and scheme not in _LISTENER_PORTS:
         raise AddressInvalid(
             f'the scheme "{scheme}" is not supported',
-            hint="Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS) or unix.",
+            hint="Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS), amqp or amqps (JMS), or unix.",
         )
     return _parse_mqtt(text)
 
@@ -181,7 +188,7 @@ def _parse_mqtt(text: str) -> Address:
     if not separator:
         raise AddressInvalid(f'"{text}" has no scheme', hint=f'Write "mqtt://{text or "127.0.0.1"}".')
     scheme = scheme.lower()
-    port_default = _PORTS[scheme]
+    port_default = _LISTENER_PORTS[scheme]
     host, port = _parse_host_and_port(
         rest.removesuffix("/"), whole=text, port_default=port_default, example=f"{scheme}://127.0.0.1:{port_default}"
     )

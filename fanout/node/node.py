@@ -23,6 +23,7 @@ from fanout import __version__
 from fanout.access.gate import Gate
 from fanout.access.passwords import load_passwords
 from fanout.affected_clients import Concerned
+from fanout.amqp.opening import LazyDoor, check_installed
 from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
 from fanout.api.operator_access import OperatorAccess
@@ -432,6 +433,7 @@ class Node:
         if self.server is not None:
             passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
         if isinstance(self.server, Server) and config.server is not None:
+            check_installed(config.server.listeners)
             await self.server.change(config.server)
         former, self.config = self.config, config
         self._limit(config)
@@ -678,6 +680,7 @@ class Node:
         if self._journaled_sessions is not None:
             self._journaled_sessions.begin()
         if self.server is not None:
+            check_installed(self.server.config.listeners)
             await self.server.start()
 
     def _tell_sessions_removed(self) -> None:
@@ -748,6 +751,7 @@ class Node:
             retain_available=self.config.retained.available,
             stamps=self.stamps if self.role == "primary" else None,
             pool=self.config.pool,
+            amqp=LazyDoor(self.config.node.id),
         )
 
     def _hold(self, held: bool) -> None:

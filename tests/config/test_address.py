@@ -147,7 +147,7 @@ def test_a_listener_has_more_schemes(text: str, address: Address) -> None:
         (
             "http://a",
             'the scheme "http" is not supported',
-            "Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS) or unix.",
+            "Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS), amqp or amqps (JMS), or unix.",
         ),
         ("ws://", '"ws://" has no host', 'Write it as in "ws://127.0.0.1:80". 0.0.0.0 means every IPv4 address.'),
         (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import structlog
 
 from fanout.access.gate import Gate
+from fanout.amqp.opening import LazyDoor
 from fanout.config import Address, ServerConfig
 from fanout.durable.hosting.server_sessions import ServerSessions
 from fanout.durable.hosting.session_values import SessionValues
@@ -74,6 +75,7 @@ class NodeInMemory:
             logger=structlog.get_logger(),
             known_topics=self.replica.values,
             gate=gate,
+            amqp=LazyDoor("node-1"),
         )
         self.sessions = ServerSessions(self.server, link_of=lambda topic: "")
         self.values = SessionValues(self.server)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from fanout.access.passwords import exposure_of, load_password_file
+from fanout.amqp.opening import check_installed
 from fanout.certificates import EXPIRING_S, file_expiry_s
 from fanout.config import NodeConfig, read_audit_password, read_count_key, read_password, read_token
-from fanout.errors import ConfigError, ConfigFault
+from fanout.errors import ConfigError, ConfigFault, ListenError
 from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
 from fanout.pool.peer_tls import find_tls_faults as find_pool_tls_faults
 from fanout.runtime.regular_files import irregularity
@@ -113,6 +114,10 @@ def _certificate_warnings(config: NodeConfig, *, now_s: float) -> Iterator[Confi
 
 
 def _tls_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    try:
+        check_installed(config.server.listeners if config.server is not None else ())
+    except ListenError as error:
+        yield ConfigFault("server.listen", error.message, error.hint)
     for index, listener in enumerate(config.server.listener_tables if config.server is not None else ()):
         if listener.address.has_tls:
             for name, problem in find_tls_faults(listener):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from fanout.config import ListenerConfig
+from fanout.config import Address, ListenerConfig
 from fanout.runtime.first_record import HANDSHAKE_S, wait_first_record
 from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.peers import Peer, address_text, is_local, peer_of
@@ -76,8 +76,8 @@ class AcceptingServer(Protocol):
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Run `action` in `seconds`."""
 
-    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
-        """Make the protocol that serves a connection and frees its slot in the end."""
+    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, address: Address) -> asyncio.BufferedProtocol:
+        """Make the protocol that serves a connection to the listener at `address`, and frees its slot in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +269,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         assert slot is not None
         self._forget()
         peer = peer_of(transport, local=self._local, proxied=proxied)
-        websocket = self._listener.config.address.has_websocket
-        protocol = self._server.new_protocol(peer, slot, websocket=websocket)
+        protocol = self._server.new_protocol(peer, slot, address=self._listener.config.address)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         early = memoryview(self._early)

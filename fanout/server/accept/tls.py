@@ -10,6 +10,8 @@ from fanout.errors import ListenError
 
 __all__ = ["ListenerTls", "find_tls_faults"]
 
+_ALPN = {"wss": "http/1.1", "amqps": "amqp"}
+
 
 class ListenerTls:
     """TLS context of one listener, with reload.
@@ -68,7 +70,7 @@ def _load(config: ListenerConfig) -> tuple[ssl.SSLContext, list[tuple[str, str]]
     assert key is not None, "the configuration was validated"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1" if config.address.has_websocket else "mqtt"])
+    context.set_alpn_protocols([_ALPN.get(config.address.scheme, "mqtt")])
     faults = load_chain(context, certificate, key)
     if client_ca is not None:
         faults += load_authorities(context, client_ca, name="client_ca_file")

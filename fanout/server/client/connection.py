@@ -115,6 +115,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._deadline: Deadline | None = None
         self._last_received_s = 0.0
         self._keep_alive_s = 0
+        self.known_as: str | None = None
+        """Client Identifier for the rules of access, if its session has another one; None for the session's."""
         self.bridge = False
         """True when the client is a bridge over MQTT 3.1.1."""
         self._aliases: TopicAliases | None = None
@@ -335,7 +337,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def credentials(self, packet: Connect, *, client_id: str) -> Credentials:
         """Return the client's credentials: from its CONNECT, its address and its certificate."""
         return Credentials(
-            client_id=client_id,
+            client_id=client_id if self.known_as is None else self.known_as,
             address=self.peer.host,
             local=self.peer.local,
             certificate_user=self.peer.certificate_user,

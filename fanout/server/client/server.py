@@ -17,7 +17,7 @@ from typing import Final
 
 from fanout.access.gate import Gate
 from fanout.chain.stamp import StampCount
-from fanout.config import ListenerConfig, PoolConfig, ServerConfig
+from fanout.config import Address, ListenerConfig, PoolConfig, ServerConfig
 from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -84,6 +84,7 @@ class Server:
         retain_available: bool = True,
         stamps: StampCount | None = None,
         pool: PoolConfig | None = None,
+        amqp: Callable[[Server, Peer, ConnectionSlot], asyncio.BufferedProtocol] | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -101,6 +102,7 @@ class Server:
             retain_available: True when clients may publish retained messages.
             stamps: Count of all updates that are served here, for the links of other nodes; None when there is none.
             pool: The pool whose members on this machine share ports; None without one.
+            amqp: Makes the protocol of a connection to a listener for AMQP; None without such a listener.
         """
         self.pauses = Pauses(clock)
         """Tells of times in which the process did not run."""
@@ -131,6 +133,7 @@ class Server:
         self._clock = clock
         self._node_id = node_id
         self._stamps = stamps
+        self._amqp = amqp
         self._retain_available = retain_available
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
@@ -438,10 +441,17 @@ class Server:
         log = self.logger.debug if left else self.logger.warning
         log("connection_refused", reason=reason, address=address, **more)
 
-    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
+    def new_client(self, peer: Peer, slot: ConnectionSlot) -> ClientConnection:
+        """Make the connection of a client of MQTT, to be started on its transport."""
+        return ClientConnection(self.context, self, peer, slot, decoder=self.new_decoder())
+
+    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, address: Address) -> asyncio.BufferedProtocol:
         """Make the protocol of a new connection."""
-        connection = ClientConnection(self.context, self, peer, slot, decoder=self.new_decoder())
-        if not websocket:
+        if address.has_amqp:
+            assert self._amqp is not None, "the node makes it before it listens"
+            return self._amqp(self, peer, slot)
+        connection = self.new_client(peer, slot)
+        if not address.has_websocket:
             return connection
         from fanout.server.accept.websocket import WebSocket  # most nodes have no listener for it
 

@@ -1,0 +1,1 @@
+"""Listener for AMQP 1.0: serves JMS applications through the server's ports for clients of MQTT (decision 0075)."""

@@ -1,0 +1,141 @@
+"""Tests of what JMS applications publish (`fanout.amqp.publisher`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.mqtt.packets import Publish, Suback, Subscribe, Subscription
+from fanout.mqtt.reason_codes import ReasonCode
+from tests.amqp.conftest import Connect, StartNode, amqp_port
+from tests.amqp.jms_peer import TYPE, JmsPeer, Message, byte, bytes_message, text_message
+from tests.server.node_in_memory import NodeInMemory
+from tests.support.raw_client import RawClient
+
+
+def value_of(node: NodeInMemory, topic: bytes) -> bytes | None:
+    """Return the retained value of a topic; None without one."""
+    values = node.get_many([topic])
+    return values[0][1] if values else None
+
+
+async def test_a_message_with_retain_1_is_a_retained_message_of_mqtt(
+    node: NodeInMemory, connect: Connect, mqtt: RawClient
+) -> None:
+    """Clients of MQTT get it as live, and as retained later; without the property, or with 0, it is not retained."""
+    mqtt.send(Subscribe(1, (Subscription(b"plant/#", qos=1),)))
+    await mqtt.expect(Suback)
+    producer = await (await connect()).producer("plant/a")
+    assert await producer.send(text_message("21 °C", retain=1)) is None
+    assert await producer.send(bytes_message(b"not kept", retain=0)) is None
+    assert await producer.send(bytes_message(b"nor this")) is None
+    first, *_ = [await mqtt.expect(Publish) for _ in range(3)]
+    assert (first.payload, first.retain, first.properties.payload_format_indicator) == ("21 °C".encode(), False, 1)
+    assert value_of(node, b"plant/a") == "21 °C".encode()
+
+
+@pytest.mark.parametrize(
+    "empty", [text_message(None, retain=1), text_message("", retain=1), bytes_message(b"", retain=1)]
+)
+async def test_an_empty_message_does_not_clear(
+    node: NodeInMemory, connect: Connect, mqtt: RawClient, empty: Message
+) -> None:
+    """A null, empty or zero-length message is delivered and clears nothing; an empty message of MQTT does."""
+    peer = await connect()
+    producer = await peer.producer("plant/a")
+    await producer.send(text_message("kept", retain=1))
+    subscription = await peer.subscribe("plant/a")
+    await subscription.wait(1)
+    assert await producer.send(empty) is None
+    await subscription.wait(2)
+    assert value_of(node, b"plant/a") == b"kept"
+    mqtt.send(Publish(b"plant/a", b"", retain=True))
+    await subscription.wait(3)
+    assert value_of(node, b"plant/a") is None
+
+
+async def test_a_queue_ignores_retain(node: NodeInMemory, connect: Connect) -> None:
+    """A message to a queue goes to subscribers of the topic with its name, and is not kept."""
+    peer = await connect()
+    subscription = await peer.subscribe("orders")
+    producer = await peer.producer("orders", capability="queue")
+    assert await producer.send(text_message("1", retain=1)) is None
+    await subscription.wait(1)
+    assert value_of(node, b"orders") is None
+
+
+async def test_an_expiry_is_that_of_the_message(node: NodeInMemory, connect: Connect) -> None:
+    """A retained message with a time to live is gone after it."""
+    producer = await (await connect()).producer("plant/a")
+    await producer.send(text_message("short", retain=1, ttl=2.5))
+    (value,) = node.get_many([b"plant/a"])
+    assert value[6] == node.clock.now_ns() + 3_000_000_000
+
+
+async def test_a_producer_without_destination_names_it_in_each_message(node: NodeInMemory, connect: Connect) -> None:
+    """The address of each message is its topic."""
+    producer = await (await connect()).producer(None)
+    assert await producer.send(text_message("1", retain=1, address="plant/a")) is None
+    refused = await producer.send(text_message("1"))
+    assert refused is not None
+    assert "topic" in refused.description
+    assert value_of(node, b"plant/a") == b"1"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(1, "ObjectMessage"), (2, "MapMessage"), (4, "StreamMessage")])
+async def test_other_messages_are_refused(node: NodeInMemory, connect: Connect, kind: int, name: str) -> None:
+    """Only text and bytes are published; the application is told, and the connection goes on."""
+    message = text_message("x", retain=1)
+    message.annotations[TYPE] = byte(kind)
+    producer = await (await connect()).producer("plant/a")
+    refused = await producer.send(message)
+    assert refused is not None
+    assert name in refused.description
+    assert "TextMessage" in refused.description
+    assert await producer.send(text_message("fine")) is None
+
+
+async def test_the_servers_refusal_is_told(node: NodeInMemory, connect: Connect) -> None:
+    """A message that the node refuses is rejected with the reason."""
+    node.verdicts[b"plant/"] = lambda: ReasonCode.NOT_AUTHORIZED
+    producer = await (await connect()).producer("plant/a")
+    refused = await producer.send(text_message("x"))
+    assert refused is not None
+    assert refused.name == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize("topic", ["plant/#", "plant/+"])
+async def test_a_topic_that_is_none_is_refused(connect: Connect, topic: str) -> None:
+    """A producer to a filter is refused when it is made."""
+    producer = await (await connect()).producer(topic)
+    assert producer.error is not None
+    assert producer.error.name == "amqp:invalid-field"
+
+
+async def test_many_messages_are_all_published_in_order(node: NodeInMemory, connect: Connect) -> None:
+    """More messages than there is credit for come in order, settled ones too, with a Receive Maximum below them."""
+    producer = await (await connect()).producer("plant/a")
+    for number in range(320):
+        await producer.send(bytes_message(b"%d" % number), settled=number % 80 != 79)
+    assert [row[1] for _, row in node.published] == [b"%d" % number for number in range(320)]
+
+
+async def test_properties_of_the_application_go_with_the_message(node: NodeInMemory, connect: Connect) -> None:
+    """Text, numbers and booleans become User Properties, and text of a JMS consumer."""
+    peer = await connect()
+    subscription = await peer.subscribe("plant/a")
+    message = text_message("x", retain=1)
+    message.properties |= {"unit": "K", "count": 3, "good": True}
+    await (await peer.producer("plant/a")).send(message)
+    (received,) = await subscription.wait(1)
+    del received.properties["JMS_IBM_Retain"]
+    assert received.properties == {"unit": "K", "count": "3", "good": "true"}
+
+
+async def test_a_server_without_retained_messages_says_so(start_node: StartNode) -> None:
+    """A message for a topic of a server that takes QoS 0 only is accepted all the same."""
+    node = await start_node(qos_max=0)
+    peer = await JmsPeer.connect(amqp_port(node))
+    producer = await peer.producer("a")
+    assert await producer.send(text_message("x", retain=1)) is None
+    assert value_of(node, b"a") == b"x"
+    await peer.close()
