@@ -219,19 +219,16 @@ async def answers(client: RawClient) -> AsyncIterator[Ack]:
                 yield packet
 
 
-@pytest.mark.parametrize("version", [4, 5])
-async def test_fields_that_are_taken_or_refused_here(scene: Scene, version: int) -> None:
+async def test_fields_that_are_taken_or_refused_here(scene: Scene) -> None:
     """What is legal and no primary minds arrives; what is illegal ends its publisher's connection alone."""
-    of_this = OF_BOTH if version == 4 else [*OF_BOTH, *OF_5]
-    for case in of_this:
-        if case in TAKEN or case in ILLEGAL:
-            await publish_case(scene, version, case)
+    for case in (*TAKEN, *ILLEGAL):
+        await publish_case(scene, case)
 
 
 @pytest.mark.parametrize("case", not_taken(*OF_BOTH, *OF_5))
 async def test_a_field_that_is_not_taken(scene: Scene, case: Case) -> None:
     """At each QoS, with other messages around it."""
-    await publish_case(scene, 5, case)
+    await publish_case(scene, case)
 
 
 @pytest.mark.parametrize("case", not_taken(*OF_BOTH))
@@ -239,22 +236,22 @@ async def test_a_field_that_is_not_taken_over_mqtt_3_1_1(old_scene: Scene, case:
     """A link over MQTT 3.1.1 publishes on a connection of its own, which alone the primary closes."""
     if len(case.payload) > SIZE_LIMIT:
         case = replace(case, arrives=None)  # Mosquitto acknowledges it, as it would not have to
-    await publish_case(old_scene, 5, case)
+    await publish_case(old_scene, case)
 
 
-async def publish_case(scene: Scene, version: int, case: Case) -> None:
+async def publish_case(scene: Scene, case: Case) -> None:
     """Publish at each QoS, with other messages around it, and check what became of all."""
     epoch = scene.epoch()
     neighbours: list[str] = []
     for qos in (0, 1, 2):
         refused, given_up = scene.refused(), scene.given_up()
-        async with await RawClient.connect(scene.node.port, version=version) as client:
+        async with await RawClient.connect(scene.node.port) as client:
             neighbours.append(await scene.neighbour(client))
             packet_id = client.next_packet_id() if qos else 0
             if case.block or not case.legal:
                 client.send_bytes(
                     encode_publish(
-                        case.topic, case.payload, version=version, qos=qos, packet_id=packet_id, properties=case.block
+                        case.topic, case.payload, version=5, qos=qos, packet_id=packet_id, properties=case.block
                     )
                 )
             else:
@@ -262,7 +259,7 @@ async def publish_case(scene: Scene, version: int, case: Case) -> None:
                     Publish(case.topic, case.payload, qos, case.retain, False, packet_id or None, case.properties)
                 )
             if not case.legal:
-                async with await RawClient.connect(scene.node.port, version=version) as other:
+                async with await RawClient.connect(scene.node.port) as other:
                     neighbours.append(await scene.neighbour(other))
                     await other.expect(Ack)
                 continue
@@ -270,7 +267,7 @@ async def publish_case(scene: Scene, version: int, case: Case) -> None:
             told = [await anext(answers(client)) for _ in range(3 if qos else 2)]
             if qos:
                 code = next(one.reason_code for one in told if one.packet_id == packet_id)
-                assert version == 4 or case.arrives is None or (code < 0x80) is case.arrives, (case.name, code)
+                assert case.arrives is None or (code < 0x80) is case.arrives, (case.name, code)
                 assert all(one.reason_code < 0x80 for one in told if one.packet_id != packet_id)
         if case.arrives is False:
             await wait_until(lambda before=refused: scene.refused() > before, what="a refused message")  # type: ignore[misc]

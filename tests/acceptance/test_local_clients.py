@@ -9,12 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import aiomqtt
 import pytest
 
-from fanout.mqtt.packets import Ack, PacketType, Publish
-from fanout.mqtt.properties import Properties
 from tests.acceptance.conftest import Mirror
 from tests.support.clients import Message, mosquitto_sub, subscriber
 from tests.support.mosquitto import publish_all, publisher
-from tests.support.raw_client import RawClient
 from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
@@ -99,36 +96,3 @@ def test_client_reads_retained_and_live(mirror: Mirror, client: str, qos: int) -
 def subscriptions(mirror: Mirror) -> int:
     """Return how many subscriptions the secondary has."""
     return int(mirror.secondary.document("/v1/status")["server"]["subscriptions"])
-
-
-async def publish_retained(mirror: Mirror, *topics: str) -> None:
-    """Publish retained values at the primary, and wait until the secondary serves them."""
-
-    def publish() -> None:
-        with publisher(mirror.mosquitto.port) as source:
-            publish_all(source, [(topic, b"v") for topic in topics])
-        with subscriber(mirror.secondary.port, *topics) as reader:
-            reader.wait(len(topics))
-
-    await asyncio.to_thread(publish)
-
-
-async def test_session_gets_what_came_while_it_was_away(mirror: Mirror) -> None:
-    """T12: a durable session gets retained values when it subscribes; later, at QoS 1, what it missed, once."""
-    kept = Properties(session_expiry_interval=60)
-    port = mirror.secondary.port
-    await publish_retained(mirror, "plant/durable/0")
-    async with await RawClient.connect(port, "durable", properties=kept) as client:
-        await client.subscribe(b"plant/durable/#", qos=1)
-        first = await client.expect(Publish)
-        assert (first.topic, first.retain) == (b"plant/durable/0", True)
-        client.send(Ack(PacketType.PUBACK, first.packet_id or 0))
-        assert await client.messages_until_ping() == []
-        await client.disconnect()
-    await publish_retained(mirror, "plant/durable/1", "plant/durable/2")
-    async with await RawClient.connect(port, "durable", clean_start=False, properties=kept) as client:
-        assert client.connack.session_present
-        missed = [await client.expect(Publish) for _ in range(2)]
-        assert [message.topic for message in missed] == [b"plant/durable/1", b"plant/durable/2"]
-        client.send(*(Ack(PacketType.PUBACK, message.packet_id or 0) for message in missed))
-        assert await client.messages_until_ping() == []

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fanout.mqtt.packets import Ack, PacketType, Publish
-from fanout.mqtt.properties import Properties
 from tests.acceptance.conftest import Mirror
 from tests.support.clients import mosquitto_sub, subscriber
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
@@ -41,14 +40,6 @@ async def test_write_inside_a_selector_is_refused(mirror: Mirror, qos: int) -> N
     assert mirror.secondary.document("/v1/status")["server"]["dropped_total"]["refused"] > 0
 
 
-async def test_write_inside_a_selector_by_mqtt_3_1_1(mirror: Mirror) -> None:
-    """MQTT 3.1.1 has no code for it: the message is acknowledged and dropped, so that it is not sent for ever."""
-    async with await RawClient.connect(mirror.secondary.port, "old-writer", version=4) as client:
-        await client.subscribe(b"plant/writes/#")
-        await client.expect_ack(PacketType.PUBACK, client.publish(b"plant/writes/1", b"local", qos=1))
-        assert await client.messages_until_ping() == []
-
-
 async def test_topics_outside_the_selectors_are_the_nodes_own(mirror: Mirror) -> None:
     """Also what an exclude leaves out; the primary never sees them, and a prefix parts equal names."""
     port = mirror.secondary.port
@@ -67,21 +58,6 @@ async def test_topics_outside_the_selectors_are_the_nodes_own(mirror: Mirror) ->
             publish_all(source, [("end", b"")], retain=False)
         at_primary.wait_for("end")
         assert not {"own/1", "plant/debug/own", "office/own/state"} & set(at_primary.topics)
-
-
-async def test_unknown_pubrel_at_a_secondary(mirror: Mirror) -> None:
-    """T17: PUBCOMP 0x92; after the refusal of a QoS 2 PUBLISH its Packet Identifier is free again."""
-    async with await RawClient.connect(mirror.secondary.port, "pubrel") as client:
-        client.send(Ack(PacketType.PUBREL, 42))
-        await client.expect_ack(PacketType.PUBCOMP, 42, 0x92)
-        client.publish(b"plant/writes/2", b"x", qos=2, packet_id=7)
-        await client.expect_ack(PacketType.PUBREC, 7, NOT_AUTHORIZED)
-        client.send(Ack(PacketType.PUBREL, 7))
-        await client.expect_ack(PacketType.PUBCOMP, 7, 0x92)
-        client.publish(b"own/2", b"x", qos=2, packet_id=7)
-        await client.expect_ack(PacketType.PUBREC, 7, 0x10)  # accepted; nobody has subscribed
-        client.send(Ack(PacketType.PUBREL, 7))
-        await client.expect_ack(PacketType.PUBCOMP, 7)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -106,21 +82,6 @@ async def test_forwarded_write_goes_to_the_primary_first(mirror: Mirror, qos: in
         assert local.payloads(topic) == at_primary.payloads(topic) == [b"wish", b""]
 
 
-async def test_forwarded_write_keeps_its_properties(mirror: Mirror) -> None:
-    """What the primary's own clients get is what the local client published."""
-    sent = Properties(content_type="text/plain", user_property=(("a", "1"),), response_topic="answers")
-    with subscriber(mirror.mosquitto.port, "set/properties", qos=1) as at_primary:
-        async with await RawClient.connect(mirror.secondary.port, "forward") as client:
-            packet_id = client.publish(b"set/properties", b"x", qos=1, properties=sent)
-            await client.expect_ack(PacketType.PUBACK, packet_id)
-        (message,) = at_primary.wait(1)
-        assert message.properties == {
-            "ContentType": "text/plain",
-            "ResponseTopic": "answers",
-            "UserProperty": [("a", "1")],
-        }
-
-
 async def test_forwarding_without_a_primary(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """When the link is down, the write is refused at once, with a code that PUBACK may have; nothing is kept."""
     node = nodes.secondary(link(mosquitto.port, selector("set/#", writes="forward"), settings=QUICK))
@@ -135,33 +96,6 @@ async def test_forwarding_without_a_primary(mosquitto: Mosquitto, nodes: Nodes) 
     mosquitto.start()
     await node.until_ready()
     assert node.topics() == 0
-
-
-async def test_what_the_primary_closes_at_costs_its_publisher_only(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """The defaults of a link: live again after each, its epoch goes on, others arrive, and it is named."""
-    node = nodes.secondary(link(mosquitto.port, selector("set/#", qos=2, writes="forward")))
-    await node.begin()
-    epoch = node.link_status()["epoch"]
-    bad = [b"set/\x01", b"set/\x7f", "set/\uffff".encode(), b"/".join([b"set", *[b"l"] * 299])]
-    with subscriber(mosquitto.port, "set/#", qos=1) as at_primary:
-        for number, topic in enumerate(bad):
-            async with (
-                await RawClient.connect(node.port, "bad") as client,
-                await RawClient.connect(node.port, "good") as other,
-            ):
-                packet_id = client.publish(topic, b"x", qos=1)
-                others = [other.publish(f"set/{number}-{one}".encode(), b"x", qos=1) for one in range(20)]
-                await client.expect_ack(PacketType.PUBACK, packet_id, 0x83)
-                for one in others:
-                    await other.expect_ack(PacketType.PUBACK, one)
-            await wait_until(lambda: node.link_state() == "live", what="the link live again")
-        at_primary.wait_for(f"set/{len(bad) - 1}-19")
-        assert set(at_primary.topics) == {f"set/{number}-{one}" for number in range(len(bad)) for one in range(20)}
-    status = node.link_status()
-    assert (status["epoch"], status["skipped_total"]["closes_connection"]) == (epoch, len(bad))
-    assert [one["topic"] for one in status["skipped_newest"]][::-1][:3] == ["set/\\x01", "set/\\x7f", "set/\\uffff"]
-    assert node.log_text().count("published by a local client, and the primary closes the connection at it") == len(bad)
-    assert r"topic=set/\x01" in node.log_text()
 
 
 async def test_a_refusal_with_an_unexpected_code_costs_its_publisher_only(nodes: Nodes) -> None:
@@ -228,28 +162,3 @@ async def test_a_limit_that_mqtt_3_1_1_cannot_tell_costs_its_message_only(
         assert node.document("/v1/status")["server"]["dropped_total"]["refused"] == refused
         if setting != "max_qos 0":
             assert after["skipped_newest"][0]["topic"] == "set/bad"
-
-
-@pytest.mark.parametrize("version", [4, 5])
-async def test_what_is_said_of_a_primary_at_qos_0(nodes: Nodes, version: int) -> None:
-    """The node is ready, by the barrier; the log names the limit and no access rights."""
-    with Mosquitto(nodes.directory, settings=["max_qos 0"]) as mosquitto:
-        load_retained(mosquitto.port, [("set/1", b"x")])
-        node = nodes.secondary(link(mosquitto.port, selector("set/#"), settings=f"{QUICK}version = {version}\n"))
-        await node.begin()
-        assert node.link_status()["evidence"] == "barrier"
-        why = "the primary accepts no messages at QoS 1 (CONNACK: Maximum QoS 0)"
-        assert (why if version == 5 else "the primary closes the connection at a message at QoS 1") in node.log_text()
-        assert "publish and read below" not in node.log_text()
-
-
-async def test_what_is_said_of_a_primary_without_retained_messages(nodes: Nodes) -> None:
-    """The reason is that there are none, and the key that it names makes the node ready."""
-    with Mosquitto(nodes.directory, settings=["retain_available false"]) as mosquitto:
-        settings = f"{QUICK}snapshot_quiet_s = 0.3\n"
-        node = nodes.secondary(link(mosquitto.port, selector("set/#"), settings=settings))
-        node.start()
-        await wait_until(lambda: "Retain Available 0" in str(node.probe()[1]["reasons"]), what="the reason")
-        assert "$SYS" not in str(node.probe()[1]["reasons"])
-        live_only = selector("set/#") + "live_only = true\n"
-        await nodes.secondary(link(mosquitto.port, live_only, settings=settings), name="edge-2").begin()

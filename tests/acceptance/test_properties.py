@@ -96,7 +96,7 @@ class Way:
     messages: dict[str, bytes]
 
 
-@pytest.fixture(params=["mosquitto", "stamping", "hub"])
+@pytest.fixture(params=["stamping", "hub"])
 async def way(request: pytest.FixtureRequest, nodes: Nodes, mosquitto: Mosquitto) -> Way:
     """Return one node, or two, below a Mosquitto or a `fanout primary`; one has the retained values on disk."""
     above: tuple[LiveNode, ...] = ()

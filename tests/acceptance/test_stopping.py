@@ -7,14 +7,13 @@ import signal
 
 import pytest
 
-from tests.acceptance.conftest import Mirror
 from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
-from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, load_retained, publisher
 from tests.support.nodes import QUICK, Nodes, link, processes_with, read_events, read_updates, selector
 from tests.support.raw_client import RawClient
 from tests.support.raw_reader import RawReader
-from tests.support.waiting import wait_until, wait_until_blocking
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
 
@@ -82,19 +81,3 @@ def test_killed_secondary_comes_back(mosquitto: Mosquitto, nodes: Nodes) -> None
     assert (detail["reason"], detail["node_epoch"], detail["first_log_pos"]) == ("crash", first, len(positions) + 1)
     verified = run_fanout("log", "verify", str(node.log_directory))
     assert verified.returncode == 0, verified.stdout
-
-
-def test_log_may_be_read_while_the_node_runs(mirror: Mirror) -> None:
-    """`fanout log verify` and `stat` work beside a node that writes."""
-    node = mirror.secondary
-
-    def logged() -> int:
-        answer = run_fanout("log", "stat", "--json", str(node.log_directory))
-        assert answer.returncode == 0, answer.stderr
-        return int(json.loads(answer.stdout)[0]["update_rows"])
-
-    before = logged()
-    with publisher(mirror.mosquitto.port) as client:
-        publish_all(client, [(f"plant/log/{number}", b"x") for number in range(100)])
-    wait_until_blocking(lambda: logged() == before + 100, what="the rows of the log")
-    assert run_fanout("log", "verify", str(node.log_directory)).returncode == 0

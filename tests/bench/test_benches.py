@@ -43,11 +43,11 @@ def servers(results: list[dict[str, Any]]) -> list[str]:
 
 def test_fanout_measures_each_server_at_each_qos(tmp_path: Path) -> None:
     """With and without log, the bridge and the load generator's limit; the asked ratio follows from the figures."""
-    options = ["--subscribers", "1,10", "--deliveries", "1000", "--messages-min", "300", "--log", "on,off"]
+    options = ["--subscribers", "10", "--deliveries", "1000", "--messages-min", "300", "--log", "on,off"]
     results = measure(tmp_path, "fanout", *options, "--self-test")
 
-    assert servers(results) == ["ours", "ours, no log", "bridge", "load generator's limit"] * 4
-    assert [result["messages"] for result in results] == ([1000] * 4 + [300] * 4) * 2
+    assert servers(results) == ["ours", "ours, no log", "bridge", "load generator's limit"] * 2
+    assert [result["messages"] for result in results] == [300] * 8
     for at in range(0, len(results), 4):
         ours, bare, bridge, limit = results[at : at + 4]
         for ask, peer in zip(ours["asked"], (bridge, bare), strict=True):
@@ -55,7 +55,7 @@ def test_fanout_measures_each_server_at_each_qos(tmp_path: Path) -> None:
             assert ask["met"] == (ask["reached"] >= ask["at_least"])
         assert ours["asked"][1]["at_least"] == 0.9
         assert limit["asked"][0]["reached"] > 0
-    assert [result["asked"][0]["at_least"] for result in results[::4]] == [1, 5, 1, 3]
+    assert [result["asked"][0]["at_least"] for result in results[::4]] == [5, 3]
 
 
 _STAND_IN = r"""#!{python}

@@ -172,7 +172,7 @@ async def test_links_come_go_and_change_alone(nodes: Nodes, mosquitto: Mosquitto
         await wait_until(lambda: watched.removed == gone and watched.count("site/c") == TOPICS)
 
 
-@pytest.mark.parametrize(("seed", "turns"), [(1, 6), (2, 6), pytest.param(3, 50, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("seed", "turns"), [(1, 6), pytest.param(3, 50, marks=pytest.mark.long)])
 async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, seed: int, turns: int) -> None:
     """No client is dropped, no epoch changes, the link never connects anew, and the end is exact.
 
@@ -225,8 +225,7 @@ async def test_random_reloads_under_load(nodes: Nodes, mosquitto: Mosquitto, see
     assert (now["epoch"], now["reconnects_total"]) == (before_all["epoch"], before_all["reconnects_total"])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_reload_leaves_one_configuration(nodes: Nodes, mosquitto: Mosquitto, seed: int) -> None:
+def test_killed_reload_leaves_one_configuration(nodes: Nodes, mosquitto: Mosquitto) -> None:
     """With values on disk: the next process has exactly what its file says, wherever the kill came."""
     load(mosquitto, "a", "b", "c")
     pair = {
@@ -235,7 +234,7 @@ def test_killed_reload_leaves_one_configuration(nodes: Nodes, mosquitto: Mosquit
     }
     node = nodes.secondary('[retained]\nstorage = "disc"\n' + pair["b/#"])
     node.started()
-    draw, wanted = random.Random(seed), "b/#"
+    draw, wanted = random.Random(1), "b/#"
     for _ in range(4):
         before, wanted = wanted, "b/#" if wanted == "c/#" else "c/#"
         node.links = node.links.replace(pair[before], pair[wanted])

@@ -17,7 +17,7 @@ from tests.reports.logs import write
 from tests.reports.random_logs import random_hub, random_secondary
 from tests.support.waiting import wait_until_blocking
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 STAGES = ("starting Spark", "first look at the logs", " rows")
 """What the line of progress says when Ctrl-C comes: the JVM starts, reads, and runs one query beside another.
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_a_report_at_once(log: Path, tmp_path: Path, stage: str) -> 
     """Within three seconds, with one line, exit code 130, and nothing left on the disk of what it had copied."""
     report = Report(log, tmp_path)
     try:
-        wait_until_blocking(lambda: report.shows(stage), what=stage, deadline_s=100)
+        wait_until_blocking(lambda: report.shows(stage), what=stage, deadline_s=400)
         sent = time.monotonic()
         report.process.send_signal(signal.SIGINT)
         assert report.process.wait(60) == 130

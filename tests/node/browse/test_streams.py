@@ -161,8 +161,9 @@ async def test_filters_share_the_encoding_of_a_message(monkeypatch: pytest.Monke
     assert sorted(encoded) == [b"1", b"2", b"3"]
 
 
-async def test_a_slow_reader_is_told_and_ended() -> None:
+async def test_a_slow_reader_is_told_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for one reader is bounded."""
+    monkeypatch.setattr(streams, "WAITING_BYTES_MAX", 1 << 16)
     node = Node([])
     stream = reader(node)
     await stream.until("live")
