@@ -44,6 +44,8 @@ Span = tuple[int, int]
 
 _MUCH_SLOWER: Final = 4
 """So many times as long as those of the other line the heartbeats of a slow one take."""
+_SLOW_US: Final = 100_000
+"""So long they take at least: on a quick line updates in bursts may take longer than half of the heartbeats."""
 
 _PERCENTILE_PERMILLE: Final = 22
 """How far a percentile may be off by its bucket, in thousandths of it."""
@@ -108,9 +110,9 @@ def _counted_difference(
     own_us = None if own is None else own.p95_us
     other_us = 0 if not clock.source[1] else None if other is None else other.p95_us
     later_us = clock.later_us
-    if own is not None and own.p95_us > _MUCH_SLOWER * (other_us or 0):
+    if own is not None and own.p95_us > max(_SLOW_US, _MUCH_SLOWER * (other_us or 0)):
         later_us, own_us = clock.quick_us, own.p50_us
-    elif other is not None and other.p95_us > _MUCH_SLOWER * (own_us or 0):
+    elif other is not None and other.p95_us > max(_SLOW_US, _MUCH_SLOWER * (own_us or 0)):
         later_us, other_us = clock.slow_us, other.p50_us
     is_known = own_us is not None and other_us is not None
     at_most_us = later_us + (other_us or 0)

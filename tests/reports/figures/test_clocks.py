@@ -17,9 +17,15 @@ from tests.reports.surveys import survey_of
         # Half of the updates came within so many microseconds, and of the quickest and slowest tenth.
         ((3_001_000, 3_000_000, 3_002_000), (1_300, 4_000), (1_000, 4_000), (2_997_000, 3_005_000)),
         ((7_000_000, 20_000, 9_000_000), (3_500_000, 10_600_000), (1_000, 4_000), (-3_480_000, 24_000)),
+        ((20_000, 8_000, 30_000), (1_300, 40_000), (1_000, 4_000), (-20_000, 24_000)),
         ((-7_000_000, -9_000_000, -20_000), (1_000, 4_000), (3_500_000, 10_600_000), (-24_000, 3_480_000)),
     ],
-    ids=["3 s ahead", "slow line, right clock", "slow line of the reference, right clock"],
+    ids=[
+        "3 s ahead",
+        "slow line, right clock",
+        "quick line with bursts, right clock",
+        "slow line of the reference, right clock",
+    ],
 )
 def test_the_difference_of_counted_clocks_lies_between_what_nearly_all_heartbeats_say(
     clock: tuple[int, int, int], own_us: tuple[int, int], other_us: tuple[int, int], expected: tuple[int, int]
