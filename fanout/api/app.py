@@ -283,11 +283,21 @@ def create_app(
         after: Annotated[str, Query(max_length=65_535, description="The `next` of the page before.")] = "",
         limit: Annotated[int, Query(ge=1, le=1000, description="Most clients on the page.")] = 100,
         client_id: Annotated[str | None, Query(max_length=65_535, description="The only client to show.")] = None,
+        topic_filter: Annotated[
+            str | None,
+            Query(alias="filter", max_length=65_535, description="Only clients that may read a topic of this filter."),
+        ] = None,
     ) -> ClientsDocument:
         """Answer with connected clients, their waiting messages, and slow readers."""
+        if topic_filter is not None and not node.browser.is_topic_filter(topic_filter.encode()):
+            wrong = {"type": "topic_filter", "loc": ("query", "filter"), "msg": "topic_filter", "input": None}
+            raise RequestValidationError([wrong])
         with turns.place():
-            make = partial(node.clients, order=order, after=after, limit=limit, client_id=client_id)
-            return await (slowest.get(limit, make) if order == "slowest" and client_id is None else make())
+            make = partial(
+                node.clients, order=order, after=after, limit=limit, client_id=client_id, topic_filter=topic_filter
+            )
+            is_shared = order == "slowest" and client_id is None and topic_filter is None
+            return await (slowest.get(limit, make) if is_shared else make())
 
     @app.post(
         "/v1/clients/kick",

@@ -84,7 +84,9 @@ class NodeView(Protocol):
             RequestRefused: The file has faults, or changes need a restart; nothing has changed.
         """
 
-    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+    async def clients(
+        self, *, order: ClientOrder, after: str, limit: int, client_id: str | None, topic_filter: str | None
+    ) -> ClientsDocument:
         """Return a page of the clients.
 
         Args:
@@ -92,6 +94,7 @@ class NodeView(Protocol):
             after: Client Identifier after which the page begins, with the order "id"; empty for the first one.
             limit: Limit of clients on the page.
             client_id: The only client that is asked for; None for all.
+            topic_filter: Valid Topic Filter; only clients that may read one of its topics. None for all.
 
         Raises:
             RequestRefused: The client that is asked for has no session here.

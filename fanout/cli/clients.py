@@ -46,6 +46,9 @@ def clients(
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="COUNT", help="How many to show.")] = _SHOWN,
     after: Annotated[str, typer.Option(metavar="ID", help="Show those after this Client Identifier.")] = "",
     client: Annotated[str | None, typer.Option(metavar="ID", help="Show this one in full.")] = None,
+    topic_filter: Annotated[
+        str | None, typer.Option("--filter", metavar="FILTER", help="Show those that may read a topic of it.")
+    ] = None,
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,7 +63,7 @@ def clients(
         raise typer.BadParameter("pages exist only in the order of IDs", param_hint="--after")
     with NodeClient(url, token_file=token_file) as node:
         order = "slowest" if slowest else "id"
-        document = node.clients(order=order, limit=limit, after=after, client_id=client)
+        document = node.clients(order=order, limit=limit, after=after, client_id=client, topic_filter=topic_filter)
     if as_json:
         print_json(document.model_dump(mode="json"))
         return

@@ -7,13 +7,16 @@ that nothing is counted while nobody asks.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
+from fanout.affected_clients import Concerned
 from fanout.api.models import ClientDetail, ClientsDocument, KickRequest, KickResult, utc_from_ns
-from fanout.errors import RequestRefused
+from fanout.errors import RequestRefused, SelectorInvalid
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.runtime.slices import Slices
 from fanout.runtime.system_clock import Clock
+from fanout.selection import Selector
 from fanout.server.client.client_list import ClientFigures, ClientQuery
 from fanout.server.client.server import Server
 
@@ -44,12 +47,21 @@ class ClientsView:
         self._node = node
         self._clock = clock
 
-    async def list(self, query: ClientQuery) -> ClientsDocument:
+    async def list(self, query: ClientQuery, *, topic_filter: str | None = None) -> ClientsDocument:
         """Return the clients that are asked for; takes `RATE_S`.
 
+        Args:
+            query: The query.
+            topic_filter: Topic Filter; only clients with a subscription that may match one of its topics. None for all.
+
         Raises:
-            RequestRefused: A client that is named has no session.
+            RequestRefused: A client that is named has no session, or the Topic Filter has too many levels.
         """
+        if topic_filter is not None:
+            try:
+                query = replace(query, reads=Concerned((Selector(topic_filter),)))
+            except SelectorInvalid as error:
+                raise RequestRefused(f"filter cannot be compared: {error}", hint="Ask for a shorter one") from error
         if self._server is None:
             return ClientsDocument(
                 node=self._node, at=utc_from_ns(self._clock.now_ns()), sessions=0, clients=(), next=None

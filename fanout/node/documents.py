@@ -408,10 +408,13 @@ class NodeDocuments:
             digest=reloaded.digest,
         )
 
-    async def clients(self, *, order: ClientOrder, after: str, limit: int, client_id: str | None) -> ClientsDocument:
+    async def clients(
+        self, *, order: ClientOrder, after: str, limit: int, client_id: str | None, topic_filter: str | None
+    ) -> ClientsDocument:
         """Return a page of the clients; see `NodeView`."""
         names = None if client_id is None else (client_id,)
-        return await self._clients.list(ClientQuery(order=order, after=after, limit=limit, client_ids=names))
+        query = ClientQuery(order=order, after=after, limit=limit, client_ids=names)
+        return await self._clients.list(query, topic_filter=topic_filter)
 
     async def kick(self, request: KickRequest) -> KickResult:
         """Send a client away; see `NodeView`."""

@@ -44,6 +44,17 @@ def test_slowest_and_pages(runner: CliRunner) -> None:
     assert wrong.exit_code == 2
 
 
+def test_clients_that_read_a_topic(runner: CliRunner) -> None:
+    """A filter that is none is refused with the name of the parameter."""
+    with serving(ready_node()) as url:
+        answer = runner.invoke(app, ["clients", "--filter", "plant/#", "--url", url])
+        wrong = runner.invoke(app, ["clients", "--filter", "plant#", "--url", url])
+    assert answer.stdout.splitlines()[1].startswith("app-1 ")
+    assert "app-2" not in answer.stdout
+    assert wrong.exit_code == 5
+    assert "filter must be a Topic Filter" in wrong.stderr
+
+
 def test_one_client_in_full(runner: CliRunner) -> None:
     """With its Topic Filters."""
     with serving(ready_node()) as url:

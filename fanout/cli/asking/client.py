@@ -201,7 +201,15 @@ class NodeClient:
         asked, patient = {"dry_run": dry_run, "partial": partial}, httpx.Timeout(_TIMEOUT_S, read=_RELOAD_S)
         return self._order(ReloadResult, "/v1/reload", json=asked, timeout=patient)
 
-    def clients(self, *, order: str, limit: int, after: str = "", client_id: str | None = None) -> ClientsDocument:
+    def clients(
+        self,
+        *,
+        order: str,
+        limit: int,
+        after: str = "",
+        client_id: str | None = None,
+        topic_filter: str | None = None,
+    ) -> ClientsDocument:
         """Return a page of `/v1/clients`.
 
         Raises:
@@ -210,6 +218,8 @@ class NodeClient:
         asked = {"order": order, "limit": str(limit), "after": after}
         if client_id is not None:
             asked["client_id"] = client_id
+        if topic_filter is not None:
+            asked["filter"] = topic_filter
         return self._parse(ClientsDocument, self._allowed(self._ask("GET", "/v1/clients", params=asked), "the clients"))
 
     def topics(self, asked: Mapping[str, str]) -> TopicsDocument:

@@ -29,6 +29,8 @@ _BYTES_ACKED_AT: Final = 120
 _TCP_INFO_BYTES: Final = 128
 _STEP: Final = 500
 """Sessions that are compared at once."""
+_FILTERS_STEP: Final = 200
+"""Topic Filters that are compared at once, some 10 us each."""
 _FIGURES_STEP: Final = 25
 """Clients whose figures are read at once."""
 
@@ -48,6 +50,8 @@ class ClientQuery:
     """Limit of clients in the answer."""
     client_ids: tuple[str, ...] | None = None
     """Clients that are named; the others are left out, and `order` does not count. None for all."""
+    reads: Callable[[bytes], bool] | None = None
+    """Returns True for Topic Filters, not in a `$share` form, of clients that are asked for; None for all clients."""
     topic: bytes | None = None
     """Topic Name to examine for delivery to these clients; None for none."""
 
@@ -102,7 +106,7 @@ class ClientPage:
     clients: tuple[ClientFigures, ...] = ()
     """The clients, in the order that was asked for."""
     sessions: int = 0
-    """All sessions."""
+    """All sessions; with `reads` those that it is true of."""
     next: str | None = None
     """`after` of the next page, in the order "id"; None when the limit leaves out no client."""
 
@@ -136,6 +140,8 @@ def list_clients(
         slow_s: Returns for how long a client has been slow; None when it is not.
         now_s: Monotonic seconds.
     """
+    if query.reads is not None:
+        sessions = yield from _readers(query.reads, sessions)
     limit = min(query.limit, CLIENTS_MAX)
     by_id = query.order == "id"
     chosen: list[Session] = []
@@ -167,6 +173,21 @@ def list_clients(
             figures.append(_figures(session, connection, slow_s, now_s, named=named, topic=query.topic))
     last = chosen[limit - 1].client_id if by_id and len(chosen) > limit else None  # though it may have ended meanwhile
     return ClientPage(clients=tuple(figures), sessions=len(sessions), next=last)
+
+
+def _readers(reads: Callable[[bytes], bool], sessions: Sequence[Session]) -> Generator[None, None, list[Session]]:
+    """Return the sessions with a subscription of which `reads` is true, in steps."""
+    found: list[Session] = []
+    looked = 0
+    for session in sessions:
+        for own in session.topic_filters:
+            if (looked := looked + 1) % _FILTERS_STEP == 0:
+                yield
+            shared = parse_shared(own)
+            if reads(own if shared is None else shared[1]):
+                found.append(session)
+                break
+    return found
 
 
 def _figures(

@@ -9,9 +9,11 @@ import structlog
 from structlog.testing import capture_logs
 
 from fanout.access.gate import Gate
+from fanout.affected_clients import Concerned
 from fanout.mqtt.packets import Connack, Connect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.selection import Selector
 from fanout.server.client.client_list import (
     FILTERS_SHOWN,
     ClientFigures,
@@ -123,6 +125,30 @@ async def test_matching_filters_of_a_client(node: NodeInMemory) -> None:
         assert (await one(node, "app", topic=b"$SYS/x")).matching == ()
         await client.subscribe(*(b"+/" * number + b"#" for number in range(FILTERS_SHOWN + 5)))
         assert len((await one(node, "app", topic=b"a/" * 30 + b"a")).matching) == FILTERS_SHOWN
+
+
+async def test_clients_that_read_a_branch(node: NodeInMemory) -> None:
+    """By a subscription that may match a topic of it, a shared one too; the number is theirs."""
+    async with (
+        await RawClient.connect(node.port, "all") as everything,
+        await RawClient.connect(node.port, "one") as one_line,
+        await RawClient.connect(node.port, "shared") as shared,
+        await RawClient.connect(node.port, "none"),
+    ):
+        await everything.subscribe(b"#")
+        await one_line.subscribe(b"office/1", b"plant/line1/+")
+        await shared.subscribe(b"$share/g/+/line2/#")
+        for reads, names in (
+            ("plant/#", ["all", "one", "shared"]),
+            ("plant/line1/temp", ["all", "one"]),
+            ("plant/line2/#", ["all", "shared"]),
+            ("$SYS/#", []),
+        ):
+            page = await node.server.clients(ClientQuery(reads=Concerned((Selector(reads),))))
+            assert [client.client_id for client in page.clients] == names, reads
+            assert page.sessions == len(names)
+        page = await node.server.clients(ClientQuery(reads=Concerned((Selector("plant/#"),)), order="slowest", limit=1))
+        assert (len(page.clients), page.sessions) == (1, 3)
 
 
 async def test_the_rule_that_denies_a_topic(start_node: StartNode) -> None:
