@@ -142,7 +142,7 @@ class JmsPeer:
         self.transport = Transport()
         self.links: dict[str, Subscription | Producer] = {}
         self.ended = False
-        self.recording: bytearray | None = None
+        self.recording: list[bytes] | None = None
         self.session: Any = None
         self.writer: asyncio.StreamWriter
         self.task: asyncio.Task[None]
@@ -196,7 +196,7 @@ class JmsPeer:
         while (count := self.transport.pending()) > 0:
             data = self.transport.peek(count)
             if self.recording is not None:
-                self.recording += data
+                self.recording.append(bytes(data))
             if not self.ended:
                 self.writer.write(bytes(data))
             self.transport.pop(count)
