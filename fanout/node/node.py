@@ -87,6 +87,8 @@ __all__ = ["Node"]
 
 _HOUSEKEEPING_S: Final = 0.25
 """Pause between checks for expired values of the own namespace; links check theirs themselves."""
+_VALUES_OF_SESSION: Final = 25
+"""Values that a session counts for, among those that are kept out of garbage collections."""
 _ALIVE_S: Final = 10.0
 """Pause between the node's own heartbeat events in the log, which tell an idle node from a dead one."""
 _CLIENTS_LEAVE_S: Final = 5.0
@@ -879,7 +881,7 @@ class Node:
     async def _keep_house(self) -> None:
         """Remove expired values of the own namespace, and log the node's heartbeat."""
         look_at = alive_at = sys_at = lags_at = self.clock.monotonic()
-        long_lived, long_waiting = LongLived(), LongLived()
+        long_lived, long_waiting, long_sessions = LongLived(), LongLived(), LongLived()
         came = went = 0
         alarms: dict[str, str] = {}
         while True:
@@ -891,6 +893,7 @@ class Node:
                 long_lived.note(len(self.store))
                 if self.server is not None:  # removals for slow clients are in no store
                     long_waiting.note(self.server.conflated_topics_max)
+                    long_sessions.note(self.server.session_count * _VALUES_OF_SESSION)
                 if self.sessions is not None:
                     moves = self.sessions.figures
                     if (moves.moved_in_total, moves.moved_out_total) != (came, went):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -296,6 +297,18 @@ async def test_stopped_node_leaves_nothing(node: Node, tmp_path: Path) -> None:
     assert list(tmp_path.glob("log/open/**/*.seg")) == []
     events = [event["event"] for event in read_events(tmp_path / "log")]
     assert (events[0], events[-1]) == ("start", "stop")
+
+
+async def test_sessions_are_left_out_of_garbage_collections(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they grow by thousands: a full collection of 50,000 would stop the node for half a second."""
+    assert node.server is not None
+    try:
+        for sessions in (2_000, 4_000):
+            gc.unfreeze()
+            monkeypatch.setattr(type(node.server), "session_count", sessions)
+            await wait_until(gc.get_freeze_count)
+    finally:
+        gc.unfreeze()
 
 
 async def test_clients_are_told_why(node: Node) -> None:
