@@ -48,7 +48,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirror]:
                 selector("plant/#", qos=2, exclude=["plant/debug/#"]),
                 selector("office/+/state", prefix="hq/"),
                 selector("set/#", writes="forward"),
-                settings=QUICK + "heartbeat_s = 0.5\n",
+                settings=QUICK + "heartbeat_s = 2.0\n",
             )
         )
         try:

@@ -53,7 +53,7 @@ def test_a_second_user_node_by_node_keeps_the_pool_ready(nodes: Nodes, tmp_path:
     with Mosquitto(tmp_path, settings=["allow_anonymous false", f"password_file {users.file}"]) as mosquitto:
 
         def as_user(user: str) -> str:
-            settings = f'{QUICK}heartbeat_s = 0.5\nusername = "{user}"\npassword_file = "{secrets / user}"\n'
+            settings = f'{QUICK}username = "{user}"\npassword_file = "{secrets / user}"\n'
             return link(mosquitto.port, selector("plant/#"), settings=settings)
 
         pool = [

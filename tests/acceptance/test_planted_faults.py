@@ -255,7 +255,7 @@ def test_a_slow_reader(plant: Plant, qos: int, figure: str, cause: str) -> None:
         publish_all(client, [("plant/a/0", b"behind it")])
         plant.local.wait_for("plant/a/0", b"behind it")
         assert plant.explained("plant/a/0", "--client", f"slow-{qos}").startswith(f'Client "slow-{qos}" {cause}')
-        assert plant.node.ready
+        plant.node.wait_until_ready()
 
 
 def test_a_clock_that_is_set_an_hour_ahead(plant: Plant) -> None:
