@@ -174,9 +174,9 @@ class SessionValues:
         return min(exported.expiry_left_ms / _MS_PER_S, self._session_expiry_max_s)
 
     def _will_left_ms(self, session: Session) -> int | None:
-        """Return the time until the Will Message of a session is published before its end; None for not before."""
+        """Return the time until the Will Message of a session is published; None without one."""
         will = session.will
-        if will is None or will.delay_s >= session.expiry_s:  # [MQTT-3.1.3-9]
+        if will is None:
             return None
         held = self._lifecycles.fence.deadlines_of(session)
         whole_s = will.delay_s if held is None or held.will_s is None else held.will_s

@@ -163,10 +163,6 @@ class SessionCopies:
         if self._entries.pop(client_id, None) is not None:
             self._carrier.leave(client_id)
 
-    def note_dispatched(self, updates: list[Update]) -> None:
-        """Note that updates are about to be dispatched to all sessions."""
-        self._recent.note_dispatched(updates)
-
     # For the node.
 
     @property

@@ -18,7 +18,6 @@ from fanout.durable.form.session_format import SessionEncoder
 from fanout.durable.form.session_record import ALL_UNSENT, SessionRecord, encode_record
 from fanout.durable.hosting.session_values import SessionValues
 from fanout.durable.keeping.session_looks import LOOKED_AT, SHARE, seen
-from fanout.replica.update import Update
 from fanout.server.client.server import Server
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.messages.encoding import Message
@@ -143,9 +142,6 @@ class SessionJournal:
         """Note that a session is another member's of the pool from now on."""
         self.note(client_id)
 
-    def note_dispatched(self, updates: list[Update]) -> None:
-        """Do nothing: the history on disk has what sessions wait for."""
-
     # For the node.
 
     def restored(self, client_id: str, *, position: int) -> None:
@@ -155,16 +151,14 @@ class SessionJournal:
     def write_all(self) -> None:
         """Put everything on its way that is not written, in one piece: the server has stopped, and nothing changes.
 
-        Now the sessions with shared subscriptions are written too: nothing else will deliver what waits for them.
+        The end of each connection has marked its session. The sessions with shared subscriptions are written only now:
+        nothing else will deliver their messages.
         """
         self._has_stopped = True
         for session in self._registry:
             if session.client_id not in self._entries and session.outlives_node:
                 self._enter(session.client_id, position=self._store.history_position + 1)
                 self.marks.mark(session.client_id)
-        for client_id, entry in self._entries.items():
-            if self._has_changed(client_id, entry):
-                self.marks.mark(client_id)
         self.marks.keep_all()
 
     # Its own.

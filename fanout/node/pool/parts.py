@@ -175,6 +175,7 @@ def keep_copies(
     kept.sent.copy_again = made.copy_again
     members.copies_are_right_at = kept.sent.are_right_at
     server.lifecycles.keepers.join(made)
+    server.recent = recent
     sessions.copies = kept
     listener = members.listener
     listener.handle(copy_messages.COPY_PATH, kept.answer_copy, body_bytes_max=copy_messages.COPY_BYTES_MAX)

@@ -22,6 +22,7 @@ from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.history import HistoryBatch
+from fanout.replica.recent import RecentUpdates
 from fanout.replica.update import Update
 from fanout.runtime.slices import Slices
 from fanout.runtime.turnstile import Turnstile
@@ -130,6 +131,8 @@ class Server:
         """What users have, and may have."""
         self.registry = SessionRegistry(config=config, store=store, counters=counters, quotas=self.quotas)
         """The sessions."""
+        self.recent: RecentUpdates | None = None
+        """Told of all that is dispatched, so that copies of sessions name places in it; None without copies."""
         self._clock = clock
         self._node_id = node_id
         self._stamps = stamps
@@ -289,7 +292,8 @@ class Server:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
         self.pauses.check()
-        self.lifecycles.keepers.note_dispatched(updates)
+        if self.recent is not None:
+            self.recent.note_dispatched(updates)
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
         if self.registry.overflowed:
@@ -298,7 +302,6 @@ class Server:
 
     def dispatch_again(self, batch: HistoryBatch) -> None:
         """Deliver a batch that an earlier process has dispatched to the sessions that are restored so far."""
-        self.lifecycles.keepers.note_dispatched(batch.updates)
         session = None if batch.origin is None else self.registry.get(batch.origin.client_id)
         self._dispatcher.dispatch(batch.updates, now_ns=batch.dispatched_ns, origin=session, position=batch.position)
 
@@ -374,10 +377,6 @@ class Server:
     ) -> Kicked | None:
         """Send a client away; see `SessionLifecycles.kick`."""
         return self.lifecycles.kick(client_id, clean=clean, reason_code=reason_code)
-
-    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
-        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
-        return await self.lifecycles.end_clients(concerns)
 
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""

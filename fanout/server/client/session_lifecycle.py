@@ -261,18 +261,16 @@ class SessionLifecycles:
         if session.expiry_s == 0:
             self._end_session(session)
             return
-        will_s: int | None = None
-        if session.will is not None and session.will.delay_s < session.expiry_s:
-            will_s = session.will.delay_s  # else the session's end comes first [MQTT-3.1.3-9]
+        will_s = None if session.will is None else session.will.delay_s
         self.set_deadlines(session, expiry_s=session.expiry_s, will_s=will_s)
 
     def set_deadlines(self, session: Session, *, expiry_s: float, will_s: float | None) -> None:
-        """Let a session without a connection expire, and its Will Message be published.
+        """Let a session without a connection expire, and its Will Message be published, at its end at the latest.
 
         Args:
             session: The session.
             expiry_s: Seconds until it ends.
-            will_s: Seconds until its Will Message, 0 for now; None when it has none, or its end comes first.
+            will_s: Seconds until its Will Message, 0 for now; None when it has none.
         """
         if self.fence.hold_deadlines(session, expiry_s=expiry_s, will_s=will_s):
             return
@@ -423,27 +421,6 @@ class SessionLifecycles:
             self.connection_of[session].disconnect(reason_code)
         return Kicked(was_connected=was_connected, session_ended=self._registry.get(client_id) is not session)
 
-    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
-        """End sessions that another process of the node serves from now on, without their Will Messages (0x8B).
-
-        Args:
-            concerns: Returns True for the Client Identifiers of these sessions.
-
-        Returns:
-            Their number.
-        """
-        ended = checked = 0
-        for session in list(self._registry):
-            if self._registry.get(session.client_id) is session and concerns(session.client_id):
-                session.will = None
-                self._end_client(session, ReasonCode.SERVER_SHUTTING_DOWN)
-                ended += 1
-            checked += 1
-            if checked >= _CHECKED_MAX:
-                checked = 0
-                await asyncio.sleep(0)
-        return ended
-
     def end_taken_over(self, client_id: str) -> None:
         """End the session of a client, and its connection (0x8E), because it began a session elsewhere."""
         session = self._registry.get(client_id)
@@ -541,7 +518,7 @@ class SessionLifecycles:
         self.cancel_deadlines(session)
         self.redeliver(self._registry.end(session))
         self.free_queue(session)
-        self._publish_will(session)
+        self._publish_will(session)  # however long its Will Delay Interval still runs [MQTT-3.1.3-9]
         self.keepers.note(session.client_id)
 
     def _publish_will(self, session: Session) -> None:

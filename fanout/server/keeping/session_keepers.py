@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fanout.replica.update import Update
 from fanout.server.keeping.session_marks import SessionMarks
 from fanout.server.session.gated_output import GatedOutput
 from fanout.server.session.session import Session
@@ -37,9 +36,6 @@ class SessionKeeper(Protocol):
 
     def note_moved(self, client_id: str, /) -> None:
         """Note that a session is another member's of the pool from now on."""
-
-    def note_dispatched(self, updates: list[Update], /) -> None:
-        """Note that updates are about to be dispatched to all sessions."""
 
 
 class SessionKeepers:
@@ -112,11 +108,6 @@ class SessionKeepers:
         """Note that a session is another member's of the pool from now on."""
         for keeper in self._keepers:
             keeper.note_moved(client_id)
-
-    def note_dispatched(self, updates: list[Update]) -> None:
-        """Note that updates are about to be dispatched to all sessions."""
-        for keeper in self._keepers:
-            keeper.note_dispatched(updates)
 
     def mark(self, client_id: str) -> int:
         """Have a session kept, as it is at the end of this turn of the event loop; return the mark's number."""

@@ -19,7 +19,7 @@ class HeldDeadlines(NamedTuple):
     expiry_s: float
     """Seconds until it ends."""
     will_s: float | None
-    """Seconds until its Will Message; None when it has none, or its end comes first."""
+    """Seconds until its Will Message; None when it has none."""
 
 
 class SessionFence:

@@ -77,6 +77,7 @@ class Member(NodeInMemory):
         self.recent = RecentUpdates([LINK], bytes_max=history_bytes)
         self.copies = SessionCopies(self.server, self.carrier, recent=self.recent)
         self.server.lifecycles.keepers.join(self.copies)
+        self.server.recent = self.recent
 
     def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> int:
         """Take updates of the link."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from fanout.replica.update import Update
 from fanout.server.keeping.session_keepers import SessionKeepers
 from fanout.server.keeping.session_marks import ALL, SessionMarks
 from fanout.server.routing.audiences import AudienceIndex
@@ -35,9 +34,6 @@ class Place:
 
     def note_moved(self, client_id: str) -> None:
         """Forget a session."""
-
-    def note_dispatched(self, updates: list[Update]) -> None:
-        """Take no notice."""
 
     def kept(self) -> None:
         """Say that the oldest group is kept."""
