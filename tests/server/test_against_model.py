@@ -320,6 +320,18 @@ VALUES_COME_WHILE_AWAY: list[tuple[object, ...]] = [
 ]
 
 
+VALUE_BETWEEN_TWO_EVENTS: list[tuple[object, ...]] = [
+    ("stall", 1),
+    ("publish", [(0, 0, "value"), (1, 0, "event")]),
+    ("subscribe", 1, b"#", 0, True),
+    ("publish", [(1, 0, "value")]),
+    ("subscribe", 1, b"#", 0, True),
+    ("publish", [(0, 0, "value")]),
+    ("publish", [(1, 0, "event")]),
+]
+
+
+@example([(WireVariant(5), 1, AgeBound(1.0, 0))] * CLIENTS, VALUE_BETWEEN_TWO_EVENTS)
 @example([(WireVariant(5), 1, AgeBound(1.0, 1))] * CLIENTS, VALUES_COME_WHILE_AWAY)
 @example([(WireVariant(5), 1, None)] * CLIENTS, VALUE_AND_REMOVAL_WAIT)
 @example([(WireVariant(5), 1, None)] * CLIENTS, STALLED_AND_SUBSCRIBING)

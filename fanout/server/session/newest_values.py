@@ -161,10 +161,12 @@ class NewestValues:
         Args:
             newest: True when a newer open message of a topic replaces the sealed one, so that a topic that changes all
                 the time is sent too. False while the queue is not empty: it may have an older message of the topic.
+                So may a later sealed part, with a value between two events: only the last part takes newer messages.
             messages_max: Limit of messages; above 0.
             bytes_max: Bytes of payloads and properties at which to stop.
         """
         part = self._sealed[0]
+        newest = newest and len(self._sealed) == 1
         if newest:
             self._merge()
         newer = self._open if newest else {}
