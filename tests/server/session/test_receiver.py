@@ -85,18 +85,6 @@ def test_late_verdict_holds_back_later_answers() -> None:
     assert acks(receiver.take_acks()[0]) == [(PacketType.PUBACK, 2, NO), (PacketType.PUBACK, 3, 0)]
 
 
-def test_qos_2_message_is_taken_once() -> None:
-    """Until PUBREL the same Packet Identifier is answered again and not applied again [MQTT-4.3.3-10]."""
-    receiver = SessionReceiver(version=5, counters=Counters())
-    accept(receiver, row(7, 2))
-    receiver.note_verdicts([row(7, 2)], [OK])
-    receiver.take_acks()
-    assert accept(receiver, row(7, 2, dup=True)) == []
-    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 7, 0)]
-    assert acks(receiver.release([7])) == [(PacketType.PUBCOMP, 7, 0)]
-    assert accept(receiver, row(7, 2)) == [row(7, 2)]
-
-
 def test_qos_2_duplicate_of_an_unanswered_message_is_answered_once() -> None:
     """A duplicate that comes before the verdict waits for the same answer."""
     receiver = SessionReceiver(version=5, counters=Counters())
@@ -106,15 +94,6 @@ def test_qos_2_duplicate_of_an_unanswered_message_is_answered_once() -> None:
     assert accept(receiver, row(7, 2, dup=True)) == []
     late.code = OK
     assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 7, 0)]
-
-
-def test_refused_qos_2_message_may_be_sent_again() -> None:
-    """A failing PUBREC ends the exchange: the Packet Identifier is free [MQTT-4.3.3-9]."""
-    receiver = SessionReceiver(version=5, counters=Counters())
-    accept(receiver, row(7, 2))
-    receiver.note_verdicts([row(7, 2)], [NO])
-    receiver.take_acks()
-    assert accept(receiver, row(7, 2)) == [row(7, 2)]
 
 
 async def test_a_message_whose_answer_waits_for_the_disk_is_received() -> None:
@@ -159,16 +138,6 @@ def test_receive_maximum_is_enforced_in_mqtt_5() -> None:
     assert fault is not None
     assert fault.reason_code is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
     assert SessionReceiver(version=4, counters=Counters()).accept(rows, qos_max=2, receive_maximum=2) == (rows, None)
-
-
-def test_qos_above_the_maximum_is_a_fault() -> None:
-    """A PUBLISH above the Maximum QoS ends the connection with 0x9B [MQTT-3.2.2-11]."""
-    fresh, fault = SessionReceiver(version=5, counters=Counters()).accept(
-        [row(1), row(2, 2), row(3)], qos_max=1, receive_maximum=9
-    )
-    assert fresh == [row(1)]
-    assert fault is not None
-    assert fault.reason_code is ReasonCode.QOS_NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(("verdict", "closes"), [(NO, True), (ReasonCode.SERVER_UNAVAILABLE, False)])

@@ -16,7 +16,6 @@ from fanout.server.messages.queue import MessageBatch
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import queued
-from tests.server.core_pieces import Peer, options
 from tests.server.node_in_memory import update
 
 V4, V5 = WireVariant(4), WireVariant(5)
@@ -67,33 +66,6 @@ def test_number_of_sessions_is_bounded() -> None:
     assert registry.full
 
 
-def test_subscribe_grants_up_to_the_maximum_qos() -> None:
-    """Each filter gets its own Reason Code, in order; the QoS granted may be lower [MQTT-3.9.3-1]."""
-    registry = make_registry(qos_max=1)
-    session = registry.create("c", wire=V5)
-    codes = subscribe(registry, session, *(Subscription(b"f%d" % qos, qos) for qos in (0, 1, 2)), identifier=4)
-    assert codes == [0, 1, 1]
-    assert session.subscriptions[b"f2"] == options(1, identifier=4)
-
-
-def test_filter_twice_in_one_subscribe_counts_once(registry: SessionRegistry) -> None:
-    """The later options count, and retained messages come once."""
-    peer = Peer(registry.create("c", wire=V5))
-    assert subscribe(registry, peer.session, Subscription(b"a/1", 0), Subscription(b"a/1", 2)) == [0, 2]
-    peer.take()
-    assert peer.read().count(b"a/1") == 1
-    assert peer.session.subscriptions == {b"a/1": options(2)}
-
-
-def test_ill_formed_shared_subscription_is_refused(registry: SessionRegistry) -> None:
-    """Its Reason Code says so, and the other filters count."""
-    session = registry.create("c", wire=V4)
-    codes = subscribe(registry, session, Subscription(b"$share//x"), Subscription(b"b"))
-    assert codes == [ReasonCode.TOPIC_FILTER_INVALID, 0]
-    unsuback = registry.unsubscribe(session, Unsubscribe(1, (b"$share//x",)))
-    assert unsuback.reason_codes == (ReasonCode.TOPIC_FILTER_INVALID,)
-
-
 def test_subscriptions_are_bounded() -> None:
     """Beyond the limit a new filter is refused with 0x97; an old one may still be changed."""
     registry = make_registry(subscriptions_max=2)
@@ -114,27 +86,6 @@ def test_levels_of_a_filter_are_bounded() -> None:
     refused = [Subscription(b"a/b/c/d"), Subscription(b"///"), Subscription(b"+/+/+/#"), Subscription(b"$share/g/////")]
     assert subscribe(registry, session, *allowed, *refused) == [0, 0, 0, *[ReasonCode.QUOTA_EXCEEDED] * 4]
     assert len(session.subscriptions) == 2
-
-
-def test_bridge_gets_retain_as_published_and_nothing_of_its_own(registry: SessionRegistry) -> None:
-    """A bridge over MQTT 3.1.1 cannot ask for these options; it gets them, but for No Local on shared ones."""
-    session = registry.create("c", wire=V4)
-    subscribe(registry, session, Subscription(b"a"), Subscription(b"$share/g/a"), bridge=True)
-    assert session.subscriptions[b"a"] == options(no_local=True, retain_as_published=True)
-    assert session.shared[b"g", b"a"].take_turn() == (session, options(retain_as_published=True))
-
-
-def test_unsubscribe_says_what_existed(registry: SessionRegistry) -> None:
-    """0x00 for a subscription that is ended, 0x11 for one that was not there, in order [MQTT-3.11.3-2]."""
-    peer = Peer(registry.create("c", wire=V5))
-    subscribe(registry, peer.session, Subscription(b"a/#"), Subscription(b"$share/g/b"), Subscription(b"c"))
-    packet = Unsubscribe(9, (b"a/#", b"x", b"a/#", b"$share/g/b", b"$share/g/b"))
-    unsuback = registry.unsubscribe(peer.session, packet)
-    assert unsuback.packet_id == 9
-    assert unsuback.reason_codes == (0x00, 0x11, 0x11, 0x00, 0x11)
-    assert set(peer.session.subscriptions) == {b"c"}
-    peer.take()
-    assert peer.read() == b""
 
 
 AGE = Properties(user_property=(("fanout-max-age-s", "1"),))

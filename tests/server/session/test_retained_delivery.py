@@ -33,17 +33,6 @@ def test_messages_have_retain_and_the_lower_qos() -> None:
     assert batch.messages == expected
 
 
-def test_values_come_in_the_pieces_of_the_store() -> None:
-    """Each piece is read when its turn comes, until there are none left."""
-    store = values()
-    store.piece = 2
-    delivery = store.delivery(b"t/#", options())
-    assert delivery.take(1) == VALUES[:2]
-    newer = store.values[b"t/3"] = update(b"t/3", b"newer")
-    assert delivery.take(1) == [newer]
-    assert delivery.take(1) is None
-
-
 def test_values_put_back_are_looked_up_again() -> None:
     """What could not be sent comes again with the values of that time, or not at all, as many as asked for."""
     store = values()
@@ -58,17 +47,6 @@ def test_values_put_back_are_looked_up_again() -> None:
     assert delivery.take(1) == [newest]
     assert delivery.take(1) == [VALUES[2]]
     assert delivery.take(1) is None
-
-
-def test_values_put_back_may_all_be_gone() -> None:
-    """When none of them is left the walk goes on."""
-    store = values()
-    store.piece = 2
-    delivery = store.delivery(b"t/#", options())
-    assert delivery.take(1) == VALUES[:2]
-    delivery.put_back(VALUES[:2])
-    del store.values[b"t/1"], store.values[b"t/2"]
-    assert delivery.take(1) == [VALUES[2]]
 
 
 def test_only_whole_pieces_are_shared() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
-from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
@@ -55,19 +54,6 @@ def ack(kind: PacketType, *packet_ids: int, codes: list[int] | None = None) -> A
     return AckRun(kind, list(packet_ids), codes)
 
 
-def test_batch_at_qos_0_is_written_from_shared_frames() -> None:
-    """Queued batches come out whole, and each is counted."""
-    counters = Counters()
-    peer = Peer(make_session(counters=counters))
-    peer.session.pause()
-    peer.session.enqueue(batch(message(b"1", retain=False), message(b"2", retain=False)))
-    peer.session.enqueue(batch(message(b"3", retain=False)))
-    peer.session.resume()
-    peer.take()
-    assert peer.read() == publish(b"1") + publish(b"2") + publish(b"3")
-    assert counters.deliveries == 3
-
-
 def test_pieces_are_limited_in_messages() -> None:
     """One piece has about as many messages as asked for, and order is kept across pieces."""
     peer = Peer(make_session())
@@ -101,35 +87,6 @@ def test_pieces_are_limited_in_bytes() -> None:
     assert max(sizes) == 2
 
 
-def test_window_holds_back_what_needs_an_acknowledgement() -> None:
-    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
-    peer = Peer(make_session(), window=2)
-    session = peer.session
-    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
-    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
-    assert session.sender.inflight.blocked
-    assert session.write is None
-    session.enqueue(batch(message(b"5")))
-    peer.take()
-    assert peer.read() == b""
-    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
-    peer.take()
-    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
-    assert session.write is not None
-
-
-def test_qos_2_is_released_and_completed() -> None:
-    """PUBREC is answered with PUBREL, an unknown one in MQTT 5 with 0x92; PUBCOMP frees the window."""
-    peer = Peer(make_session(), window=1)
-    session = peer.session
-    session.send(batch(message(b"1", qos=2)), now_ns=0)
-    assert session.acknowledge(ack(PacketType.PUBREC, 1, 9)) == b"\x62\x02\x00\x01" + b"\x62\x03\x00\x09\x92"
-    assert len(session.sender.inflight.outbound) == 1
-    assert session.acknowledge(ack(PacketType.PUBCOMP, 1)) == b""
-    assert len(session.sender.inflight.outbound) == 0
-    assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
-
-
 def test_unknown_pubrec_of_mqtt_311_is_released() -> None:
     """MQTT 3.1.1 has no Reason Code for it: PUBREL frees the client's identifier, in order; nothing else changes."""
     peer = Peer(make_session(wire=WireVariant(4)), window=2)
@@ -140,37 +97,6 @@ def test_unknown_pubrec_of_mqtt_311_is_released() -> None:
     assert len(session.sender.inflight.outbound) == 2
     assert session.acknowledge(ack(PacketType.PUBCOMP, 1, 2)) == b""
     assert len(session.sender.inflight.outbound) == 0
-
-
-def test_absent_session_keeps_qos_1_and_2() -> None:
-    """Without a connection QoS 0 is not queued; the rest comes with the next connection."""
-    session = make_session()
-    assert session.enqueue(batch(message(b"0"), message(b"1", qos=1))) == 1
-    assert session.enqueue(batch(message(b"0"))) == 0
-    peer = Peer(session)
-    peer.take()
-    assert peer.read() == publish(b"1", 1, 1)
-
-
-def test_unacknowledged_messages_are_sent_again_in_order() -> None:
-    """A resumed session begins with PUBRELs, then PUBLISHs with DUP in the old order [MQTT-4.4.0-1]."""
-    peer = Peer(make_session())
-    session = peer.session
-    session.send(batch(*(message(b"%d" % n, qos=q) for n, q in ((1, 1), (2, 2), (3, 2), (4, 1)))), now_ns=0)
-    session.acknowledge(ack(PacketType.PUBREC, 2))
-    session.disconnect()
-    session.enqueue(batch(message(b"5", qos=1)))
-    peer.connect()
-    assert peer.read() == b"\x62\x02\x00\x02"
-    peer.take(messages_max=1)
-    assert peer.read() == b"".join(
-        (
-            publish(b"1", 1, 1, flags=8),
-            publish(b"3", 2, 3, flags=8),
-            publish(b"4", 1, 4, flags=8),
-            publish(b"5", 1, 5),
-        )
-    )
 
 
 def test_resumption_honours_a_smaller_receive_maximum() -> None:
@@ -193,40 +119,6 @@ def test_resumption_honours_a_smaller_receive_maximum() -> None:
     assert peer.read() == publish(b"4", 1, 4)
 
 
-def test_live_messages_follow_retained_ones() -> None:
-    """While retained messages are on their way live ones wait, and follow in order."""
-    peer = Peer(make_session())
-    deliver(peer, update(b"a", b"old"), update(b"b", b"old"))
-    assert peer.session.write is None
-    peer.session.enqueue(batch(message(b"new", topic=b"c")))
-    peer.take()
-    expected = publish(b"old", flags=1, topic=b"a") + publish(b"old", flags=1, topic=b"b")
-    assert peer.read() == expected + publish(b"new", topic=b"c")
-    assert peer.session.write is not None
-
-
-def test_value_set_meanwhile_is_seen_once() -> None:
-    """The retained copy of a topic with a newer retained message in the queue is left out, whatever its place."""
-    for passed in (0, 1):
-        peer = Peer(make_session())
-        new = message(b"new", topic=b"b")
-        deliver(peer, update(b"a", b"old"), new[0])
-        if passed:
-            peer.take_piece(messages_max=1)
-        peer.session.enqueue(batch(new))
-        peer.take()
-        assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
-
-
-def test_message_that_is_not_retained_does_not_replace_the_retained_value() -> None:
-    """A live message without RETAIN leaves the retained value to be delivered first."""
-    peer = Peer(make_session())
-    deliver(peer, update(b"a", b"value"))
-    peer.session.enqueue(batch((update(b"a", b"event", retain=False), 0, False, ())))
-    peer.take()
-    assert peer.read() == publish(b"value", flags=1, topic=b"a") + publish(b"event", topic=b"a")
-
-
 def test_value_whose_message_was_dropped_comes_as_retained() -> None:
     """When the queue gives up the newer message, the retained value is not left out."""
     counters = Counters()
@@ -244,17 +136,6 @@ def test_value_whose_message_was_dropped_comes_as_retained() -> None:
         )
     )
     assert counters.dropped[DropReason.QUEUE_FULL] == 1
-
-
-def test_newest_of_two_messages_keeps_the_value_out() -> None:
-    """Dropping an older message for a topic does not bring the retained copy back when a newer one waits."""
-    peer = Peer(make_session(queue_messages_max=1))
-    newest = message(b"2", topic=b"a")
-    deliver(peer, newest[0])
-    peer.session.enqueue(batch(message(b"1", topic=b"a")))
-    peer.session.enqueue(batch(newest))
-    peer.take()
-    assert peer.read() == publish(b"2", topic=b"a")
 
 
 def test_ping_waits_for_retained_messages_and_what_replaced_them() -> None:
@@ -399,20 +280,6 @@ def test_subscribing_again_starts_retained_messages_again() -> None:
     assert peer.read() == first + first + second + PINGRESP
 
 
-def test_undelivered_retained_messages_come_after_a_reconnect() -> None:
-    """A resumed session gets the rest as retained, behind what was queued; an old PINGREQ is forgotten."""
-    peer = Peer(make_session())
-    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
-    peer.take_piece(messages_max=1)
-    peer.session.sender.ping()
-    peer.session.disconnect()
-    peer.session.enqueue(batch(message(b"3", topic=b"c", qos=1)))
-    peer.read()
-    peer.connect()
-    peer.take()
-    assert peer.read() == publish(b"3", 1, 1, topic=b"c") + publish(b"2", flags=1, topic=b"b")
-
-
 def test_expired_message_is_dropped_from_the_queue() -> None:
     """A message that expired while it waited is dropped and counted [MQTT-3.3.2-5]; others tell what is left."""
     counters = Counters()
@@ -474,99 +341,6 @@ def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
     peer = Peer(make_session(), window=1)
     peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
     assert peer.session.sender.unsent == 3
-
-
-def test_refused_message_frees_the_window() -> None:
-    """A failing PUBACK or PUBREC completes a message as well."""
-    peer = Peer(make_session(), window=1)
-    session = peer.session
-    session.send(batch(message(b"1", qos=2), message(b"2", qos=1)), now_ns=0)
-    assert session.acknowledge(ack(PacketType.PUBREC, 1, codes=[ReasonCode.QUOTA_EXCEEDED])) == b""
-    peer.take()
-    assert peer.read() == publish(b"2", 1, 2)
-
-
-def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
-    """While its socket is full values pile up as one for each topic, removals too, and follow what was queued."""
-    counters = Counters()
-    peer = Peer(make_session(counters=counters))
-    peer.session.pause()
-    assert (
-        peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"2", topic=b"b"), message(b"e", retain=False)))
-        == 3
-    )
-    flags: Message = (update(b"a", b"3"), 0, True, (7,))
-    peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
-    assert len(peer.session.sender.newest_values) == 2
-    peer.session.resume()
-    peer.take()
-    expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
-    assert peer.read() == publish(b"e") + expected + publish(b"", topic=b"b")
-    assert peer.session.write is not None
-    assert (counters.conflated, counters.deliveries) == (2, 3)
-
-
-def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
-    """A value stays before a message for its topic that is delivered as it is."""
-    peer = Peer(make_session())
-    peer.session.pause()
-    peer.session.enqueue(batch(message(b"1"), message(b"other", topic=b"o")))
-    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3", qos=1)))
-    peer.session.enqueue(batch(message(b"4")))
-    peer.session.resume()
-    peer.take()
-    expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
-    assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
-
-
-def test_values_are_conflated_until_the_last_has_gone() -> None:
-    """While newest values wait, a newer one takes its topic's place there, not a place in the queue before it."""
-    peer = Peer(make_session())
-    peer.session.pause()
-    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b")))
-    peer.session.resume()
-    peer.take_piece(messages_max=1)
-    peer.session.enqueue(batch(message(b"2", topic=b"a"), message(b"2", topic=b"b")))
-    peer.take()
-    assert peer.read() == b"".join(publish(n, topic=t) for n, t in ((b"1", b"a"), (b"2", b"b"), (b"2", b"a")))
-
-
-def test_message_behind_values_that_are_being_sent_stays_behind_them() -> None:
-    """What is queued while newest values are on their way is sent after those, and before newer ones."""
-    peer = Peer(make_session())
-    peer.session.pause()
-    peer.session.enqueue(batch(message(b"0", topic=b"o"), message(b"1")))
-    peer.session.resume()
-    peer.take_piece(messages_max=1)
-    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3")))
-    peer.take()
-    assert peer.read() == publish(b"0", topic=b"o") + publish(b"1") + publish(b"2") + publish(b"3")
-
-
-def test_what_waited_at_a_subscribe_goes_before_its_retained_messages() -> None:
-    """Neither a queued message nor a conflated one, older than the retained value, comes behind it."""
-    peer = Peer(make_session())
-    peer.session.pause()
-    peer.session.enqueue(batch(message(b"1", qos=1, topic=b"a"), message(b"1", topic=b"b")))
-    deliver(peer, update(b"a", b"2"), update(b"b", b"2"), update(b"c", b"2"))
-    peer.session.enqueue(batch(message(b"3", topic=b"d")))
-    peer.session.resume()
-    peer.take(messages_max=1)
-    expected = publish(b"1", 1, 1, topic=b"a") + publish(b"1", topic=b"b")
-    expected += b"".join(publish(b"2", flags=1, topic=topic) for topic in (b"a", b"b", b"c"))
-    assert peer.read() == expected + publish(b"3", topic=b"d")
-
-
-def test_value_that_is_sent_as_retained_does_not_wait_too() -> None:
-    """A slow reader that is given retained messages gets a value set meanwhile once."""
-    peer = Peer(make_session())
-    new = message(b"2", topic=b"b")
-    deliver(peer, update(b"a", b"1"), new[0])
-    peer.session.pause()
-    peer.session.enqueue(batch(new))
-    peer.session.resume()
-    peer.take()
-    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", flags=1, topic=b"b")
 
 
 def test_newest_values_do_not_outlive_the_connection() -> None:
@@ -684,19 +458,3 @@ def test_session_that_overflowed_takes_nothing_more() -> None:
     session.enqueue(batch(message(b"4", qos=1), message(b"5", qos=2)))
     assert session.sender.queue.messages == 3
     assert counters.dropped[DropReason.SESSION_ENDED] == 2
-
-
-def test_retained_messages_wait_for_what_the_window_holds_back() -> None:
-    """A SUBSCRIBE behind messages that wait for acknowledgements is served in its turn."""
-    peer = Peer(make_session(), window=1)
-    session = peer.session
-    session.send(batch(*(message(b"%d" % number, qos=1, topic=b"a") for number in range(3))), now_ns=0)
-    deliver(peer, update(b"a", b"2"))
-    for number in (1, 2):
-        peer.take()
-        assert peer.read() == b""
-        session.acknowledge(ack(PacketType.PUBACK, number))
-        peer.take_piece(messages_max=1)
-        assert peer.read() == publish(b"%d" % number, 1, number + 1, topic=b"a")
-    peer.take()
-    assert peer.read() == publish(b"2", flags=1, topic=b"a")
