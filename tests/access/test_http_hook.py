@@ -176,7 +176,7 @@ async def test_no_answer_in_time_is_a_refusal(service: Service) -> None:
     service.open.clear()
     async with open_hook(service.url, timeout_s=0.1, requests_max=1) as hook:
         questions = [Question("connect", f"s{number}", None, "") for number in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answers = await asyncio.gather(*(answer_of(hook, question) for question in questions))
         assert set(answers) == {Answer(allow=False, failure="timeout")}
         assert hook.failures_total["timeout"] == 3

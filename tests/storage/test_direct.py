@@ -106,7 +106,7 @@ async def test_a_disk_that_is_full_ends_the_node(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be read from or written"):
             replica.apply([value(b"%d" % number, bytes(9000)) for number in range(100)], phase=Phase.LIVE)
         with pytest.raises(StoreError, match="full"):
-            await asyncio.wait_for(storage.wait_failed(), 5)
+            await asyncio.wait_for(storage.wait_failed(), 30)
         storage.put("a", [], session=bytes, done=partial(done.append, 3))
         assert "full" in storage.stats().alarm
         assert not await asyncio.to_thread(storage.close, timeout_s=5)

@@ -344,7 +344,7 @@ async def test_small_reads_are_acknowledged_at_once() -> None:
             await case.send(b"two")
             await wait_until(lambda: len(case.total()) == before + 6, what="both")  # noqa: B023
             times.append(loop.time() - started)
-        assert sorted(times)[len(times) // 2] < 0.035  # the system's delay is 40 ms
+        assert sorted(times)[3] < 0.035  # the system's delay is 40 ms; a busy machine makes some longer, not all
 
 
 async def test_closing_before_connecting_is_allowed() -> None:

@@ -85,7 +85,7 @@ async def answering(answer: bytes, *, ends: bool = False) -> AsyncIterator[tuple
     async with server:
         yield Address("ws", "127.0.0.1", server.sockets[0].getsockname()[1], "/plant/mqtt"), requests
         for _ in requests:
-            await asyncio.wait_for(served.acquire(), 5)
+            await asyncio.wait_for(served.acquire(), 30)
 
 
 def link_connection(received: list[bytes]) -> LinkConnection:
