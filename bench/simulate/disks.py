@@ -93,7 +93,7 @@ class SimulatedStore(WriteBehindStore):
         while self._is_open and (self._queue or self._units):
             self._step()
         self._is_open = False
-        self._opened.close()
+        self.file.close()
         return True
 
     def _step(self) -> None:

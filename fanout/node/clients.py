@@ -95,7 +95,7 @@ class ClientsView:
         """
         if self._server is None:
             raise self._unknown(request.client_id)
-        kicked = await self._server.kick(request.client_id, clean=request.clean)
+        kicked = self._server.lifecycles.kick(request.client_id, clean=request.clean)
         if kicked is None:
             raise self._unknown(request.client_id)
         return KickResult(
@@ -125,14 +125,14 @@ async def send_all_away(server: Server) -> int:
         connected = [client.client_id for client in page.clients if client.address is not None]
         for start in range(0, len(connected), _AWAY_AT_ONCE):
             for client_id in connected[start : start + _AWAY_AT_ONCE]:
-                sent += await _sent_away(server, client_id)
+                sent += _sent_away(server, client_id)
             await asyncio.sleep(_AWAY_PAUSE_S)
         after = page.next
     return sent
 
 
-async def _sent_away(server: Server, client_id: str) -> bool:
-    kicked = await server.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
+def _sent_away(server: Server, client_id: str) -> bool:
+    kicked = server.lifecycles.kick(client_id, reason_code=ReasonCode.USE_ANOTHER_SERVER)
     return kicked is not None and kicked.was_connected
 
 

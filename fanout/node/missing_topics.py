@@ -11,7 +11,7 @@ prove nothing about the primary, so nothing is announced for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -59,7 +59,7 @@ class MissingAnnouncer:
         link: AnnouncingLink,
         *,
         replica: Replica,
-        is_subscribed: Callable[[bytes], Awaitable[bool]],
+        is_subscribed: Callable[[bytes], bool],
         clock: Clock,
         logger: FilteringBoundLogger,
     ) -> None:
@@ -145,7 +145,7 @@ class MissingAnnouncer:
 
     async def _look_after(self, topic_filter: bytes, waiting: Waiting) -> None:
         """Announce the missing parts of a filter; if that fails, the filter waits again."""
-        if not waiting.path and not await self._is_subscribed(topic_filter):
+        if not waiting.path and not self._is_subscribed(topic_filter):
             return
         for local, at_primary, selector in self._parts(topic_filter):
             if await self._is_there(local.encode()) or not self._is_replicated(at_primary, selector):

@@ -444,7 +444,7 @@ class Node:
             return
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
         if change is not None and change.sessions_to_check:
-            await self.server.check_again()
+            await self.server.lifecycles.check_again()
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
         await self._change_links(former)
@@ -607,7 +607,7 @@ class Node:
         record = self._records[link]
         selectors = record.config.selectors if selectors is None else selectors
         if record.config.disconnect_clients and selectors:
-            gone = await self.server.send_away(Concerned(selectors))
+            gone = await self.server.lifecycles.send_away(Concerned(selectors))
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
         return self.client_count()
 
@@ -851,8 +851,8 @@ class Node:
             logger=self._logger.bind(link=name),
         )
 
-    async def _is_subscribed(self, topic_filter: bytes) -> bool:
-        return self.server is not None and await self.server.is_subscribed(topic_filter)
+    def _is_subscribed(self, topic_filter: bytes) -> bool:
+        return self.server is not None and self.server.registry.index.has(topic_filter)
 
     def _note_subscribed(self, topic_filters: Sequence[bytes]) -> None:
         """Pass new subscriptions of clients to the links that announce missing topics."""

@@ -148,7 +148,7 @@ class DirectStore(DiskStore):
         with self.writing():
             self._rows += rows
             if session is not None:
-                self._opened.leave(store, session())
+                self.file.leave(store, session())
             if done is not None:
                 self._done.append(done)
 
@@ -163,15 +163,15 @@ class DirectStore(DiskStore):
     @property
     def database(self) -> sqlite3.Connection:
         """The connection of the event loop."""
-        return self._opened.database
+        return self.file.database
 
     def id_of(self, store: str) -> int:
         """Return the number of a store. A new store needs a transaction."""
-        return self._opened.id_of(store)
+        return self.file.id_of(store)
 
     def put_values(self, store: str, values: Mapping[bytes, Update | None]) -> None:
         """Put in and remove values, in the transaction under way."""
-        self._opened.write(store, values)
+        self.file.write(store, values)
         self._written += len(values)
 
     def new_pass(self) -> int:
@@ -216,7 +216,7 @@ class DirectStore(DiskStore):
             if not self.database.in_transaction:
                 return
             self._forget_marks()
-            self._opened.write_clients(self._clients)
+            self.file.write_clients(self._clients)
             clients, self._clients = self._clients, ClientWrites()
             self.database.execute("COMMIT")
             self._tell_history(clients.history)

@@ -9,7 +9,7 @@ import abc
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
@@ -62,8 +62,8 @@ class StoreOptions(TypedDict):
 class DiskStore(abc.ABC):
     """The retained values of a node, in a file that a thread of the store tends.
 
-    Made closed. `open`, `sessions` and `forget` come first, and `close` last; they wait for the disk: call them from a
-    thread, not from the event loop. `put` is for the event loop between `start` and `close`.
+    Made closed. `open`, what reads the `file` and `forget` come first, and `close` last; they wait for the disk: call
+    them from a thread, not from the event loop. `put` is for the event loop between `start` and `close`.
     """
 
     def __init__(self, path: Path, *, thread_name: str, **options: Unpack[StoreOptions]) -> None:
@@ -95,6 +95,12 @@ class DiskStore(abc.ABC):
         self.history = MessageHistory()
         """Numbers the batches that sessions of clients may wait for; what reads the file sets where they begin."""
 
+    @property
+    def file(self) -> RetainedFile:
+        """The open file."""
+        assert self._file is not None, "open it first"
+        return self._file
+
     def open(self, *, now_ns: int) -> None:
         """Open the file, or create it; a damaged one is set aside, and a new one created.
 
@@ -103,8 +109,8 @@ class DiskStore(abc.ABC):
         """
         try:
             self._open()
-            if self._opened.wal_damage:
-                self.end_clients(self._opened.wal_damage)
+            if self.file.wal_damage:
+                self.end_clients(self.file.wal_damage)
         except FileDamagedError as error:
             self.set_aside(str(error), now_ns=now_ns)
 
@@ -131,17 +137,9 @@ class DiskStore(abc.ABC):
         RetainedFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
         self._open()
 
-    def sessions(self) -> dict[str, bytes | None]:
-        """Return the session of each store in the file, None for a store without one.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.sessions()
-
     def forget(self, store: str) -> None:
         """Remove a store with all its values."""
-        self._opened.forget(store)
+        self.file.forget(store)
 
     def start(self) -> None:
         """Start the thread; to be called on the event loop."""
@@ -154,32 +152,12 @@ class DiskStore(abc.ABC):
         Raises:
             FileDamagedError: The file cannot be read.
         """
-        self._opened.client_records()
-        deque(self._opened.history(), maxlen=0)
-
-    def client_records(self) -> dict[str, bytes]:
-        """Return the records of the sessions of clients, by Client Identifier.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.client_records()
-
-    def read_history(self) -> Iterator[HistoryBatch]:
-        """Yield the history of messages; before `start`.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.history()
-
-    def read_position(self) -> int:
-        """Return the number of the last batch of the history, 0 when there is none; before `start`."""
-        return self._opened.history_position()
+        self.file.client_records()
+        deque(self.file.history(), maxlen=0)
 
     def forget_clients(self) -> int:
         """Remove the sessions of clients and the history, before `start`; return how many sessions there were."""
-        return self._opened.forget_clients()
+        return self.file.forget_clients()
 
     def begin_history(self, position: int) -> bool:
         """Continue the history after its last batch, before `start`.
@@ -266,11 +244,6 @@ class DiskStore(abc.ABC):
         Args:
             timeout_s: Time limit.
         """
-
-    @property
-    def _opened(self) -> RetainedFile:
-        assert self._file is not None, "open it first"
-        return self._file
 
     def _open(self) -> None:
         self._file = RetainedFile(self.path, sync=self._sync)

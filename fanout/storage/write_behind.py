@@ -98,7 +98,7 @@ class WriteBehindStore(DiskStore):
         Raises:
             FileDamagedError: The file cannot be read.
         """
-        return self._opened.read(store)
+        return self.file.read(store)
 
     def put(
         self,
@@ -204,7 +204,7 @@ class WriteBehindStore(DiskStore):
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._failed.set)
         finally:
-            self._opened.close()
+            self.file.close()
 
     def _write_all(self) -> None:
         closing = False
@@ -249,7 +249,7 @@ class WriteBehindStore(DiskStore):
     def _commit(self, *, force: bool) -> bool:
         try:
             sessions = {store: encode() for store, encode in self._sessions.items()}
-            self._opened.commit(self._values, sessions, clients=self._clients, force=force)
+            self.file.commit(self._values, sessions, clients=self._clients, force=force)
         except (sqlite3.Error, OSError) as error:
             if not self._alarm:
                 self._logger.error("retained values cannot be written", reason=str(error), file=str(self.path))

@@ -175,11 +175,11 @@ async def test_a_kicked_client_is_told(node: NodeInMemory, connect: Connect) -> 
     """The client of a subscription, and that of the connection, end as those of MQTT do."""
     peer = await connect()
     subscription = await peer.subscribe("a")
-    await node.server.kick("app|consumer")
+    node.server.lifecycles.kick("app|consumer")
     await wait_until(lambda: subscription.error is not None)
     assert subscription.error is not None
     assert subscription.error.name == "amqp:link:detach-forced"
-    await node.server.kick("app")
+    node.server.lifecycles.kick("app")
     await wait_until(lambda: peer.ended)
     assert peer.connection.remote_condition.name == "amqp:connection:forced"
 

@@ -89,7 +89,7 @@ class Scene:
             logger=logging_to(self.lines),
         )
 
-    async def _is_subscribed(self, topic_filter: bytes) -> bool:
+    def _is_subscribed(self, topic_filter: bytes) -> bool:
         return topic_filter not in self.gone
 
     def ask(self, *topic_filters: str) -> None:

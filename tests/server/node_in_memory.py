@@ -126,7 +126,7 @@ class NodeInMemory:
     async def pass_time(self, seconds: float) -> None:
         """Let time pass and let the server do what is due."""
         self.clock.advance(seconds)
-        self.server.run_due()
+        self.server.context.timer.run_due()
         await asyncio.sleep(0)
 
 

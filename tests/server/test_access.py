@@ -275,7 +275,7 @@ async def test_will_message_is_decided_again_when_it_is_published(
     async with await RawClient.connect(node.port, "c", will=Will(b"device/c", b"gone", 0, False)) as client:
         assert client.connack.reason_code == 0
         gates[0].replace(access_config(rule=[{"allow": "read", "filter": "#"}]), passwords=None)
-        await node.server.check_again()
+        await node.server.lifecycles.check_again()
         assert await client.messages_until_ping() == []
     await wait_until(lambda: node.server.stats().dropped_total["refused"], what="the refusal")
     assert node.published == []
@@ -372,7 +372,7 @@ async def test_rules_that_were_replaced_meanwhile_count(
         client.send(Subscribe(1, (Subscription(b"a", 0), Subscription(b"b", 0))))
         await wait_until(lambda: len(service.asked) == 2, what="both questions")
         gates[0].replace(access_config(http=http, rule=[{"allow": "read", "filter": "b"}]), passwords=None)
-        await node.server.check_again()
+        await node.server.lifecycles.check_again()
         service.open.set()
         assert await client.expect(Suback) == Suback(1, (0x87, 0))
 
@@ -453,7 +453,7 @@ async def test_lost_rights_end_subscriptions_and_nothing_else(start_guarded: Sta
         change = gates[0].replace(access_config(rule=[{"allow": "read", "filter": "b"}]), passwords=None)
         assert change.sessions_to_check
         with capture_logs() as lines:
-            await node.server.check_again()
+            await node.server.lifecycles.check_again()
         assert sorted(line["client_id"] for line in lines if line["event"] == "subscriptions_revoked") == [
             "absent",
             "c",
@@ -475,7 +475,7 @@ async def test_revoked_user_is_disconnected(start_guarded: StartGuarded, gates: 
     async with await alice(node, "a", properties=DURABLE) as client, bob:
         await wait_until(lambda: node.server.stats().connections == 2)
         gates[0].replace(access_config(), passwords=users(bob=USERS["bob"]))
-        await node.server.check_again()
+        await node.server.lifecycles.check_again()
         await client.expect_end(ReasonCode.NOT_AUTHORIZED)
         assert await bob.messages_until_ping() == []
         assert [session.client_id for session in node.server.registry] == ["b"]
@@ -490,7 +490,7 @@ async def test_many_sessions_are_checked_in_turns(start_guarded: StartGuarded, g
         for client in clients:
             await client.subscribe(*filters)
         gates[0].replace(access_config(rule=[{"allow": "read", "filter": "none"}]), passwords=None)
-        check = asyncio.create_task(node.server.check_again())
+        check = asyncio.create_task(node.server.lifecycles.check_again())
         await asyncio.sleep(0)
         assert node.server.stats().subscriptions == 600
         await clients[2].disconnect()

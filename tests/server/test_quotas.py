@@ -41,7 +41,7 @@ async def test_one_user_cannot_take_all_sessions(start_guarded: StartGuarded, ve
         assert client.connack == Connack(True, ReasonCode.SUCCESS, client.connack.properties)
     async with await bob(node, "b") as client:
         assert client.connack.reason_code == 0
-    await node.server.kick("a1", clean=True)
+    node.server.lifecycles.kick("a1", clean=True)
     async with await alice(node, "a4") as client:
         assert client.connack.reason_code == 0
 

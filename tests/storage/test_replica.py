@@ -134,7 +134,7 @@ def test_it_does_what_the_replica_in_memory_does(
 ) -> None:
     """Whatever happens, both tell the same and show the same; what a next process counts is the same too."""
     memory = Replica(selectors=SELECTORS, **limits)
-    table = shared.table(f"link {len(shared.sessions())}")
+    table = shared.table(f"link {len(shared.file.sessions())}")
     disc = DiscReplica(table, selectors=SELECTORS, **limits)
     for step in steps:
         assert take(disc, step) == take(memory, step), step

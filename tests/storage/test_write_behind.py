@@ -355,7 +355,7 @@ async def test_a_damaged_file_is_set_aside_when_it_is_opened(tmp_path: Path) -> 
         tmp_path / "r", sync="off", sync_interval_s=1, hold=lambda _: None, logger=logging_to(lines)
     )
     storage.open(now_ns=5_000_000)
-    assert storage.sessions() == {}
+    assert storage.file.sessions() == {}
     assert [line["event"] for line in lines] == ["file of retained values is damaged, set aside"]
     assert (tmp_path / "r.damaged-5").exists()
     assert storage.close(timeout_s=1)

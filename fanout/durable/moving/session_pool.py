@@ -22,7 +22,7 @@ from fanout.durable.moving.move import HolderAnswers, admitted
 from fanout.durable.moving.own_markers import OwnMarkers
 from fanout.durable.moving.passed_markers import PassedMarkers
 from fanout.durable.moving.returned import ReturnedSessions
-from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.epochs import Epoch, encode_epoch
 from fanout.durable.ownership.ledger import SessionFigures, SessionLedger
 from fanout.durable.ownership.move_messages import (
     ClaimAnswer,
@@ -37,6 +37,7 @@ from fanout.durable.ownership.ports import CopyFigures, Markers, Others, Session
 from fanout.pool.membership import AskFailed
 from fanout.runtime.slices import in_turns
 from fanout.runtime.system_clock import Clock
+from fanout.server.base.ports import SessionFound
 
 __all__ = ["ANSWER_S", "SessionPool"]
 
@@ -45,10 +46,16 @@ ANSWER_S: Final = 0.3
 _VERDICT_S: Final = 0.5
 """Time in which a client is served after `dead_after_s`, in which a silent member answers or is dead."""
 _SWEEP_S: Final = 1.0
+_FOUND: Final = {
+    Choice.FETCH: SessionFound.HERE,
+    Choice.BEGIN: SessionFound.NONE,
+    Choice.BEGIN_ANEW: SessionFound.LOST,
+    Choice.REFUSE: SessionFound.OF_ANOTHER_USER,
+}
 
 
 class SessionPool:
-    """The sessions of a pool, as one member has and finds them."""
+    """The sessions of a pool, as one member has and finds them; the server's `SessionFinder`."""
 
     def __init__(
         self,
@@ -60,6 +67,7 @@ class SessionPool:
         clock: Clock,
         logger: FilteringBoundLogger,
         dead_after_s: float,
+        has_access: bool,
         begins_when_unknown: bool = False,
     ) -> None:
         """Prepare; `run` is to run as long as sessions move.
@@ -72,6 +80,7 @@ class SessionPool:
             clock: Gives the time.
             logger: Takes log lines.
             dead_after_s: Silence after which a member is dead.
+            has_access: Whether this node has access control.
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
         """
         self._node = node
@@ -81,6 +90,7 @@ class SessionPool:
         self.copies: PoolCopies | None = None
         """Copies of sessions; None where none are kept."""
         self._silent_s = dead_after_s + _VERDICT_S
+        self._anyone = not has_access
         self._passed = PassedMarkers()
         self._own_markers = OwnMarkers(markers, clock=clock)
         self.ledger = SessionLedger(node=node, host=host, others=others, clock=clock)
@@ -138,29 +148,23 @@ class SessionPool:
         else:
             self.claim({client_id: epoch})
 
-    def epoch_of(self, client_id: str) -> Epoch:
-        """Return since when the session of a client is this node's."""
-        return self.ledger.epoch_of(client_id)
+    def epoch_of(self, client_id: str) -> bytes:
+        """Return since when the session of a client is this node's, as the pool writes it."""
+        return encode_epoch(self.ledger.epoch_of(client_id))
 
-    def find(
-        self, client_id: str, *, user: str, superuser: bool, anyone: bool, clean: bool = False
-    ) -> asyncio.Future[Choice]:
+    def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
         """Bring the session of a client here that has none here.
 
         Args:
             client_id: Its Client Identifier.
             user: Its verified user; empty for a client without one.
             superuser: Whether it may read and write every topic.
-            anyone: Whether this node has no access control.
             clean: Whether it wants a new session: a former one stays where it is, and is asked for its owner.
-
-        Returns:
-            FETCH: it is here now; BEGIN: there is none; REFUSE: it is another user's; LATER: not known in time.
         """
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[Choice] = loop.create_future()
+        found: asyncio.Future[SessionFound] = loop.create_future()
         move = self._arrivals.start(
-            client_id, user=user, superuser=superuser, anyone=anyone, clean=clean, patience_s=self._silent_s
+            client_id, user=user, superuser=superuser, anyone=self._anyone, clean=clean, patience_s=self._silent_s
         )
         if move is None:
             self._give_later(found)
@@ -179,9 +183,9 @@ class SessionPool:
             if choice is Choice.LATER:
                 self._give_later(found)
             else:
-                found.set_result(choice)
+                found.set_result(_FOUND[choice])
 
-        def answered(_: asyncio.Future[Choice]) -> None:
+        def answered(_: asyncio.Future[SessionFound]) -> None:
             for timer in timers:
                 timer.cancel()
             self._arrivals.stop_waiting(move)  # the client has left, or comes again; what has been found comes here
@@ -314,7 +318,7 @@ class SessionPool:
     def _is_living(self, member: str) -> bool:
         return any(other.name == member and not other.is_dead for other in self.others.states())
 
-    def _give_later(self, found: asyncio.Future[Choice]) -> None:
+    def _give_later(self, found: asyncio.Future[SessionFound]) -> None:
         if not found.done():
             self.figures.later_total += 1
-            found.set_result(Choice.LATER)
+            found.set_result(SessionFound.UNKNOWN)

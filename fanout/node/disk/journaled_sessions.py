@@ -43,14 +43,15 @@ class JournaledSessions:
     async def recover(self) -> None:
         """Put the sessions of the earlier process into the server, which has none yet; before `storage.start`."""
         storage = self._storage
-        records = await asyncio.to_thread(storage.client_records)
+        records = await asyncio.to_thread(storage.file.client_records)
         # A record may name the batch after the last one, and all before may be gone; or there is a batch and no record.
-        if not storage.begin_history(max([storage.read_position(), *map(last_batch, records.values())])) and records:
+        newest = max([storage.file.history_position(), *map(last_batch, records.values())])
+        if not storage.begin_history(newest) and records:
             await asyncio.to_thread(storage.end_clients, "batches of messages that were written are not there")
             records = {}
         found: dict[str, Recovered] = {}
         if records:
-            history = storage.read_history()
+            history = storage.file.history()
             found = await recover_sessions(
                 self._server, self._restart, records=records, history=history, logger=self._logger
             )

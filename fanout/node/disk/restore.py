@@ -79,7 +79,7 @@ def _load(
 ) -> dict[str, Resumption]:
     resumptions: dict[str, Resumption] = {}
     storage.check_clients()  # their sessions are restored later, when nothing can be set aside any more
-    sessions = storage.sessions()
+    sessions = storage.file.sessions()
     for config, replica in links:
         resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)
         if resumption is None:

@@ -101,7 +101,7 @@ def make_session_pool(
     from fanout.durable.hosting.server_sessions import ServerSessions
     from fanout.durable.moving.session_pool import SessionPool
     from fanout.durable.ownership import move_messages
-    from fanout.node.pool.session_host import LinkMarkers, PoolSessionFinder, PoolWitness, link_of
+    from fanout.node.pool.session_host import LinkMarkers, PoolWitness, link_of
 
     node = members.membership.node
     sessions = SessionPool(
@@ -112,6 +112,7 @@ def make_session_pool(
         clock=clock,
         logger=logger,
         dead_after_s=members.config.dead_after_s,
+        has_access=has_access,
         begins_when_unknown=members.config.unknown_sessions == "begin",
     )
     for path, handler in (
@@ -124,7 +125,7 @@ def make_session_pool(
     ):
         members.listener.handle(path, handler, body_bytes_max=move_messages.REQUEST_BYTES_MAX)
     members.epochs = sessions.ledger.epochs
-    server.lifecycles.finder = PoolSessionFinder(sessions, has_access=has_access)
+    server.lifecycles.finder = sessions
     server.pauses.look = lambda: sessions.is_fenced
     return sessions
 

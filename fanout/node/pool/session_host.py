@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from fanout.durable.moving.session_pool import SessionPool
-from fanout.durable.ownership.epochs import encode_epoch
-from fanout.durable.ownership.ownership import Choice
 from fanout.durable.ownership.ports import OtherMemberState
 from fanout.link.link import Link
 from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.pool_members import PoolMembers
 from fanout.runtime.system_clock import Clock
-from fanout.server.base.ports import SessionFound
 
-__all__ = ["LinkMarkers", "PlaceNames", "PoolSessionFinder", "PoolWitness", "link_of"]
+__all__ = ["LinkMarkers", "PlaceNames", "PoolWitness", "link_of"]
 
 _NEVER: Final = float("-inf")
-_FOUND: Final = {
-    Choice.FETCH: SessionFound.HERE,
-    Choice.BEGIN: SessionFound.NONE,
-    Choice.BEGIN_ANEW: SessionFound.LOST,
-    Choice.REFUSE: SessionFound.OF_ANOTHER_USER,
-    Choice.LATER: SessionFound.UNKNOWN,
-}
 
 
 def link_of(links: Sequence[Link]) -> Callable[[bytes], str]:
@@ -214,57 +202,3 @@ class PoolWitness:
     def _heard_s(self, node: str) -> float:
         """Return when the newest heartbeat of a member came through a primary; long ago for never."""
         return max((link.heard_s(node) or _NEVER for link in self._links), default=_NEVER)
-
-
-class PoolSessionFinder:
-    """Finds the sessions of clients for the server, as `fanout.server.base.ports.SessionFinder`."""
-
-    def __init__(self, pool: SessionPool, *, has_access: bool) -> None:
-        """Prepare.
-
-        Args:
-            pool: The sessions of the pool.
-            has_access: Whether this node has access control.
-        """
-        self._pool = pool
-        self._anyone = not has_access
-
-    @property
-    def may_resume(self) -> bool:
-        """Whether this node may go on with its own sessions."""
-        return self._pool.may_resume
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
-        return self._pool.is_fenced
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether this node gives its sessions away, and takes no client any more."""
-        return self._pool.is_leaving
-
-    def began(self, client_id: str, *, is_copied: bool) -> None:
-        """Note that the session of a client begins here, or goes on here."""
-        self._pool.began(client_id, is_copied=is_copied)
-
-    def epoch_of(self, client_id: str) -> bytes:
-        """Return since when the session of a client is this node's."""
-        return encode_epoch(self._pool.epoch_of(client_id))
-
-    def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
-        """Bring the session of a client here that has none here, and tell where it is."""
-        found: asyncio.Future[SessionFound] = asyncio.get_running_loop().create_future()
-
-        def told(choice: asyncio.Future[Choice]) -> None:
-            if not found.done():
-                found.set_result(_FOUND[choice.result()])
-
-        def ended(found: asyncio.Future[SessionFound]) -> None:
-            if found.cancelled():  # the client has left
-                chosen.cancel()
-
-        chosen = self._pool.find(client_id, user=user, superuser=superuser, anyone=self._anyone, clean=clean)
-        chosen.add_done_callback(told)
-        found.add_done_callback(ended)
-        return found

@@ -39,7 +39,7 @@ from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
 from fanout.server.base.refusals import Refusals
 from fanout.server.base.timer import Timer
 from fanout.server.client.authorization_flow import AuthorizationFlow
-from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, list_clients
+from fanout.server.client.client_list import ClientPage, ClientQuery, list_clients
 from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.packet_handlers import PacketHandlers
@@ -348,18 +348,6 @@ class Server:
             audiences=self.registry.index.count,
         )
 
-    async def is_subscribed(self, topic_filter: bytes) -> bool:
-        """Return whether a session has a subscription, not shared, to exactly this Topic Filter."""
-        return self.registry.index.has(topic_filter)
-
-    async def check_again(self) -> None:
-        """Apply the current rules of the gate to all sessions; see `SessionLifecycles.check_again`."""
-        await self.lifecycles.check_again()
-
-    async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
-        """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
-        return await self.lifecycles.send_away(concerns)
-
     async def clients(self, query: ClientQuery, *, slices: Slices | None = None) -> ClientPage:
         """Return the figures of single clients, in slices of the event loop; None for slices of their own."""
         steps = list_clients(
@@ -372,19 +360,9 @@ class Server:
         )
         return await (slices or Slices()).run(steps)
 
-    async def kick(
-        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
-    ) -> Kicked | None:
-        """Send a client away; see `SessionLifecycles.kick`."""
-        return self.lifecycles.kick(client_id, clean=clean, reason_code=reason_code)
-
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""
         self._packet_handlers.pause_publishers(paused)
-
-    def run_due(self) -> None:
-        """Run the actions that are due by the clock; for tests that set it."""
-        self.context.timer.run_due()
 
     # For connections.
 

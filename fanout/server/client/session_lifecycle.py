@@ -396,7 +396,9 @@ class SessionLifecycles:
                 await asyncio.sleep(0)
         return sent
 
-    def kick(self, client_id: str, *, clean: bool, reason_code: ReasonCode) -> Kicked | None:
+    def kick(
+        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    ) -> Kicked | None:
         """End the Network Connection of a client; its session stays, as after a lost connection.
 
         Args:

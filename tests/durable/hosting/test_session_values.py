@@ -398,7 +398,7 @@ async def test_messages_of_shared_subscriptions_go_along(nodes: tuple[NodeInMemo
     new.take(number(4, 4, qos=1))
     async with await connect(new, client_id="heir") as heir:
         await heir.subscribe(b"$share/g/t", qos=1)
-        await new.server.kick("c", clean=True)  # what was not delivered goes to the other members
+        new.server.lifecycles.kick("c", clean=True)  # what was not delivered goes to the other members
         assert payloads(await heir.messages(3)) == [b"1", b"2", b"4"]
 
 
@@ -476,7 +476,7 @@ async def test_only_its_owner_gets_a_moved_session(start_guarded: Callable[..., 
     new.sessions.stop_collecting("c")
     async with await log_in(new, "bob") as other:
         assert other.connack.reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-    await new.server.check_again()
+    await new.server.lifecycles.check_again()
     async with await log_in(new, "alice") as client:
         assert client.connack.session_present
         assert payloads(await client.messages(1)) == [b"1"]

@@ -357,7 +357,7 @@ async def test_what_waits_for_the_disk_does_not_wait_for_copies(pool: Pool) -> N
         pool.first.carrier.is_held = True
         client.send(Subscribe(1, (Subscription(b"t", qos=1),)))
         await wait_until(lambda: pool.first.carrier.untold)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await pool.first.sessions.on_disk()
         pool.first.carrier.tell()
         await client.expect(Suback)

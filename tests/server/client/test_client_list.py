@@ -224,7 +224,7 @@ async def test_kicked_client_can_resume_its_session(node: NodeInMemory) -> None:
         will = Will(b"wills", b"gone")
         async with await RawClient.connect(node.port, "app", properties=LASTING, will=will) as client:
             with capture_logs() as lines:
-                assert await node.server.kick("app") == Kicked(was_connected=True, session_ended=False)
+                assert node.server.lifecycles.kick("app") == Kicked(was_connected=True, session_ended=False)
             await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
         assert [(line["event"], line["client_id"]) for line in lines if line["log_level"] == "info"] == [
             ("client_kicked", "app")
@@ -237,26 +237,26 @@ async def test_kicked_client_can_resume_its_session(node: NodeInMemory) -> None:
 async def test_kicked_client_without_an_expiry_loses_its_session(node: NodeInMemory) -> None:
     """As when its connection is lost."""
     async with await RawClient.connect(node.port, "app") as client:
-        assert await node.server.kick("app") == Kicked(was_connected=True, session_ended=True)
+        assert node.server.lifecycles.kick("app") == Kicked(was_connected=True, session_ended=True)
         await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
 
 
 async def test_kicked_cleanly(node: NodeInMemory) -> None:
     """The session ends, of a client that is away too."""
     async with await RawClient.connect(node.port, "app", properties=LASTING) as client:
-        assert await node.server.kick("app", clean=True) == Kicked(was_connected=True, session_ended=True)
+        assert node.server.lifecycles.kick("app", clean=True) == Kicked(was_connected=True, session_ended=True)
         await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
     await (await RawClient.connect(node.port, "away", properties=LASTING)).close()
     await wait_until(lambda: node.server.stats().connections == 0)
-    assert await node.server.kick("away") == Kicked(was_connected=False, session_ended=False)
-    assert await node.server.kick("away", clean=True) == Kicked(was_connected=False, session_ended=True)
-    assert await node.server.kick("away", clean=True) is None
+    assert node.server.lifecycles.kick("away") == Kicked(was_connected=False, session_ended=False)
+    assert node.server.lifecycles.kick("away", clean=True) == Kicked(was_connected=False, session_ended=True)
+    assert node.server.lifecycles.kick("away", clean=True) is None
 
 
 async def test_kicked_3_1_1_client_is_closed(node: NodeInMemory) -> None:
     """MQTT 3.1.1 has no DISCONNECT for it."""
     async with await RawClient.connect(node.port, "old", version=4) as client:
-        assert await node.server.kick("old") is not None
+        assert node.server.lifecycles.kick("old") is not None
         await client.expect_end()
 
 

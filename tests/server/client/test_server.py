@@ -383,7 +383,7 @@ async def test_clients_of_some_topics_are_sent_away(start_node: StartNode) -> No
     await absent.subscribe(b"plant/#")
     await absent.disconnect()
     await wait_until(lambda: node.server.stats().connections == 3)
-    assert await node.server.send_away(lambda topic_filter: topic_filter.startswith(b"plant")) == 2
+    assert await node.server.lifecycles.send_away(lambda topic_filter: topic_filter.startswith(b"plant")) == 2
     for client in (own, shared):
         told = await client.expect(Disconnect)
         assert told == Disconnect(ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference="edge-2:1883"))
@@ -401,7 +401,7 @@ async def test_who_takes_only_small_packets_is_told_less(start_node: StartNode) 
         assert client.connack.reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
     async with await RawClient.connect(node.port, "c", properties=Properties(maximum_packet_size=17)) as client:
         await client.subscribe(b"t")
-        await node.server.send_away(lambda _: True)
+        await node.server.lifecycles.send_away(lambda _: True)
         assert await client.expect(Disconnect) == Disconnect(ReasonCode.USE_ANOTHER_SERVER)
         await client.expect_end()
 
@@ -412,7 +412,7 @@ async def test_sending_many_away_gives_turns_to_others(node: NodeInMemory, monke
     clients = [await RawClient.connect(node.port, f"c{number}") for number in range(6)]
     for client in clients:
         await client.subscribe(b"t")
-    sender = asyncio.create_task(node.server.send_away(lambda _: True))
+    sender = asyncio.create_task(node.server.lifecycles.send_away(lambda _: True))
     await asyncio.sleep(0)
     assert not sender.done()
     node.server.lifecycles.connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]

@@ -85,7 +85,7 @@ def finder_of(node: NodeInMemory) -> Finder:
 def pass_time(node: NodeInMemory, seconds: float) -> None:
     """Let time pass, with what is due."""
     node.clock.advance(seconds)
-    node.server.run_due()
+    node.server.context.timer.run_due()
 
 
 def wills(node: NodeInMemory) -> int:
@@ -238,13 +238,13 @@ async def test_a_pause_is_seen_before_anything_is_done(act: str, node: NodeInMem
     elif act == "batch":
         assert node.take([update(b"t", b"2", qos=1, retain=False)]) == 2
     elif act in ("expiry", "will"):
-        node.server.run_due()
+        node.server.context.timer.run_due()
     await wait_until(lambda: lifecycles.fence.is_up)
     await here.expect_end(ReasonCode.SERVER_BUSY)
     assert (len(node.published), node.server.session_count, wills(node)) == (published, 2, 0)
     pauses.until_s = None
     lifecycles.lower_fence()
-    node.server.run_due()
+    node.server.context.timer.run_due()
     left = 1 if act == "expiry" else 2
     assert (node.server.session_count, wills(node)) == (left, act in ("expiry", "will"))
     await here.close()
