@@ -21,24 +21,6 @@ C = PacketType
 # The receiver
 
 
-def test_inbound_release_of_an_unknown_identifier() -> None:
-    """A PUBREL without a message is told apart, so that PUBCOMP can say 0x92."""
-    inbound = Inbound()
-    assert not inbound.release(9)
-    inbound.accept(9, 1)
-    assert not inbound.release(9)  # a QoS 1 message is not released by PUBREL
-    assert inbound.open_count == 1
-
-
-def test_inbound_refused_message_is_forgotten() -> None:
-    """After a PUBREC of 0x80 or above the Packet Identifier means a new message [MQTT-4.3.3-9]."""
-    inbound = Inbound()
-    inbound.accept(1, 2)
-    inbound.acknowledge(1)
-    assert inbound.open_count == 0
-    assert inbound.accept(1, 2)
-
-
 def test_inbound_counts_for_the_receive_maximum() -> None:
     """What is not answered with PUBACK, PUBCOMP or a failing PUBREC counts [MQTT-3.3.4-7]."""
     inbound = Inbound()
@@ -52,17 +34,6 @@ def test_inbound_counts_for_the_receive_maximum() -> None:
     inbound.acknowledge(1)
     inbound.release(3)
     assert inbound.open_count == 1
-
-
-def test_inbound_after_a_new_connection() -> None:
-    """The count belongs to the Network Connection (section 4.9), QoS 2 state to the Session (section 4.1)."""
-    inbound = Inbound()
-    inbound.accept(1, 1)
-    inbound.accept(2, 2)
-    inbound.new_connection()
-    assert inbound.open_count == 0
-    assert not inbound.accept(2, 2, dup=True)
-    assert inbound.release(2)
 
 
 def test_inbound_unreleased_is_made_anew_only_when_it_changed() -> None:
@@ -113,20 +84,6 @@ def test_outbound_unexpected(qos: int, before: list[PacketType], ack_type: Packe
     state = list(outbound.in_flight())
     assert outbound.acknowledge(ack_type, packet_id, 0x80) is AckOutcome.UNEXPECTED
     assert list(outbound.in_flight()) == state
-
-
-@pytest.mark.parametrize(("qos", "ack_type"), [(1, C.PUBACK), (2, C.PUBREC)])
-def test_outbound_refused(qos: int, ack_type: PacketType) -> None:
-    """A Reason Code of 0x80 or above ends the delivery; the Packet Identifier is free (section 4.3.3)."""
-    outbound: Outbound[str] = Outbound(window=1)
-    packet_id = outbound.send("m", qos)
-    assert outbound.acknowledge(ack_type, packet_id, 0x10 if qos == 1 else 0x97) is (
-        AckOutcome.COMPLETED if qos == 1 else AckOutcome.REFUSED
-    )
-    assert outbound.free == 1
-    packet_id = outbound.send("m", qos)
-    assert outbound.acknowledge(ack_type, packet_id, 0x87) is AckOutcome.REFUSED
-    assert outbound.free == 1
 
 
 def test_outbound_window() -> None:

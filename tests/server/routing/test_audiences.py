@@ -29,45 +29,6 @@ def subscribed(index: AudienceIndex, *filters: bytes, wire: WireVariant = V5, qo
     return session
 
 
-def test_sessions_with_equal_subscriptions_share_an_audience() -> None:
-    """Equal filters and options, in any order of subscribing, make one audience with one dictionary."""
-    index = AudienceIndex()
-    first = subscribed(index, b"a", b"b")
-    second = subscribed(index, b"b")
-    index.change(second, added={b"a": options()})
-    assert first.audience is second.audience
-    assert first.audience is not None
-    assert len(first.audience) == 2
-    assert first.subscriptions is second.subscriptions
-    assert index.count == 1
-
-
-def test_wire_variant_and_options_part_audiences() -> None:
-    """Another version, QoS or identifier makes another audience."""
-    index = AudienceIndex()
-    sessions = [
-        subscribed(index, b"a"),
-        subscribed(index, b"a", wire=V4),
-        subscribed(index, b"a", qos=1),
-        subscribed(index, b"a", wire=WireVariant(5, packet_bytes_max=100)),
-    ]
-    identified = make_session()
-    index.change(identified, added={b"a": options(identifier=1)})
-    assert len({session.audience for session in [*sessions, identified]}) == 5
-    assert index.count == 5
-
-
-def test_leaving_a_shared_audience_does_not_change_the_others() -> None:
-    """A member that subscribes to more moves on; those that stay keep their subscriptions and routes."""
-    index = AudienceIndex()
-    stays, moves = subscribed(index, b"a"), subscribed(index, b"a")
-    index.change(moves, added={b"b": options()})
-    assert set(stays.subscriptions) == {b"a"}
-    assert set(moves.subscriptions) == {b"a", b"b"}
-    assert [route.audience for route in index.routes(b"b")[0]] == [moves.audience]
-    assert {route.audience for route in index.routes(b"a")[0]} == {stays.audience, moves.audience}
-
-
 def test_index_knows_who_is_subscribed_to_a_very_filter() -> None:
     """Not to one that matches it, nor by a shared subscription; and not any more when the last one has left."""
     index = AudienceIndex()
@@ -99,31 +60,6 @@ def test_lone_member_keeps_its_audience() -> None:
     assert index.routes(b"b") == ((), ())
 
 
-def test_changed_options_replace_the_subscription() -> None:
-    """Subscribing again to a filter changes its options [MQTT-3.8.4-3]."""
-    index = AudienceIndex()
-    session = subscribed(index, b"a", qos=2)
-    index.change(session, added={b"a": options(0)})
-    (route,) = index.routes(b"a")[0]
-    assert route.encoding.qos_max == 0
-    assert session.subscriptions == {b"a": options(0)}
-
-
-def test_session_without_subscriptions_is_in_no_audience() -> None:
-    """The last UNSUBSCRIBE, or the session's end, leaves nothing behind."""
-    index = AudienceIndex()
-    unsubscribes, ends, shares = (subscribed(index, b"a") for _ in range(3))
-    index.change(unsubscribes, added={}, removed=[b"a"])
-    assert unsubscribes.audience is None
-    index.leave(ends)
-    index.leave(ends)
-    assert index.count == 1
-    index.change(shares, added={}, removed=[b"a"])
-    assert (index.count, len(index._trie)) == (0, 0)
-    assert not index._audiences
-    assert index.routes(b"a") == ((), ())
-
-
 def test_equal_fingerprints_do_not_join_different_subscriptions() -> None:
     """A hash that two sets of subscriptions share does not make them one audience, nor confuse their end."""
     index = AudienceIndex()
@@ -151,6 +87,14 @@ def test_new_wire_variant_moves_the_session() -> None:
     assert (empty.wire, empty.audience) == (V5, None)
 
 
+def test_mqtt_311_has_no_subscription_identifiers() -> None:
+    """A receiver of MQTT 3.1.1 gets none, even if its session had some from MQTT 5."""
+    index = AudienceIndex()
+    session = make_session(wire=V4)
+    index.change(session, added={b"a": options(identifier=3)})
+    assert index.routes(b"a")[0][0].encoding.identifiers == ()
+
+
 def test_member_is_placed_by_what_can_be_written() -> None:
     """A session with a connection is written to directly, one without is held."""
     index = AudienceIndex()
@@ -163,47 +107,6 @@ def test_member_is_placed_by_what_can_be_written() -> None:
     assert peer.read() == b"\xd0\0"
     present.disconnect()
     assert (list(audience.direct), list(audience.queued)) == ([], [absent, present])
-
-
-def test_overlapping_subscriptions_make_one_route() -> None:
-    """The highest QoS, RETAIN as published when one wants it, and all identifiers, also equal ones."""
-    index = AudienceIndex()
-    session = make_session()
-    index.change(
-        session,
-        added={
-            b"a/#": options(1, identifier=9),
-            b"a/+": options(2, identifier=4),
-            b"a/b": options(0, retain_as_published=True, identifier=9),
-            b"+/b": options(0),
-        },
-    )
-    (route,) = index.routes(b"a/b")[0]
-    assert route.encoding == (V5, 2, True, (4, 9, 9))
-    assert route.own is route.encoding
-    (route,) = index.routes(b"a/c/d")[0]
-    assert route.encoding == (V5, 1, False, (9,))
-
-
-def test_mqtt_311_has_no_subscription_identifiers() -> None:
-    """A receiver of MQTT 3.1.1 gets none, even if its session had some from MQTT 5."""
-    index = AudienceIndex()
-    session = make_session(wire=V4)
-    index.change(session, added={b"a": options(identifier=3)})
-    assert index.routes(b"a")[0][0].encoding.identifiers == ()
-
-
-def test_no_local_gives_the_publisher_its_own_route() -> None:
-    """The publisher is reached only by subscriptions without No Local [MQTT-3.8.3-3]."""
-    index = AudienceIndex()
-    session = make_session()
-    index.change(session, added={b"a": options(2, no_local=True), b"#": options(1)})
-    (route,) = index.routes(b"a")[0]
-    assert route.encoding.qos_max == 2
-    assert route.own is not None
-    assert route.own.qos_max == 1
-    index.change(session, added={}, removed=[b"#"])
-    assert index.routes(b"a")[0][0].own is None
 
 
 def test_equal_encodings_are_one_object_side_by_side() -> None:

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.chain.stamp import as_copy, with_trailer
-from fanout.mqtt.decoder import AckRun
-from fanout.mqtt.packets import PacketType
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.topics import matches
 from fanout.replica.update import Stamp, Update
@@ -20,7 +18,7 @@ from fanout.server.messages.encoding import SHORT_MAX, WireVariant, encode_frame
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.dispatch import SLICE_BYTES, Dispatcher
 from fanout.server.routing.share_groups import SharedSubscriptions
-from fanout.server.routing.subscribers import SessionState, SubscriptionOptions
+from fanout.server.routing.subscribers import SubscriptionOptions
 from tests.server.core_pieces import Peer, make_session, options
 from tests.server.node_in_memory import update
 
@@ -79,15 +77,6 @@ def test_batch_reaches_every_member_in_one_write() -> None:
     assert bench.counters.sent_bytes == 3 * len(peers[0].written[0])
 
 
-def test_nobody_is_written_to_without_a_match() -> None:
-    """An update that matches nothing is handed to nobody."""
-    bench = Bench()
-    peer = bench.peer({b"a": options()})
-    assert bench.dispatch(update(b"b", b"1")) == 0
-    assert bench.dispatch() == 0
-    assert peer.written == []
-
-
 def test_every_wire_variant_gets_its_form() -> None:
     """MQTT 3.1.1, MQTT 5, with stamps, with properties and expiry, long and short: each as it should be."""
     stamped = WireVariant(5, stamped=True)
@@ -129,23 +118,6 @@ def test_a_corrected_expiry_is_for_nodes_only() -> None:
     slow.take(now_ns=NOW_NS)
     assert slow.read() == expected
     assert [peer.read() for peer in (*others, elsewhere)] == [b"", b"", b""]
-
-
-def test_qos_is_the_lower_of_publisher_and_subscription() -> None:
-    """Each session gets its own Packet Identifiers, and QoS 0 stands between them in order."""
-    bench = Bench()
-    peers = [bench.peer({b"#": options(1)}) for _ in range(2)]
-    bench.dispatch(update(b"other", b"0", qos=1))
-    peers[0].session.acknowledge(AckRun(PacketType.PUBACK, [1], None))
-    for peer in peers:
-        peer.read()
-    updates = [update(b"t", b"%d" % qos, qos=qos) for qos in (0, 1, 2)]
-    assert bench.dispatch(*updates) == 6
-    expected = (
-        frame(updates[0], V5) + frame(updates[1], V5, qos=1, packet_id=2) + frame(updates[2], V5, qos=1, packet_id=3)
-    )
-    assert [peer.read() for peer in peers] == [expected, expected]
-    assert [peer.session.sender.inflight.messages for peer in peers] == [2, 3]
 
 
 def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
@@ -241,39 +213,6 @@ def test_socket_that_fills_during_a_batch_stops_after_its_slice() -> None:
     slow.session.resume()
     slow.take(now_ns=NOW_NS)
     assert slow_writes[0] + slow.read() == expected
-
-
-def test_no_local_leaves_out_the_publisher() -> None:
-    """The publisher gets its own messages only through subscriptions without No Local [MQTT-3.8.3-3]."""
-    bench = Bench()
-    subscriptions = {b"a/#": options(1, no_local=True), b"a/b": options(0, identifier=2)}
-    publisher, other = (bench.peer(subscriptions, client_id=name) for name in ("p", "o"))
-    updates = [update(b"a/b", b"1", qos=1), update(b"a/c", b"2", qos=1)]
-    assert bench.dispatch(*updates, origin=publisher) == 3
-    assert publisher.read() == frame(updates[0], V5, ids=(2,))
-    expected = frame(updates[0], V5, qos=1, packet_id=1, ids=(2,)) + frame(updates[1], V5, qos=1, packet_id=2)
-    assert other.read() == expected
-    assert publisher.session.state is SessionState.DIRECT
-    bench.dispatch(updates[1], origin=other)
-    assert publisher.read() == frame(updates[1], V5, qos=1, packet_id=1)
-
-
-def test_publisher_without_no_local_hears_itself() -> None:
-    """Without No Local, or without any subscription, a publisher is treated like anybody."""
-    bench = Bench()
-    publisher, silent = bench.peer({b"#": options()}), bench.peer({})
-    one = update(b"a", b"1")
-    bench.dispatch(one, origin=publisher)
-    bench.dispatch(one, origin=silent)
-    assert publisher.read() == frame(one, V5) * 2
-
-
-def test_lone_publisher_with_no_local_gets_nothing() -> None:
-    """An audience of which only the publisher is left is not served."""
-    bench = Bench()
-    publisher = bench.peer({b"#": options(no_local=True)})
-    bench.dispatch(update(b"a", b"1"), origin=publisher)
-    assert publisher.written == []
 
 
 def test_shared_subscription_gives_each_message_to_one_member() -> None:

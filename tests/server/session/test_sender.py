@@ -458,3 +458,33 @@ def test_session_that_overflowed_takes_nothing_more() -> None:
     session.enqueue(batch(message(b"4", qos=1), message(b"5", qos=2)))
     assert session.sender.queue.messages == 3
     assert counters.dropped[DropReason.SESSION_ENDED] == 2
+
+
+def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
+    """A value stays before a message for its topic that is delivered as it is."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1"), message(b"other", topic=b"o")))
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3", qos=1)))
+    peer.session.enqueue(batch(message(b"4")))
+    peer.session.resume()
+    peer.take()
+    expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
+    assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
+
+
+def test_window_holds_back_what_needs_an_acknowledgement() -> None:
+    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
+    peer = Peer(make_session(), window=2)
+    session = peer.session
+    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
+    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
+    assert session.sender.inflight.blocked
+    assert session.write is None
+    session.enqueue(batch(message(b"5")))
+    peer.take()
+    assert peer.read() == b""
+    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
+    peer.take()
+    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
+    assert session.write is not None
