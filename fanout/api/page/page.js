@@ -132,6 +132,7 @@ function warnings(status) {
 
 async function overview() {
   const [status, lag] = await Promise.all([ask("/v1/status"), ask("/v1/lag")]);
+  showVerdict(status);
   if (Date.now() > lags.at + 10000) lags = { at: Date.now(), document: await ask("/v1/lag/history") };
   const parts = [];
   if (status.reasons.length) {
@@ -408,7 +409,10 @@ function fail(error) {
 }
 
 async function verdict() {
-  const found = await ask("/readyz");
+  showVerdict(await ask("/readyz"));
+}
+
+function showVerdict(found) {
   document.title = `${found.node}: ${found.ready ? "ready" : found.state.replace("_", " ")}`;
   document.getElementById("node").textContent = found.node;
   const shown_ = document.getElementById("verdict");
@@ -420,7 +424,7 @@ async function verdict() {
 async function look(number, first) {
   const name = location.hash.slice(1) in pages ? location.hash.slice(1) : "overview";
   try {
-    await verdict();
+    if (name !== "overview") await verdict(); // its status has that too
     if (first || renewed.has(name)) {
       const parts = await pages[name]();
       if (number !== shown) return;
