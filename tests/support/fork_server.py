@@ -161,9 +161,9 @@ class _ForkServer:
 
 
 def _load() -> None:
-    """Import all of fanout but the reports, which need Spark."""
+    """Import all of fanout but the reports and AMQP, which need extras."""
     for module in pkgutil.walk_packages(fanout.__path__, "fanout."):
-        if not module.name.startswith(("fanout.reports", "fanout.__main__")):
+        if not module.name.startswith(("fanout.reports", "fanout.amqp", "fanout.__main__")):
             importlib.import_module(module.name)
 
 
