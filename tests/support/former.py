@@ -29,13 +29,15 @@ __all__ = ["DATA", "FORMERS", "FOR_EVER", "NUMBERS", "SESSIONS", "VALUES", "code
 DATA: Final = Path(__file__).parents[1] / "acceptance" / "former"
 """Where the data directories are."""
 _RETAINED: Final = '[retained]\nstorage = "disc"\n'
-SESSIONS: Final = f'{_RETAINED}[sessions]\nstorage = "disc"\n'
+SESSIONS: Final = f'session_expiry_max_s = 4_294_967_294\n{_RETAINED}[sessions]\nstorage = "disc"\n'
 FORMERS: Final = {
     "f7e1a77d": _RETAINED,  # format 1 of the file
     "1d94cfa9": _RETAINED,  # format 2
     "0abe60ba": SESSIONS,  # format 3, version 1 of sessions, form 1 of copies
 }
-"""For each commit the sections of a configuration with what it can have on disk."""
+"""For each commit further lines for `[server]`, and the sections, of a configuration with what it can have on disk.
+
+Nothing in it may expire: the data is read long after it was made."""
 VALUES: Final = {f"plant/{number}": b"%d" % number for number in range(100)}
 """Retained values that are there when it is killed."""
 NUMBERS: Final = range(10)
@@ -68,8 +70,8 @@ class _FormerNode(Node):
     def _prepare(self) -> None:
         self._config.write_text(
             f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\n'
-            f'[server]\nlisten = ["{self.address}"]\n[http]\nlisten = "{self.host}:{self.http_port}"\n'
-            f'[log]\ndirectory = "{self.log_directory}"\n{self.settings}'
+            f'[server]\nlisten = ["{self.address}"]\n{self.settings}'
+            f'[http]\nlisten = "{self.host}:{self.http_port}"\n[log]\ndirectory = "{self.log_directory}"\n'
         )
 
 
