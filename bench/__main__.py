@@ -36,6 +36,7 @@ BENCHES = {
     "sessions": "bench.sessions",
     "path": "bench.path",
     "members": "bench.members",
+    "jms": "bench.jms",
     "chaos": "bench.chaos.command",
     "roaming": "bench.roaming.command",
     "takeover": "bench.takeover.command",

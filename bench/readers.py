@@ -15,14 +15,16 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from bench.load import VERSION, connect, expect, topic
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 
-__all__ = ["Arrivals", "Audience", "Readers", "allow_connections"]
+__all__ = ["Arrivals", "Audience", "Clients", "Readers", "allow_connections"]
 
 _READ_BYTES = 1 << 20
 _PAUSE_S = 0.001
@@ -87,12 +89,27 @@ class Arrivals:
     """Of every message of every subscriber, when they were asked for."""
 
 
+class Clients(Protocol):
+    """The subscribers of one process."""
+
+    def count(self, messages: int) -> Arrivals:
+        """Read until every fast subscriber has `messages` more, and no byte beyond them."""
+
+
 class Readers:
     """The process of one audience; a context manager. Its subscribers are connected once it is made."""
 
-    def __init__(self, audience: Audience) -> None:
+    def __init__(self, audience: Audience, clients: Callable[[Audience], Clients] | None = None) -> None:
+        """Start the process.
+
+        Args:
+            audience: Its subscribers.
+            clients: Makes them, in the process; None for those of MQTT.
+        """
         self._pipe, child = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("fork").Process(target=_serve, args=(audience, child), daemon=True)
+        self._process = multiprocessing.get_context("fork").Process(
+            target=_serve, args=(audience, clients or _Clients, child), daemon=True
+        )
         self._process.start()
         child.close()
         try:
@@ -141,12 +158,12 @@ class Readers:
         self.close()
 
 
-def _serve(audience: Audience, pipe: Connection) -> None:
+def _serve(audience: Audience, make: Callable[[Audience], Clients], pipe: Connection) -> None:
     """Run the subscribers' process, until the other end of the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        clients = _Clients(audience)
+        clients = make(audience)
         pipe.send(Arrivals(time.monotonic(), 0))
         while True:
             pipe.send(clients.count(pipe.recv()))

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from bench.processes import (
     selector,
     wait_for,
 )
-from bench.readers import Audience, Readers
+from bench.readers import Audience, Clients, Readers
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
 
@@ -349,6 +349,7 @@ def burst(
     half_speed: int = 0,
     durable: bool = False,
     bursts: int = 1,
+    clients: Callable[[Audience], Clients] | None = None,
 ) -> Run:
     """Publish `messages` at once and wait until each of the fast subscribers has all of them; so often as asked.
 
@@ -364,6 +365,7 @@ def burst(
         half_speed: How many subscribers more that read half as fast as the others.
         durable: True if their sessions outlive their connections.
         bursts: How often, without a pause: a run of seconds, with never more in flight than a window.
+        clients: Makes the subscribers; None for those of MQTT.
     """
     packets = publishes(messages, root=side.name, topics=topics, payload_bytes=payload_bytes, qos=qos)
     audience = Audience(
@@ -377,7 +379,7 @@ def burst(
         subscribed=not retained,
         durable=durable,
     )
-    with Readers(audience) as readers:
+    with Readers(audience, clients) as readers:
         publisher = connect(side.publish_port, "bench-publisher")
         try:
             if retained:

@@ -288,6 +288,18 @@ def test_members_share_a_burst(tmp_path: Path) -> None:
         assert row["peak MiB"] > 1.5 * one["peak MiB"]
 
 
+def test_jms_counts_messages_of_an_amqp_consumer(tmp_path: Path) -> None:
+    """Beside an MQTT reader; and MQTT readers get all with and without idle AMQP clients, which stay."""
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed (extra amqp)")
+    options = ["--messages", "300", "--bursts", "2", "--idle", "5", "--readers", "3", "--pairs", "1"]
+    results = measure(tmp_path, "jms", *options)
+
+    names = ["1 MQTT reader", "1 AMQP consumer", "3 MQTT readers", "3 MQTT readers, 5 AMQP clients idle"]
+    assert [result["clients"] for result in results] == names
+    assert [result["runs"][0]["delivered"] for result in results] == [600, 600, 1800, 1800]
+    assert [len(result["asked"]) for result in results] == [0, 0, 0, 1]
+
+
 def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:
     """Every topic is in the file, which the bench itself checks; each figure is above nothing."""
     path = tmp_path / "results.json"
