@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -120,6 +121,22 @@ def test_no_page_installs_the_other_project() -> None:
     wrong = re.compile(r"pip3? install [^\n`;|]*?['\" ]fanout(?:\[|['\"`\s]|$)", re.MULTILINE)
     assert wrong.search("Run: pip install 'fanout[report]'")
     assert {str(path): found[0] for path in pages if (found := wrong.search(path.read_text()))} == {}
+
+
+def test_a_lock_with_versions_of_another_is_written_with_them(tmp_path: Path) -> None:
+    """`scripts/lock`, with a stand-in for uv: each file that names a constraint is compiled with it, and no other."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "bin").mkdir()
+    uv = tmp_path / "bin" / "uv"
+    uv.write_text('#!/bin/sh\necho "$@" >> calls; [ "$3" != - ] || cat > /dev/null\n')
+    uv.chmod(0o755)
+    environment = os.environ | {"PATH": f"{uv.parent}:{os.environ['PATH']}"}
+    subprocess.run(["scripts/lock"], cwd=tmp_path, env=environment, check=True, timeout=60, capture_output=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    written = {re.findall(r"--output-file (\S+)", call)[0]: re.findall(r"--constraint (\S+)", call) for call in calls}
+    named = {str(path.relative_to(ROOT)): re.findall(r"# +-c (\S+)", path.read_text()) for path in ROOT.glob("locks/*")}
+    assert written == {lock: sorted(set(constraints)) for lock, constraints in named.items()}
 
 
 def put_release(folder: Path, name: str, version: str, *, requires: str = "") -> str:

@@ -42,6 +42,13 @@ def test_all_blocks_but_those_named_are_run() -> None:
     ]
 
 
+def test_it_waits_for_nothing_without_end_and_leaves_ports_of_packages_alone() -> None:
+    """Debian starts the Prometheus that it installs, on 9090: another one cannot listen there."""
+    script = "".join(BLOCKS)
+    assert not re.findall(r"\b(?:until|while) ", script)
+    assert "9090" not in script
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_its_commands_lead_there(tmp_path: Path) -> None:
@@ -53,7 +60,7 @@ def test_its_commands_lead_there(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     ports = {
         port: str(free_port())
-        for port in ("1883", "1884", "1885", "1886", "8079", "8081", "8082", "9201", "9202", "9090")
+        for port in ("1883", "1884", "1885", "1886", "8079", "8081", "8082", "9201", "9202", "9095")
     }
     for prefix, first, last in (
         ("188$((3 + n))", "1884", "1885"),
@@ -79,3 +86,4 @@ def test_its_commands_lead_there(tmp_path: Path) -> None:
     assert answer.stdout.count("plant/line-5/temperature 25.5\n") == 2
     assert answer.stdout.count("the pool of 2 members, seen by") == 2
     assert "edge-1 has ended" in answer.stdout
+    assert re.search(r"^\{\} => 3 @", answer.stdout, re.MULTILINE), answer.stdout

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import MappingProxyType
@@ -30,8 +31,13 @@ ROWS = 15
 
 def missing() -> str:
     """Return what is not there; empty for nothing."""
-    if shutil.which("java") is None:
-        return "there is no Java"
+    java = shutil.which("java")
+    listing = [java, "--list-modules"] if java else []
+    if (
+        not listing
+        or "jdk.compiler@" not in subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+    ):
+        return "there is no JDK: `java --list-modules` has no jdk.compiler, which Rows.java needs"
     mark = LIBRARIES / f".installed-{hashlib.sha256((JMS / 'pom.xml').read_bytes()).hexdigest()[:16]}"
     return "" if mark.exists() else "Apache Qpid JMS is not there: scripts/setup fetches it with Maven"
 
@@ -46,9 +52,22 @@ async def node(start_node: StartNode) -> AsyncIterator[NodeInMemory]:
     await gate.close()
 
 
-@pytest.mark.skipif(missing() != "", reason=missing())
+@pytest.mark.parametrize("modules", [None, "java.base@17.0.15", "java.base@17.0.15\njdk.compiler@17.0.15"])
+def test_a_jdk_is_named_where_it_is_missing(
+    modules: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime alone cannot run a source file."""
+    if modules is not None:
+        (tmp_path / "java").write_text(f"#!/bin/sh\nprintf '%s\\n' '{modules}'\n")
+        (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ("JDK" in missing()) == ("jdk.compiler" not in (modules or ""))
+
+
 async def test_every_row_with_qpid_jms(node: NodeInMemory) -> None:
     """Each row of docs/reference/jms.md holds for a real JMS client."""
+    if why := missing():
+        pytest.skip(why)
     pytest.importorskip("proton", reason="python-qpid-proton is not installed (extra amqp)")
     process = await asyncio.create_subprocess_exec(
         "java",

@@ -18,7 +18,7 @@ import yaml
 from fanout.api.app import ENDPOINTS
 from fanout.cli.arguments.node_options import TokenOption
 from fanout.config import parse_config
-from tests.support.chart import CHART, MANIFESTS, RELEASE, rendered
+from tests.support.chart import CHART, MANIFESTS, RELEASE, SWITCHED_ON, rendered
 
 OBJECTS: list[dict[str, Any]] = [
     one for path in sorted(MANIFESTS.iterdir()) for one in yaml.safe_load_all(path.read_text())
@@ -27,6 +27,7 @@ BY_KIND = {one["kind"]: one for one in OBJECTS}
 CONFIG = parse_config(BY_KIND["ConfigMap"]["data"]["edge.toml"], path="edge.toml", role="secondary")
 POD: dict[str, Any] = BY_KIND["StatefulSet"]["spec"]["template"]["spec"]
 NODE: dict[str, Any] = POD["containers"][0]
+PAGE = (MANIFESTS.parents[1] / "docs" / "how-to" / "kubernetes.md").read_text()
 
 
 def faults(value: object, kind: Any, at: str) -> list[str]:
@@ -134,11 +135,10 @@ def test_commands_in_a_pod_are_an_operators() -> None:
 
 def test_the_secret_has_what_the_manifests_take_from_it() -> None:
     """Each file below its mount, and each variable; the page writes files, so no secret is an argument of a command."""
-    page = (MANIFESTS.parents[1] / "docs" / "how-to" / "kubernetes.md").read_text()
-    assert "--from-literal" not in page
-    assert "create secret generic fanout --from-file=secret\n" in page
+    assert "--from-literal" not in PAGE
+    assert "create secret generic fanout --from-file=secret\n" in PAGE
     text = (MANIFESTS / "pool.yaml").read_text()
-    assert set(re.findall(r"secret/([\w-]+)", page.partition("kubectl create")[0])) == set(
+    assert set(re.findall(r"secret/([\w-]+)", PAGE.partition("kubectl create")[0])) == set(
         re.findall(r"(?:/etc/fanout/secret/|name: fanout, key: )([\w-]+)", text)
     )
 
@@ -166,11 +166,37 @@ def test_values_of_the_chart_reach_what_they_name() -> None:
     assert {chart["version"], chart["appVersion"]} == {importlib.metadata.version("fanout-mqtt")}
 
 
+def test_the_chart_needs_no_kind_that_a_bare_cluster_lacks() -> None:
+    """The values alone leave out what needs an operator; the page's command sets each image, or its pods pull none."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    objects = [one for path in MANIFESTS.iterdir() for one in yaml.safe_load_all(rendered(path.name, **values)) if one]
+    assert {one["kind"] for one in objects} == BY_KIND.keys() - {"ServiceMonitor"}
+    [command] = re.findall(r"helm install .*?\n```", PAGE, re.DOTALL)
+    assert {name for name in values if name.lower().endswith("image")} <= set(re.findall(r"(\w+)=", command))
+
+
+def test_members_reach_what_a_command_in_one_of_them_asks() -> None:
+    """`fanout trace` asks the other members' pool and HTTP interface."""
+    rules = BY_KIND["NetworkPolicy"]["spec"]["ingress"]
+    [ports] = [rule["ports"] for rule in rules if any("podSelector" in peer for peer in rule.get("from", ()))]
+    assert {port["port"] for port in ports} == {"pool", "http"}
+
+
+def test_a_pool_without_a_store_leaves_no_secret_behind() -> None:
+    """The page removes the files of the secret in a block for all, and those of the store in its own."""
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert [[line for line in block.splitlines() if line.startswith("rm ")] for block in blocks[:2]] == [
+        ["rm -r secret"],
+        ["rm store.env"],
+    ]
+
+
 def test_helm_makes_the_same() -> None:
     """The chart has the form that Helm takes, and gives the objects of the manifests."""
     if (helm := shutil.which("helm")) is None:
         pytest.skip("helm is not installed")
-    command = [helm, "template", RELEASE, str(CHART)]
+    switches = [f"--set={name}={str(value).lower()}" for name, value in SWITCHED_ON.items()]
+    command = [helm, "template", RELEASE, str(CHART), *switches]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0, answer.stderr
 

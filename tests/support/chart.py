@@ -12,17 +12,19 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["CHART", "MANIFESTS", "RELEASE", "rendered"]
+__all__ = ["CHART", "MANIFESTS", "RELEASE", "SWITCHED_ON", "rendered"]
 
 CHART: Final = Path(__file__).parents[2] / "configs" / "helm"
 MANIFESTS: Final = CHART.parent / "kubernetes"
 RELEASE: Final = "fanout"
 """Name of the release that the manifests are."""
+SWITCHED_ON: Final = {"monitoring": True}
+"""The values of the manifests that are not those of the chart: a manifest is left out by not applying it."""
 
 
 def rendered(template: str, **changed: Any) -> str:
-    """Return a template of the chart with its values, some of them changed; empty where a switch turns it off."""
-    values = {**yaml.safe_load((CHART / "values.yaml").read_text()), **changed}
+    """Return a template of the chart as its manifest, some values changed; empty where a switch turns it off."""
+    values = {**yaml.safe_load((CHART / "values.yaml").read_text()), **SWITCHED_ON, **changed}
 
     def fill(text: str) -> str:
         return re.sub(

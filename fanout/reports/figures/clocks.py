@@ -33,9 +33,9 @@ class CountedClock:
     """How much later it logged all of them, at least."""
     source: tuple[str, str]
     """The node and link of the other log; link "" is what was published at the node."""
-    quick_us: int
-    """How much later it logged half of them at its quickest times."""
-    slow_us: int
+    quick_us: int | None
+    """How much later it logged half of them at its quickest times; None where these are not known."""
+    slow_us: int | None
     """The same at its slowest times."""
 
 
@@ -103,16 +103,16 @@ def _counted_difference(
 
     An ordinary update was on its way to either for no less than nothing, and for no more than nearly all heartbeats
     there and back. Of a line that is much slower than the other its quickest times are taken, at which an update was no
-    slower than half of its heartbeats.
+    slower than half of its heartbeats. Where these times are not known, nearly all heartbeats stay the bound.
     """
     node, link, stamped_by = place
     own, other = round_trips.get((node, link)), round_trips.get(clock.source)
     own_us = None if own is None else own.p95_us
     other_us = 0 if not clock.source[1] else None if other is None else other.p95_us
     later_us = clock.later_us
-    if own is not None and own.p95_us > max(_SLOW_US, _MUCH_SLOWER * (other_us or 0)):
+    if clock.quick_us is not None and own is not None and own.p95_us > max(_SLOW_US, _MUCH_SLOWER * (other_us or 0)):
         later_us, own_us = clock.quick_us, own.p50_us
-    elif other is not None and other.p95_us > max(_SLOW_US, _MUCH_SLOWER * (own_us or 0)):
+    elif clock.slow_us is not None and other is not None and other.p95_us > max(_SLOW_US, _MUCH_SLOWER * (own_us or 0)):
         later_us, other_us = clock.slow_us, other.p50_us
     is_known = own_us is not None and other_us is not None
     at_most_us = later_us + (other_us or 0)

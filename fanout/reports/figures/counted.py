@@ -26,6 +26,8 @@ _PAIRS_MIN: Final = 5
 """So many values that both saw once say how late the others of that time may be."""
 _NEAR: Final = (1, 2, 4)
 """So many windows to either side are looked at for these, one number after the other."""
+_TIMES_MIN: Final = 10
+"""A tenth of so many windows is one."""
 _MARGIN_LEAST_US: Final = 50_000
 """By how much more than these an update may be late, at least."""
 _MARGIN_SPREADS: Final = 4
@@ -62,9 +64,10 @@ class Clock:
     """By how much later it logged half of the updates: the difference of the clocks, and of two ordinary ways."""
     least_us: int
     """The least of all, and a margin: nothing came earlier than that after the reference had it."""
-    quick_us: int
-    """By how much later it logged half of the updates at its quickest times, which have a tenth of all."""
-    slow_us: int
+    quick_us: int | None
+    """By how much later it logged half of the updates at its quickest times, a tenth of its windows; None where these
+    need not be times at which half of the heartbeats came."""
+    slow_us: int | None
     """The same at its slowest times."""
     intervals: Mapping[int, Interval] = field(default_factory=dict)
     """By window of the link's time."""
@@ -102,11 +105,17 @@ class CountedUpdates:
     """What Spark keeps; None for nothing."""
 
 
-def measure_clock(differences: Sequence[Difference]) -> Clock | None:
+def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock | None:
     """Return how a clock compares; None where no value was seen once by both.
 
-    By medians of windows, each with the weight of its updates: the least difference is that of an update for which the
-    reference was slow.
+    By medians of windows, because the least difference is that of an update for which the reference was slow. Each has
+    the weight of its updates for half of these. It counts once for the quickest and the slowest times, because they
+    are compared with heartbeats, which are sent in bursts and between them alike. For the same reason a tenth of what
+    was measured must lie in any half of all windows.
+
+    Args:
+        differences: Of the link.
+        windows: How many windows there are, those without an update that both saw once too.
     """
     if not differences:
         return None
@@ -114,8 +123,11 @@ def measure_clock(differences: Sequence[Difference]) -> Clock | None:
     margin_us = max(_MARGIN_LEAST_US, min(one.most_us - one.least_us for one in differences))
     ordered = sorted((one.median_us, one.updates) for one in differences)
     up_to = list(accumulate(updates for _, updates in ordered))
-    quick_us, later_us, slow_us = (ordered[bisect_left(up_to, up_to[-1] * share)][0] for share in (0.1, 0.5, 0.9))
-    return Clock(later_us, least_us - margin_us, quick_us, slow_us)
+    later_us = ordered[bisect_left(up_to, up_to[-1] / 2)][0]
+    tenth = len(ordered) // 10
+    if len(ordered) < _TIMES_MIN or len(ordered) - tenth < windows / 2:
+        return Clock(later_us, least_us - margin_us, None, None)
+    return Clock(later_us, least_us - margin_us, ordered[tenth - 1][0], ordered[-tenth][0])
 
 
 def delay_intervals(
@@ -188,6 +200,7 @@ def count_updates(
     width_us = buckets.window_us(end_us - begin_us)
     is_union = scope.reference.kind == "union"
     sides = counting.both_sides(tables.updates, scope=scope, targets=targets, spans=targets_frame(spark, scope))
+    windows = range(begin_us // width_us, end_us // width_us + 1)
     differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
     spans_away = _away(survey.absences)
     by_link: dict[Link, dict[int, Interval]] = {}
@@ -199,13 +212,13 @@ def count_updates(
         above = [(one.node, one.link) for one in scope.sources if one.group == target.group]
         by_link[link] = delay_intervals(
             differences[link],
-            windows=range(begin_us // width_us, end_us // width_us + 1),
+            windows=windows,
             horizon_us=max(scope.settle_us, APART_US),
             waits=_waits(spans_away, link=link, above=above),
             width_us=width_us,
         )
         # Of a union each value may be of another log, hence of another clock.
-        if not is_union and (clock := measure_clock(differences[link])) is not None:
+        if not is_union and (clock := measure_clock(differences[link], windows=len(windows))) is not None:
             clocks[link] = replace(clock, intervals=by_link[link], width_us=width_us)
     scope = by_clocks(clocks)
     targets = scope.targets_of("unstamped")

@@ -24,6 +24,8 @@ ROWS_MAX: Final = 40
 _WIDTH: Final = 1000
 """Units of a lane's length; the browser stretches them."""
 _HEIGHT: Final = 14
+_UNKNOWN_MIN: Final = 3
+"""The least height of a window's unknown share."""
 
 
 def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> str:
@@ -42,10 +44,7 @@ def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> s
     worst = sorted(section.series, key=lambda one: -sum(point.missing + point.unknown for point in one.points))
     lanes = []
     for series in sorted(worst[:ROWS_MAX], key=lambda one: (one.node, one.link)):
-        pieces = [
-            _box(_kind(point), (point.at - begin) / width * step, step, said=_window_said(point))
-            for point in series.points
-        ]
+        pieces = [_window(point, (point.at - begin) / width * step, step) for point in series.points]
         for outage in outages:
             first, last = max(outage.begin, begin), min(outage.end or end, end)
             if (outage.node, outage.link) == (series.node, series.link) and first < last:
@@ -55,22 +54,28 @@ def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> s
     return _chart("Share of the expected updates of each link over time", lanes, begin=begin, end=end)
 
 
-def _kind(point: CompletenessPoint) -> str:
-    """Return the class that colours a window: what nobody knows of is not missing."""
-    return "unknown" if point.unknown and not point.missing else f"heat-{heat_step(_share(point))}"
+def _window(point: CompletenessPoint, x: float, length: float) -> str:
+    """Return a box in the colour of what is missing for sure, and below it one as high as the unknown share."""
+    said = _window_said(point)
+    unknown = min(_HEIGHT, max(_UNKNOWN_MIN, round(_HEIGHT * point.unknown / point.expected))) if point.unknown else 0
+    boxes = []
+    if unknown < _HEIGHT:
+        kind = f"heat-{heat_step(_share_without(point.missing, point.expected))}"
+        boxes.append(_box(kind, x, length, said=said, height=_HEIGHT - unknown))
+    if unknown:
+        boxes.append(_box("unknown", x, length, said=said, y=_HEIGHT - unknown, height=unknown))
+    return "".join(boxes)
 
 
-def _share(point: CompletenessPoint) -> float:
-    share = percent(point.expected - point.missing - point.unknown, point.expected)
+def _share_without(lacking: int, expected: int) -> float:
+    share = percent(expected - lacking, expected)
     return 100.0 if share is None else share
 
 
 def _window_said(point: CompletenessPoint) -> str:
     lacking = [f"{count(number)} {name}" for number, name in ((point.missing, "missing"), (point.unknown, "not known"))]
-    return (
-        f"from {timestamp(point.at, decimals=0)}: {percentage(_share(point))} of {count(point.expected)}, "
-        f"{', '.join(lacking)}"
-    )
+    there = percentage(_share_without(point.missing + point.unknown, point.expected))
+    return f"from {timestamp(point.at, decimals=0)}: {there} of {count(point.expected)}, {', '.join(lacking)}"
 
 
 def timeline(section: SnapshotSection) -> str:

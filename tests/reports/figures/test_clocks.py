@@ -44,12 +44,46 @@ def test_the_difference_of_counted_clocks_lies_between_what_nearly_all_heartbeat
 
 
 def test_a_clock_is_compared_at_quick_and_at_slow_times() -> None:
-    """Medians of windows, each with the weight of its updates."""
+    """Medians of windows: half of the updates, and a tenth of the windows."""
     quick = [Difference(window, 10, 4_000, 5_000, 9_000) for window in range(5)]
     slow = [Difference(window, 30, 1_000_000, 3_000_000, 4_000_000) for window in range(5, 10)]
-    clock = measure_clock([*slow, *quick])
+    clock = measure_clock([*slow, *quick], windows=10)
     assert clock is not None
     assert (clock.quick_us, clock.later_us, clock.slow_us) == (5_000, 3_000_000, 3_000_000)
+
+
+@pytest.mark.parametrize(
+    ("calm", "windows", "expected"),
+    [(60, 100, (-10_000, 24_000)), (4, 100, (-3_000_000, 3_004_000)), (0, 40, (2_970_000, 3_004_000))],
+    ids=["calm most of the time", "measured in bursts", "clock 3 s apart"],
+)
+@pytest.mark.parametrize("is_reference", [False, True], ids=["own line", "line of the reference"])
+def test_bursts_on_a_slow_line_are_not_its_quickest_times(
+    calm: int, windows: int, expected: tuple[int, int], *, is_reference: bool
+) -> None:
+    """Heartbeats are as many in a calm window as in a burst; where most windows have no update, 95 % of them count."""
+    sign = -1 if is_reference else 1
+    late = [(1, 20_000)] * calm + [(100, 3_000_000)] * 40
+    measured = [Difference(window, updates, *[sign * late_us] * 3) for window, (updates, late_us) in enumerate(late)]
+    clock = measure_clock(measured, windows=windows)
+    assert clock is not None
+    slow = lag_figures().model_copy(update={"p50_us": 30_000, "p95_us": 6_000_000})
+    quick = lag_figures().model_copy(update={"p50_us": 1_000, "p95_us": 4_000})
+    (found,) = find_clocks(
+        [Propagation(node="edge", link="up", filter="#", stamped_by="tap", lag=slow)],
+        [
+            RoundTrip(node="edge", link="up", lag=quick if is_reference else slow),
+            RoundTrip(node="tap", link="up", lag=slow if is_reference else quick),
+        ],
+        survey=survey_of(),
+        counted={
+            ("edge", "up", "tap"): CountedClock(
+                clock.later_us, clock.least_us, ("tap", "up"), clock.quick_us, clock.slow_us
+            )
+        },
+    )
+    assert found.at_least_us is not None
+    assert tuple(sorted((sign * found.at_least_us, sign * found.at_most_us))) == expected
 
 
 def test_a_gap_that_claims_all_time_is_as_quick_as_any() -> None:

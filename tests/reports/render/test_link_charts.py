@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from fanout.reports.render.link_charts import ROWS_MAX, strips
@@ -32,11 +33,16 @@ def test_each_window_has_a_box_in_the_colour_of_its_share() -> None:
 
 
 def test_what_nobody_knows_of_is_not_drawn_as_missing() -> None:
-    """A window has the colour of its loss, or that of doubt where nothing is missing for sure."""
-    doubtful = series("edge", 0, 5)
-    points = tuple(point.model_copy(update={"unknown": 2}) for point in doubtful.points)
+    """A window has the colour of what is missing for sure, and a box of its own for what is in doubt."""
+    doubtful = series("edge", 0, 1, 5, 0)
+    points = tuple(
+        point.model_copy(update={"unknown": unknown})
+        for point, unknown in zip(doubtful.points, (2, 8, 2, 10), strict=True)
+    )
     drawn = strips(CompletenessSection(window_s=5, series=(doubtful.model_copy(update={"points": points}),)))
-    assert (drawn.count('class="unknown"'), drawn.count('class="heat-5"')) == (1, 1)
+    assert [drawn.count(f'class="{kind}"') for kind in ("unknown", "heat-0", "heat-4", "heat-5")] == [4, 1, 1, 1]
+    heights = [int(height) for height in re.findall(r'class="unknown".*? height="(\d+)"', drawn)]
+    assert heights == [3, 11, 3, 14]
     assert "80.0 % of 10, 0 missing, 2 not known" in drawn.replace("\u00a0", " ")
 
 
