@@ -7,6 +7,7 @@ application are User Properties. `JMS_IBM_Retain` is RETAIN.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from fanout.amqp import values
@@ -192,12 +193,8 @@ def to_jms(row: PublishRow) -> Delivered:
         properties, _ = decode_properties(encode_varint(len(block)) + block, 0, packet=PacketType.PUBLISH)
         is_text = properties.payload_format_indicator == 1 and _is_text(payload)
         origin, application = _application(properties, retained=retained)
-    header = _NULL if expiry_s is None else values.uint(min(expiry_s * 1000, _TTL_MAX_MS))
-    redelivered = values.uint(1) if flags & 8 else values.uint(0)
     parts = (
-        values.described(
-            _HEADER, values.list_of(values.boolean(flags & 6 != 0), values.ubyte(4), header, _NULL, redelivered)
-        ),
+        _header(flags & 14, expiry_s),
         _ANNOTATED[is_text],
         values.described(
             _PROPERTIES,
@@ -211,6 +208,16 @@ def to_jms(row: PublishRow) -> Delivered:
         else values.described(_DATA, values.binary(payload)),
     )
     return Delivered(b"".join(parts), packet_id, "" if retained else origin)
+
+
+@lru_cache(maxsize=1_024)
+def _header(flags: int, expiry_s: int | None) -> bytes:
+    """Return the header, by the flags DUP and QoS."""
+    left_ms = _NULL if expiry_s is None else values.uint(min(expiry_s * 1000, _TTL_MAX_MS))
+    redelivered = values.uint(1 if flags & 8 else 0)
+    return values.described(
+        _HEADER, values.list_of(values.boolean(flags & 6 != 0), values.ubyte(4), left_ms, _NULL, redelivered)
+    )
 
 
 def _application(properties: Properties, *, retained: int) -> tuple[str, bytes]:
