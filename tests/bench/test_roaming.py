@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from bench.roaming import packets
 from bench.roaming.client import Figures, RoamingClient
+from bench.roaming.paho_client import PahoClient
 from bench.roaming.paths import Paths
 from bench.roaming.records import FINDINGS_MAX, Lapse, Received, Sent, Subscriber, Verdict, judge
 from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, Suback, Subscribe, Subscription, encode
@@ -286,6 +287,40 @@ async def test_a_lapse_begins_with_the_first_connection_that_was_lost(session: S
     await wait_until(lambda: session.client.subscriber.lapses)
     (lapse,) = session.client.subscriber.lapses
     assert lost_at <= lapse.begin <= accepted_at < lapse.end
+
+
+async def test_paho_does_not_publish_again_what_it_has_released() -> None:
+    """However many of its connections are refused in a row: with paho 2.2.0 as it is, PUBLISH comes after two."""
+    session = Session()
+    server = await asyncio.start_server(session.connect, "127.0.0.1", 0)
+    client = PahoClient(
+        "me",
+        port=server.sockets[0].getsockname()[1],
+        version=5,
+        publishers={"p": 2},
+        draw=random.Random(1),
+        figures=session.figures,
+        kills=True,
+    )
+    client.start()
+    try:
+        await session.begin()
+        await wait_until(client.subscribed.is_set)
+        client.publish(2, 1)
+        packet_id = packets.read_publish(await session.receive(), version=5).packet_id
+        session.send(Ack(PacketType.PUBREC, packet_id))
+        assert (await session.receive()).kind == PacketType.PUBREL
+        session.cut()
+        await session.accept(present=False, code=0x88)
+        await session.accept(present=True)
+        assert (await session.receive()).kind == PacketType.PUBREL
+        session.send(Ack(PacketType.PUBCOMP, packet_id))
+        await wait_until(lambda: client.is_done)
+        assert [(each.acknowledged, each.at_risk) for each in client.sent] == [(True, False)]
+    finally:
+        await client.finish()
+        server.close()
+        await session.end()
 
 
 # --- the ways ---

@@ -41,6 +41,9 @@ from fanout.config import (
     load_config,
 )
 from fanout.errors import ConfigError, ListenError, LogError, StoreError
+from fanout.link.missing_topics import MissingTopics
+from fanout.link.model.counters import LinkCounters
+from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkSink, LinkStatus
 from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
@@ -558,6 +561,47 @@ async def test_batch_of_a_link_reaches_log_and_clients(node: Node, tmp_path: Pat
     assert rows[0]["digest"] % 2**64 == content_digest(b"plant-1/a", b"v")
 
 
+class AnnouncingStandIn(LinkStandIn):
+    """A link that is live when the test says so, and whose primary takes announcements."""
+
+    def __init__(self, config: LinkConfig, **rest: Any) -> None:
+        super().__init__(config, **rest)
+        self.missing = MissingTopics(config.control_topic, node_id="edge-1", counters=LinkCounters())
+        self.state = LinkState.VERIFYING
+        self.told: list[str] = []
+
+    def announce_missing(self, payload: bytes) -> ReasonCode:
+        self.told.append(json.loads(payload)["filter"])
+        return ReasonCode.SUCCESS
+
+    def status(self) -> LinkStatus:
+        return dataclasses.replace(super().status(), state=self.state)
+
+
+async def test_topics_asked_for_before_the_link_is_live_are_announced_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, by the change of its state alone: no later subscription is needed, and a later one repeats nothing."""
+    monkeypatch.setattr("fanout.link.link.Link", AnnouncingStandIn)
+    settings = config(tmp_path)
+    node = node_of(
+        dataclasses.replace(settings, links=(dataclasses.replace(settings.links[0], announce_missing=True),))
+    )
+    await node.start()
+    link = cast(AnnouncingStandIn, link_of(node))
+    async with await RawClient.connect(port_of(node), "c") as client:
+        await client.subscribe(b"hq/plant-1/early")
+        await client.messages_until_ping()
+        assert (link.told, len(link.missing)) == ([], 1)
+        link.state = LinkState.LIVE
+        node.event("plant-1", "state", epoch=1, state="live")
+        await wait_until(lambda: link.told)
+        await client.subscribe(b"hq/plant-1/late")
+        await wait_until(lambda: "plant-1/late" in link.told)
+    assert link.told == ["plant-1/early", "plant-1/late"]
+    await node.stop()
+
+
 async def test_unchanged_values_are_logged_and_not_delivered(node: Node, tmp_path: Path) -> None:
     """A copy of what is held goes to the log only."""
     applied(node, value(b"hq/plant-1/a"))
@@ -623,6 +667,17 @@ async def test_clients_read_all_replicas_and_the_nodes_own_values(tmp_path: Path
         await client.subscribe(b"#")
         messages = await client.messages_until_ping()
     assert sorted(message.topic for message in messages) == [b"hq/plant-1/a", b"hq/plant-2/b", b"own"]
+    await node.stop()
+
+
+async def test_retained_values_can_be_off(tmp_path: Path) -> None:
+    """Clients are told so, and a PUBLISH with RETAIN ends the connection [MQTT-3.2.2-14]."""
+    node = node_of(dataclasses.replace(config(tmp_path), retained=RetainedConfig(available=False)))
+    await node.start()
+    async with await RawClient.connect(port_of(node), "c") as client:
+        assert client.connack.properties.retain_available == 0
+        client.publish(b"own/a", b"v", retain=True)
+        await client.expect_end(ReasonCode.RETAIN_NOT_SUPPORTED)
     await node.stop()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from fanout.access.identity import Identity, Means
+from fanout.chain.cut import Cut, RetainedSet
 from fanout.durable.form.session_copy import CopiedMessage, SessionCopy, encode_copy, encode_places
 from fanout.durable.form.session_format import encode_session
 from fanout.durable.ownership import copy_messages, move_messages
@@ -28,7 +29,7 @@ from fanout.durable.ownership.move_messages import (
 from fanout.durable.ownership.ownership import Answer, Owner, Reply
 from fanout.mqtt.delivery import SendState
 from fanout.mqtt.packets import Will
-from fanout.pool.member_facts import PROTOCOL
+from fanout.pool.member_facts import PROTOCOL, MemberAnswer, MemberFacts, decode_answer, encode_answer
 from fanout.replica.recent import Place
 from fanout.server.messages.encoding import WireVariant
 from fanout.server.routing.subscribers import SubscriptionOptions
@@ -76,6 +77,34 @@ COPIED: Final = CopiedMessage(
 COPY: Final = SessionCopy(replace(SESSION, in_flight=()), True, True, PLACES, (COPIED,))
 QUESTION: Final = SessionQuestion("c", EPOCH)
 
+MEMBER: Final = "answer to GET /pool/member"
+ABOUT_MEMBER: Final = MemberAnswer(
+    MemberFacts(
+        node="edge-2",
+        instance="00ff" * 4,
+        version="0.1.0",
+        config_digest="ab" * 8,
+        state="ready",
+        topics=1,
+        sessions=2,
+        lag_s=0.25,
+        moved_in=3,
+        moved_out=4,
+        client_address="edge-2:1883",
+        http_port=8080,
+        http_tls=True,
+        keeps_copies=True,
+        sessions_copied=5,
+        copies_held=6,
+        copies_late_s=0.5,
+        history_s=0.75,
+        history_used=0.125,
+    ),
+    {"plant": Cut("123 4", (RetainedSet(2, 2**63), None))},
+    copies_are_right=True,
+    epoch_counter=7,
+)
+
 
 def said() -> dict[str, bytes]:
     """Return each message, with a value for each of its fields."""
@@ -101,6 +130,7 @@ def said() -> dict[str, bytes]:
         "answer to COPY": copies.encode_copy_answer(CopyAnswer({"c": EPOCH}, ("d",), ("e",), ("f",))),
         "INHERIT": copies.encode_inherit_request(InheritRequest("edge-1", "i", (("c", version),))),
         "answer to INHERIT": copies.encode_inherit_answer([Right.YES, Right.NEWER]),
+        MEMBER: encode_answer(ABOUT_MEMBER),
     }
 
 
@@ -111,5 +141,13 @@ def test_a_protocol_says_what_it_said(tmp_path: Path) -> None:
     written.write_text(json.dumps(now, indent=1) + "\n")
     assert PINNED.exists(), f"a new version of the protocol: copy {written} to {PINNED.parent}"
     then = json.loads(PINNED.read_text())
-    changed = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    changed = [name for name in {**now, **then} if name != MEMBER and now.get(name) != then.get(name)]
     assert changed == [], "raise PROTOCOL in fanout/pool/member_facts.py: its members would misread these messages"
+
+
+def test_the_document_about_a_member_keeps_its_keys() -> None:
+    """Keys may be added to it; those of this version of the protocol stay as they are, and a reader wants no others."""
+    then = json.loads(bytes.fromhex(json.loads(PINNED.read_text())[MEMBER]))
+    now = json.loads(encode_answer(ABOUT_MEMBER))
+    assert {key: now.get(key) for key in then} == then
+    assert decode_answer(json.dumps(then).encode()) == ABOUT_MEMBER
