@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import fanout
 from tests.support.examples import begin_long_run
@@ -47,13 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end a run as Ctrl-C does, in each process of it, and examples of Hypothesis take their time.
 
     So fixtures are torn down and no server stays behind; and what a property says of values does not fail because the
-    machine is busy.
+    machine is busy, nor by luck: examples are the same in each run but a long one.
     """
     _check_compiled()
     gc.disable()  # until all is collected: there is little to find in what grows to a million objects that stay
-    settings.register_profile("no-deadline", deadline=None)
-    settings.load_profile("no-deadline")
-    if config.getoption("--long"):
+    is_long = config.getoption("--long")
+    settings.register_profile(
+        "steady", deadline=None, derandomize=not is_long, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("steady")
+    if is_long:
         begin_long_run()
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what it starts in the background ignore SIGINT
         signal.signal(number, signal.default_int_handler)

@@ -29,6 +29,7 @@ from tests.reports.frames import plan_of
 from tests.reports.logs import SECOND, T0, NodeLog, at, selector, stamp, when, write
 from tests.reports.oracle import NEVER, Expected, Oracle, micros
 from tests.reports.random_logs import random_hub, random_reference, random_secondary
+from tests.support.examples import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,9 +180,9 @@ def test_random_logs_give_what_the_oracle_says(spark: SparkSession, tmp_path: Pa
 def test_references_with_gaps_give_what_the_oracle_says(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Whatever the reference is and lacks, every figure equals the oracle's, and what is not shown is not complete.
 
-    Each run has other logs; a failure names the seed.
+    Each long run has other logs; a failure names the seed.
     """
-    seed = random.SystemRandom().randrange(2**32)
+    seed = source_of(f"gaps, {kind}").randrange(2**32)
     rng = random.Random(seed)
     hub = random_hub(rng, updates=400)
     nodes = [random_secondary(rng, number, hub) for number in range(8)]
@@ -216,10 +217,10 @@ def test_a_window_of_random_logs_gives_what_the_oracle_says(
 ) -> None:
     """Asked for a window, every figure is of what was stamped in it, whenever it arrived; others are not there.
 
-    Each run has other logs and another window; a failure names the seed.
+    Each long run has other logs and another window; a failure names the seed.
     """
     monkeypatch.setattr(by_identity, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
-    seed = random.SystemRandom().randrange(2**32)
+    seed = source_of(f"window, {kind}").randrange(2**32)
     rng = random.Random(seed)
     hub = random_hub(rng, updates=400)
     nodes = [random_secondary(rng, number, hub) for number in range(8)]

@@ -33,6 +33,7 @@ from tests.reports.oracle import Oracle
 from tests.reports.random_logs import random_hub, random_secondary
 from tests.reports.section_oracle import convergence_of, epochs_of, stalls_of, traffic_of
 from tests.reports.surveys import survey_of
+from tests.support.examples import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -236,9 +237,9 @@ def test_traffic_equals_the_oracle(
 def test_a_window_of_sections_equals_the_oracle(
     spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path
 ) -> None:
-    """Epochs that have a part in it, topics that stopped in it, what was published in it; each time another window."""
+    """Epochs with a part in it, topics that stopped in it, what was published in it; another window each long run."""
     hub, nodes = random_nodes
-    seed = random.SystemRandom().randrange(2**32)
+    seed = source_of("window of sections").randrange(2**32)
     since_us, until_us = sorted(random.Random(seed).sample([at(second) for second in range(3, 59)], 2))
     asked: dict[str, Any] = {"settle_s": 2.5, "since": when(since_us), "until": when(until_us)}
     bounds: dict[str, Any] = {"since_us": since_us, "until_us": until_us}
