@@ -138,14 +138,18 @@ def _effect(readiness: Readiness) -> Iterator[str]:
     """Yield what follows for clients, and what comes next, of a node that is not ready."""
     if readiness.ready:
         return
+    if readiness.role != "tap":  # which has no clients
+        if readiness.state != "not_ready":
+            yield "now: clients are sent away"
+        else:
+            held = "old values" if readiness.stale_seconds is not None else "what it holds"
+            served = "are served" if readiness.held_since is not None else f"get {held}"
+            yield f"now: load balancers send no new clients (503); connected ones {served}"
     if readiness.state != "not_ready":
-        yield "now: clients are sent away, then the process ends; nothing undoes that"
+        yield "next: the process ends; nothing undoes that"
     elif readiness.held_since is not None:
-        yield "now: load balancers send no new clients (503); connected ones are served"
         yield "next: nothing by itself; fanout undrain ends the hold"
     else:
-        held = "old values" if readiness.stale_seconds is not None else "what it holds"
-        yield f"now: load balancers send no new clients (503); connected ones get {held}"
         yield "next: ready by itself once that is over; remedies: fanout status"
 
 

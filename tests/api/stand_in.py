@@ -448,7 +448,9 @@ class StandInNode:
             log=self.log,
             retained=self.retained,
             http=HttpStatus(connections=2, closed_total={"room": 3}),
-            pool=PoolStatus(
+            pool=None
+            if not self.members
+            else PoolStatus(
                 members=3,
                 members_reachable=2,
                 members_ready=1,

@@ -135,7 +135,7 @@ def test_topics_are_found_in_the_tree_and_by_search(browser: Browser, node: Stan
 
 
 def test_events_and_messages_come_by_a_stream(browser: Browser, node: StandInNode, topics: Node) -> None:
-    """No question is repeated for them."""
+    """No question is repeated for them; a value that a stream cuts is asked for, once for many messages."""
     field = "document.querySelector('input[type=search]')"
     with serving(node) as url:
         browser.show(f"{url}/#topics", width=1280)
@@ -154,13 +154,28 @@ def test_events_and_messages_come_by_a_stream(browser: Browser, node: StandInNod
             topics.loop.call_soon_threadsafe(topics.publish, value("plant/line1/temp", b"number %d" % number))
         wait_for(browser, text_has("number 29"))
         wait_for(browser, "document.querySelectorAll('[aria-label=\"Last messages\"] tbody tr').length === 20")
-        assert sum("/v1/topics/" in one for one in browser.requested) < 30
+        assert sum("/v1/topics/" in one for one in browser.requested) <= 3
+        for number in range(30):
+            topics.loop.call_soon_threadsafe(
+                topics.publish, value("plant/line1/temp", b"%d" % number + b"." * 8000 + b"end %d" % number)
+            )
+        wait_for(browser, "document.querySelector('pre').innerText === '29' + '.'.repeat(8000) + 'end 29'")
+        assert sum("/v1/topics/" in one for one in browser.requested) <= 6
         browser.ask("location.hash = 'events'")
         wait_for(browser, text_has("Link plant is live"))
         for state in ("stalled", "live"):
             topics.loop.call_soon_threadsafe(partial(topics.browser.note, "state", link="plant", state=state))
         wait_for(browser, "document.querySelectorAll('tbody tr').length === 3")
         assert browser.ask("document.querySelector('tbody').innerText.includes('heartbeats do not come back')")
+        browser.requested.clear()
+
+        def note_many() -> None:
+            for number in range(100):
+                topics.browser.note("state", link="plant", state="live" if number % 2 else "stalled")
+
+        topics.loop.call_soon_threadsafe(note_many)
+        wait_for(browser, "document.querySelectorAll('tbody tr').length === 103")
+        assert len(browser.requested) < 20
 
 
 def test_a_client_is_shown_with_its_subscriptions_and_kicked(browser: Browser, node: StandInNode) -> None:
@@ -241,11 +256,39 @@ def test_keys_reach_everything(browser: Browser, node: StandInNode) -> None:
         ]
 
 
+def test_a_stream_that_is_refused_is_told(browser: Browser, node: StandInNode) -> None:
+    """The page tells that events do not come, until they come again; another token is asked for."""
+    text = "Live updates are interrupted: too many streams are open"
+    with serving(node) as url:
+        browser.show(f"{url}/#overview", width=1280)
+        wait_for(browser, text_has("edge-1 is ready"))
+        browser.ask("""
+            window.refused = 429;
+            const ask = window.fetch, error = "too many streams are open";
+            window.fetch = (path, options) => window.refused && options.headers.Accept === "text/event-stream"
+              ? Promise.resolve(Response.json({ error, hint: "" }, { status: window.refused }))
+              : ask(path, options);
+            location.hash = "events";
+        """)
+        wait_for(browser, text_has(text))
+        browser.ask("window.refused = 0")
+        wait_for(browser, f"!{text_has(text)}")
+        browser.ask("window.refused = 401; location.hash = 'overview'")
+        wait_for(browser, text_has("delivered"))
+        browser.ask("location.hash = 'events'")
+        wait_for(browser, "document.querySelector('form.token')")
+        wait_for(browser, text_has("edge-1 is ready"))
+
+
 def test_a_token_is_asked_for(browser: Browser, node: StandInNode) -> None:
     """Without it the page shows nothing of the node but its state."""
     with serving(node, access=OperatorAccess(token="a-token-of-24-characters")) as url:
-        browser.show(f"{url}/#events", width=1280)
-        wait_for(browser, "document.querySelector('form.token')")
+        for page in ("overview", "events"):
+            browser.show("about:blank", width=1280)
+            browser.show(f"{url}/#{page}", width=1280)
+            wait_for(browser, "document.querySelector('form.token')")
+            wait_for(browser, text_has("edge-1 is ready"))
+            assert browser.ask("document.title") == "edge-1: ready"
         assert "Link plant is live" not in browser.ask("document.body.innerText")
         browser.ask("document.querySelector('[name=token]').value = 'a-token-of-24-characters'")
         browser.ask("document.querySelector('form.token').requestSubmit()")

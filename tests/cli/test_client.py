@@ -18,6 +18,7 @@ from fanout.cli.asking import client
 from fanout.cli.asking.client import NodeClient
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import NodeSilent, NodeUnreachable
+from fanout.node.browse.streams import frame
 from tests.api.stand_in import ready_node, serving, syncing_node
 from tests.cli.test_documentation import options
 from tests.support.mosquitto import free_port
@@ -234,3 +235,22 @@ def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("NO_PROXY", raising=False)
     with serving(ready_node()) as url, NodeClient(url) as client:
         assert client.readiness().ready is True
+
+
+@pytest.mark.parametrize("text", ["x\u2028y", "x\u2029y", "x\x85y"])
+def test_a_line_of_a_stream_ends_at_a_line_feed_only(text: str) -> None:
+    """WHATWG HTML 9.2.5: these are letters of a value, as JSON may contain them."""
+    sent = frame("value", {"value": text}) + frame("end", {})
+    with answering(http_reply(sent)) as url, NodeClient(url) as node:
+        assert list(node.stream("/v1/stream", {})) == [("value", "", {"value": text}), ("end", "", {})]
+
+
+def test_a_line_of_a_stream_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose line has no end does not fill the memory."""
+    monkeypatch.setattr(client, "_LINE_BYTES_MAX", 1000)
+    with (
+        answering(http_reply(b"data: " + bytes(1000))) as url,
+        NodeClient(url) as node,
+        pytest.raises(NodeUnreachable, match="a line without end"),
+    ):
+        list(node.stream("/v1/stream", {}))

@@ -119,6 +119,18 @@ def test_what_follows_depends_on_the_state(runner: CliRunner) -> None:
         assert "nothing undoes that" in runner.invoke(app, ["ready", url]).stdout
 
 
+def test_nothing_follows_for_clients_of_a_tap(runner: CliRunner) -> None:
+    """It has none, so only what comes next is told: also of one that is held, and of one that ends."""
+    node = syncing_node()
+    node.role = "tap"
+    with serving(node) as url:
+        for change in (lambda: None, lambda: node.hold(disconnect=False), node.drain):
+            change()
+            shown = runner.invoke(app, ["ready", url]).stdout
+            assert "  next: " in shown
+            assert "  now: " not in shown
+
+
 def test_primary_has_no_table(runner: CliRunner) -> None:
     """A node without links is ready in one line."""
     with serving(StandInNode(role="primary")) as url:

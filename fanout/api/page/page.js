@@ -33,14 +33,24 @@ async function request(path, parameters = {}, order = null, further = {}) {
   throw Object.assign(new Error(found.error), { status: answer.status, hint: found.hint });
 }
 
+// Tells that events and messages do not come at present; empty if they do.
+function interrupted(text) {
+  document.getElementById("interrupted").textContent = text && `Live updates are interrupted: ${text}`;
+}
+
+const said = (error) => (error instanceof TypeError ? "The node does not answer." : `${error.message}. ${error.hint ?? ""}`);
+
 // Reads server-sent events until another thing is shown: EventSource can give no token. It comes back from where it was.
 async function follow(path, parameters, lastId, take) {
-  following.abort();
+  unfollow();
   const { signal } = following = new AbortController();
   for (let pause = 1000; !signal.aborted; pause = Math.min(2 * pause, 30000)) {
     try {
       const headers = { Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) };
-      const reader = (await request(path, parameters, null, { headers, signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+      const answer = await request(path, parameters, null, { headers, signal });
+      if (!answer.ok) throw Object.assign(new Error(), await answer.json().then(({ error, hint }) => ({ message: error, hint })));
+      interrupted("");
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = "", piece; !(piece = await reader.read()).done;) {
         pause = 1000;
         const events = (text + piece.value).split("\n\n");
@@ -52,10 +62,17 @@ async function follow(path, parameters, lastId, take) {
         }
       }
     } catch (error) {
-      if (signal.aborted || error instanceof Refused || error.status === 409) return; // 409: a tap streams no values
+      if (signal.aborted || error.status === 409) return; // 409: a tap streams no values
+      if (error instanceof Refused) { fail(error); return; }
+      interrupted(said(error));
     }
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
+}
+
+function unfollow() {
+  following.abort();
+  interrupted("");
 }
 
 async function ask(path, parameters = {}, order = null) {
@@ -207,6 +224,7 @@ const detail = make("section", { "aria-label": "Topic", "aria-live": "polite" })
 
 let seen = null; // document of the chosen topic, with the messages that came since
 let drawing = 0;
+let asking = 0;
 
 async function showDetail() {
   if (chosen === null) return;
@@ -217,9 +235,15 @@ async function showDetail() {
   drawDetail();
 }
 
+// Asks for the chosen topic again, once a second at most.
+function askDetail() {
+  asking ||= setTimeout(() => { asking = 0; showDetail().catch(fail); }, 1000);
+}
+
 function drawDetail() {
   drawing = 0;
   const found = seen;
+  if (found === null) return; // another topic was chosen meanwhile
   const held = found.held;
   const parts = [make("h2", {}, found.topic)];
   if (held === null) parts.push(make("p", {}, "It has no retained value here."));
@@ -238,13 +262,14 @@ function drawDetail() {
 }
 
 function takeMessage(name, message) {
-  if (name === "state" || name === "tear_down") showDetail().catch(fail);
+  if (name === "state" || name === "tear_down") askDetail();
   if (name !== "value" || seen?.topic !== message.topic) return;
+  if (message.cut) { askDetail(); return; } // the stream has only its begin
   if (seen.changes.some((one) => Date.parse(one.received) === Date.parse(message.received) && one.value === message.value)) return;
   seen.changes = [message, ...seen.changes].slice(0, 20);
   if (message.retained && !message.payload_bytes) seen.held = null;
   else if (message.retained && seen.held) seen.held = { ...seen.held, stamp: null, traceparent: null, ...message };
-  else if (message.retained) showDetail().catch(fail); // link and selector are not in the stream
+  else if (message.retained) askDetail(); // link and selector are not in the stream
   drawing ||= setTimeout(drawDetail, 250); // a busy topic costs four pictures a second
 }
 
@@ -353,12 +378,15 @@ async function pool() {
 async function events() {
   const found = await ask("/v1/events", { limit: 200 });
   const list = make("div");
-  const draw = () => list.replaceChildren(table("Events, the newest first", ["time", "event"], found.events.map((one) => [clock(one.at), one.text])));
+  let waiting = 0;
+  const draw = () => {
+    waiting = 0;
+    list.replaceChildren(table("Events, the newest first", ["time", "event"], found.events.map((one) => [clock(one.at), one.text])));
+  };
   draw();
   follow("/v1/events", {}, `${found.process}-${found.events[0]?.id ?? 0}`, (_, event) => {
     found.events = [event, ...found.events].slice(0, 200);
-    draw();
-    verdict().catch(fail);
+    waiting ||= setTimeout(draw, 250);
   });
   return [list];
 }
@@ -394,6 +422,9 @@ const renewed = new Set(["overview", "clients", "pool"]); // events and messages
 function fail(error) {
   if (error instanceof Refused) {
     clearTimeout(timer);
+    unfollow();
+    shown += 1;
+    verdict().catch(() => {}); // anybody may know that
     const form = document.getElementById("token-form").content.firstElementChild.cloneNode(true);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -403,8 +434,7 @@ function fail(error) {
     main.replaceChildren(make("p", { class: "bad", role: "alert" }, `${error.message}. ${error.hint ?? ""}`), form);
     return;
   }
-  const text = error instanceof TypeError ? "The node does not answer." : `${error.message}. ${error.hint ?? ""}`;
-  document.getElementById("verdict").textContent = text;
+  document.getElementById("verdict").textContent = said(error);
   document.getElementById("verdict").className = "bad";
 }
 
@@ -446,7 +476,7 @@ function open() {
     else link.removeAttribute("aria-current");
   }
   clearTimeout(timer);
-  following.abort();
+  unfollow();
   shown += 1;
   chosen = null;
   detail.replaceChildren(make("p", { class: "soft" }, "Choose a topic to see its value."));
@@ -455,5 +485,5 @@ function open() {
 }
 
 window.addEventListener("hashchange", () => { if (location.hash !== "#main") open(); });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) open(); else { clearTimeout(timer); following.abort(); shown += 1; } });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) open(); else { clearTimeout(timer); unfollow(); shown += 1; } });
 open();

@@ -52,6 +52,8 @@ _RELOAD_S: Final = 60.0
 """Time limit of a reload, which reads files and removes the values of selectors."""
 _STREAM_SILENT_S: Final = 60.0
 """Time limit between two pieces of a stream; a node sends a comment after 15 s without events."""
+_LINE_BYTES_MAX: Final = 1 << 20
+"""Longest line of a stream; that of a value with the longest topic takes about half of it."""
 _READ_S: Final = 30.0
 """Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -261,7 +263,7 @@ class NodeClient:
                 whole = httpx.Response(answer.status_code, content=self._read(answer))
                 self._allowed(whole, path)
                 raise self._stranger(f"status {answer.status_code} for {path}")
-            for line in answer.iter_lines():
+            for line in self._lines(answer, path):
                 key, _, text = line.partition(": ")
                 if key == "id":
                     event_id = text
@@ -270,7 +272,7 @@ class NodeClient:
                 elif key == "data":
                     try:
                         yield name, event_id, json.loads(text)
-                    except ValueError as error:
+                    except (ValueError, RecursionError) as error:
                         raise self._stranger(f"no JSON in {path}") from error
                     name, event_id = "", ""
 
@@ -409,6 +411,16 @@ class NodeClient:
             if len(body) > _ANSWER_BYTES_MAX or time.monotonic() > end_s:
                 raise self._stranger("an answer without end")
         return bytes(body)
+
+    def _lines(self, answer: httpx.Response, path: str) -> Iterator[str]:
+        """Yield lines, which end at a line feed only: `iter_lines` of httpx ends them at U+2028 and others too."""
+        rest = b""
+        for piece in answer.iter_raw():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace")
+            if len(rest) > _LINE_BYTES_MAX:
+                raise self._stranger(f"a line without end in {path}")
 
     def _json(self, answer: httpx.Response, path: str) -> Any:
         try:

@@ -33,6 +33,7 @@ __all__ = ["register"]
 _QUESTIONS: Final = 5
 """Questions to each node for the time of its clock; the quickest counts."""
 _NODES_MAX: Final = 64
+_TOO_MANY: Final = f"{_NODES_MAX} nodes are asked at most"
 
 
 def register(app: typer.Typer) -> None:
@@ -128,35 +129,38 @@ def _find(urls: Sequence[str], token_file: Path | None) -> tuple[list[_Hop], lis
         RequestRefused: Such a node refuses.
     """
     from fanout.cli.asking.client import NodeClient
-    from fanout.errors import RequestRefused
 
     hops: dict[str, _Hop] = {}
-    left_out: dict[str, str] = {}
-    waiting = [(url, "") for url in urls]
-    while waiting and len(hops) < _NODES_MAX:
+    left_out = dict.fromkeys(urls[_NODES_MAX:], _TOO_MANY)
+    waiting = [(url, "") for url in dict.fromkeys(urls[:_NODES_MAX])]
+    asked = {url for url, _ in waiting}
+    while waiting:
         url, member = waiting.pop(0)
         try:
             with NodeClient(url, token_file=token_file) as client:
                 status = client.status()
                 if status.node in hops:
                     continue
+                members = () if status.pool is None else client.pool().members
                 hops[status.node] = _Hop(url, status, *_clock(client))
-                try:
-                    members = client.pool().members
-                except RequestRefused:  # it is in no pool
-                    members = ()
         except FanoutError as error:
             if not member:
                 raise
             left_out[member] = error.message
             continue
         for one in members:
-            if one.is_self or one.node in hops:
+            if one.is_self or one.node in hops or one.url in asked:
                 continue
-            if one.url is not None:
-                waiting.append((one.url, one.node or one.url))
+            name = one.node or one.url or one.address or ""
+            if one.url is None:
+                left_out[name] = "its HTTP address is not known"
+            elif token_file is not None and url.startswith("https:") and not one.url.startswith("https:"):
+                left_out[name] = f"the token is not sent to {one.url}, which has no TLS"
+            elif len(asked) == _NODES_MAX:
+                left_out[name] = _TOO_MANY
             else:
-                left_out[one.node or one.address or ""] = "its HTTP address is not known"
+                asked.add(one.url)
+                waiting.append((one.url, name))
     above = {name for hop in hops.values() for link in hop.status.links for name in _names(link.paths_above)}
     left_out |= dict.fromkeys(sorted(above - hops.keys()), "it is above these; give its URL too")
     return list(hops.values()), [f"{name}: {why}" for name, why in left_out.items() if name not in hops]
@@ -201,16 +205,19 @@ def _follow(topic: str, hops: list[_Hop], token_file: Path | None, *, wait_s: fl
         threading.Thread(target=_read, args=(hop, topic, token_file, arrived), daemon=True).start()
     listening: set[int] = set()
     early: list[tuple[_Hop, LiveValue]] = []
-    while len(listening) < len(hops):
-        hop, came = arrived.get()
-        if isinstance(came, FanoutError):
-            raise came
-        if came is None:
-            listening.add(id(hop))
-        else:
-            early.append((hop, came))
-    names = ", ".join(printable(hop.node) for hop in hops)
-    show(f"Waits for a message of {printable(topic)} at {names}", console=error_console())
+    first: LiveValue | None = None
+    end_s = time.monotonic() + wait_s
+
+    def arrivals() -> Iterator[tuple[_Hop, LiveValue | None]]:
+        """Yield what comes until the time is up."""
+        while True:
+            try:
+                hop, came = arrived.get(timeout=max(0.0, end_s - time.monotonic()))
+            except queue.Empty:
+                return
+            if isinstance(came, FanoutError):
+                raise came
+            yield hop, came
 
     def has_passed(hop: _Hop, came: LiveValue) -> bool:
         """Return True for a message that came to some nodes before all of them listened."""
@@ -220,21 +227,21 @@ def _follow(topic: str, hops: list[_Hop], token_file: Path | None, *, wait_s: fl
                 return True
         return False
 
-    first: LiveValue | None = None
-    end_s = time.monotonic() + wait_s
-    while any(hop.seen is None for hop in hops):
-        try:
-            hop, came = arrived.get(timeout=max(0.0, end_s - time.monotonic()))
-        except queue.Empty:
-            break
-        if isinstance(came, FanoutError):
-            raise came
-        if came is None or has_passed(hop, came):
-            continue
-        if first is None:
-            first, end_s = came, time.monotonic() + within_s
-        if hop.seen is None and _is_same(came, first):
-            hop.seen = came
+    for hop, came in arrivals():
+        if came is None:
+            listening.add(id(hop))
+            if len(listening) == len(hops):
+                names = ", ".join(printable(hop.node) for hop in hops)
+                show(f"Waits for a message of {printable(topic)} at {names}", console=error_console())
+        elif len(listening) < len(hops):
+            early.append((hop, came))
+        elif not has_passed(hop, came):
+            if first is None:
+                first, end_s = came, time.monotonic() + within_s
+            if hop.seen is None and _is_same(came, first):
+                hop.seen = came
+            if all(one.seen is not None for one in hops):
+                break
     for hop in hops:
         with NodeClient(hop.url, token_file=token_file) as client:
             hop.readers = client.topic(topic).readers

@@ -331,16 +331,18 @@ class Streams:
         if not self._sending:
             self._sending, self._collecting = self._collecting, {}
         until_s = time.perf_counter() + _FLUSH_SLICE_S
-        while self._sending and time.perf_counter() < until_s:
-            channel = next(iter(self._sending))
-            del self._sending[channel]
-            channel.flush()
-        loop = asyncio.get_running_loop()
-        if self._sending:
-            self._timer = loop.call_soon(self._flush)
-            return
-        self._events.clear()
-        self._timer = loop.call_later(_FLUSH_S, self._flush) if self._collecting else None
+        try:
+            while self._sending and time.perf_counter() < until_s:
+                channel = next(iter(self._sending))
+                del self._sending[channel]
+                channel.flush()
+        finally:  # one that fails does not stop the others
+            loop = asyncio.get_running_loop()
+            if self._sending:
+                self._timer = loop.call_soon(self._flush)
+            else:
+                self._events.clear()
+                self._timer = loop.call_later(_FLUSH_S, self._flush) if self._collecting else None
 
     async def _retained(self, channel: _Channel, listener: Listener, topic_filter: bytes) -> AsyncIterator[bytes]:
         """Yield the retained set, with the live values that come meanwhile in their order.

@@ -9,12 +9,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, Self
 
 import pytest
 from typer.testing import CliRunner
 
+from fanout.api.models import NodeStatus
 from fanout.cli.app import app
+from fanout.cli.asking import client
+from fanout.cli.asking.client import NodeClient
+from fanout.cli.browse import trace
+from fanout.errors import RequestRefused
 from fanout.mqtt.packet_types import PacketType
 from fanout.mqtt.properties import Properties, encode_properties
 from fanout.node.browse.identity import traceparent_of
@@ -140,6 +147,98 @@ def test_members_of_the_pool_are_asked(runner: CliRunner) -> None:
         "d: its HTTP address is not known",
         "c: nothing listens at http://127.0.0.1:1 (connection refused)",
     ]
+
+
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the addresses that are asked for the status of a node, while they are asked."""
+    asked: list[str] = []
+    status = NodeClient.status
+
+    def noted(self: NodeClient) -> NodeStatus:
+        asked.append(self.url)
+        return status(self)
+
+    monkeypatch.setattr(NodeClient, "status", noted)
+    return asked
+
+
+def test_each_member_is_asked_once(runner: CliRunner, addresses: list[str]) -> None:
+    """Also one that several members name, and one of them that does not answer."""
+    members = [pool_member(name, url=str(at)) for at, name in enumerate("abc")]
+    members.append(pool_member("d", url="http://127.0.0.1:1"))
+    nodes = [
+        node(name, members=tuple(one.model_copy(update={"is_self": one.node == name}) for one in members))
+        for name in "abc"
+    ]
+    answer = traced(runner, nodes, "--within", "30", asked=1)
+    assert answer.exit_code == 0, answer.output
+    assert len(addresses) == len(set(addresses)) == 4
+
+
+def test_members_beyond_the_bound_are_named(
+    runner: CliRunner, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So are those of which a member does not tell the pool."""
+    monkeypatch.setattr(trace, "_NODES_MAX", 2)
+
+    def refuse() -> NoReturn:
+        raise RequestRefused("many requests wait", hint="Ask again")
+
+    busy_one, _ = node("b", members=(pool_member("b", is_self=True),), pool=refuse)
+    with serving(busy_one) as url:
+        members = (pool_member("a", is_self=True), pool_member("b", url=url), pool_member("c", url="http://c"))
+        answer = traced(runner, [node("a", members=members)], "--within", "30", asked=1)
+    assert answer.exit_code == 0, answer.output
+    left_out = json.loads(answer.stdout)["not_asked"]
+    assert [one.split(": ")[0] for one in left_out] == ["c", "b"]
+    assert left_out[1] == "b: many requests wait"
+    assert len(addresses) == 2
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_the_wait_bounds_streams_that_are_not_live(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_live: bool
+) -> None:
+    """A member without TLS does not get the token that was meant for https."""
+    shown, _ = node("a", members=(pool_member("a", is_self=True), pool_member("b", url="http://b:8080")))
+    asked, ended = [], threading.Event()
+
+    class Told:
+        """Answers without a connection."""
+
+        def __init__(self, url: str, token_file: Path) -> None:
+            asked.append((url, token_file))
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shown, name)
+
+        def stream(self, *_: object) -> Iterator[tuple[str, str, Any]]:
+            if is_live:
+                yield "live", "", {}
+            ended.wait(60)
+
+        def topic(self, topic: str) -> SimpleNamespace:
+            return SimpleNamespace(readers=0)
+
+    monkeypatch.setattr(client, "NodeClient", Told)
+    token = tmp_path / "token"
+    token.touch()
+    answer = runner.invoke(
+        app, ["trace", "plant/s1", "https://a", "--wait", "0.2", "--json", "--token-file", str(token)]
+    )
+    ended.set()
+    assert answer.exit_code == 1, answer.output
+    assert ("Waits for a message" in answer.stderr) == is_live
+    assert set(asked) == {("https://a", token)}
+    left_out = json.loads(answer.stdout)["not_asked"]
+    assert left_out[0] == "b: the token is not sent to http://b:8080, which has no TLS"
 
 
 def test_the_way_is_a_table(runner: CliRunner) -> None:

@@ -118,6 +118,24 @@ async def test_a_set_that_was_cut_off_begins_again() -> None:
     assert stream.last_id
 
 
+async def test_a_fault_of_one_stream_does_not_stop_the_others() -> None:
+    """A message that cannot be shown is lost; later ones come, to the readers of that filter too."""
+    node = Node([])
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context["exception"]))
+    both = [reader(node, "a"), reader(node, "b")]
+    for stream in both:
+        await stream.until("live")
+    (_, take), _ = node.observers.values()
+    take([(b"\xff", *value("a")[1:])])
+    node.publish(value("a"), value("b"))
+    async with asyncio.timeout(20):  # comments keep the stream itself open
+        assert (await both[1].event())[1]["topic"] == "b"
+        node.publish(value("a"))
+        assert (await both[0].event())[1]["topic"] == "a"
+    assert [type(one) for one in faults] == [UnicodeDecodeError]
+
+
 async def test_many_messages_are_conflated_and_counted() -> None:
     """Each topic's newest value comes, and the number of those left out."""
     node = Node([])
