@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from fanout.runtime.first_record import HANDSHAKE_S, wait_first_record
+from fanout.runtime.first_record import wait_for_handshake
 from fanout.runtime.turnstile import Turnstile
 
 __all__ = ["ALL_ALIKE", "HttpAccepting", "Places"]
 
 _ACCEPTED_MAX: Final = 4
-"""Connections that are accepted in one turn of the event loop."""
+"""Connections that are accepted in one turn of the event loop, and that wait for one without TLS."""
 _HANDSHAKE_S: Final = 10.0
 """Time for a handshake."""
 _CONNECTION_S: Final = 0.0005
@@ -104,6 +104,8 @@ class HttpAccepting:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_MAX):
+            if self._tls is None and sum(map(len, self._pending.values())) >= _ACCEPTED_MAX:
+                return  # all of them are made soon, in their order; the rest waits in the backlog
             try:
                 connection, name = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -141,8 +143,7 @@ class HttpAccepting:
                 await self._loop.connect_accepted_socket(self._new_protocol, connection)
                 return
             async with asyncio.timeout(_HANDSHAKE_S):
-                await wait_first_record(connection, self._turnstile, who=host)
-                await self._turnstile.turn(who=host, at_least_s=HANDSHAKE_S)
+                await wait_for_handshake(connection, self._turnstile, who=host)
                 await self._loop.connect_accepted_socket(
                     self._new_protocol, connection, ssl=self._tls, ssl_handshake_timeout=2 * _HANDSHAKE_S
                 )

@@ -7,7 +7,7 @@ two requests, and beyond its limit of connections it answers each further reques
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +64,7 @@ class HttpConnection(H11Protocol):
         self._closed_total = closed_total
         self._places = places
         self._turnstile = turnstile
-        self._waits = False  # whether what was read waits for its turn
+        self._withdraw: Callable[[], None] | None = None  # takes back what was read and waits for its turn
         self._is_kept = False
         self._since_s = self.loop.time()  # begin of the connection, then of the last answer
         self._body_bytes = 0  # of the present request, without those that came with its head
@@ -92,17 +92,25 @@ class HttpConnection(H11Protocol):
             self._take(data)
             return
 
-        def take() -> None:
-            if not self.transport.is_closing():
-                self._take(data)
-                if self._waits:
-                    self._waits = False
-                    if not self.flow.read_paused:
-                        self.transport.resume_reading()
+        def take() -> bool:
+            if self.transport.is_closing():
+                return False
+            self._take(data)
+            if self._withdraw is not None:
+                self._withdraw = None
+                if not self.flow.read_paused:
+                    self.transport.resume_reading()
+            return True
 
-        self._waits = not self._turnstile.run(take, who=self.client[0], at_least_s=_REQUEST_COSTS_S)
-        if self._waits and not self.transport.is_closing():
+        self._withdraw = self._turnstile.run(take, who=self.client[0], at_least_s=_REQUEST_COSTS_S)
+        if self._withdraw is not None and not self.transport.is_closing():
             self.transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take back what waits."""
+        if self._withdraw is not None:
+            self._withdraw()
+        super().connection_lost(exc)
 
     def _take(self, data: bytes) -> None:
         if self._lingers:

@@ -70,7 +70,7 @@ def check(
     from fanout.cli.arguments.named_files import find_file_faults, find_file_warnings
     from fanout.cli.output.terminal import facts, print_warnings, show
     from fanout.config import MemberNumber, load_config
-    from fanout.config.loading import load_file, parse_bytes
+    from fanout.config.loading import CONFIG_BYTES_MAX, load_file, parse_bytes
     from fanout.errors import ConfigError
     from fanout.node.config_warnings import find_config_warnings
 
@@ -81,7 +81,8 @@ def check(
         raise typer.BadParameter("the members of a pool share a file", param_hint="--members")
     name, files = "standard input" if is_piped else str(config), not is_piped if files is None else files
     if is_piped:
-        node_config = parse_bytes(sys.stdin.buffer.read(), path=name, role=role.value if role else None)
+        data = sys.stdin.buffer.read(CONFIG_BYTES_MAX + 1)
+        node_config = parse_bytes(data, path=name, role=role.value if role else None)
     else:
         node_config = load_config(config, role=role.value if role else None)
     numbers = [MemberNumber(number, members) for number in range(1, members + 1)] if members is not None else []

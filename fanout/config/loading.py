@@ -24,7 +24,15 @@ from fanout.config.translation import translate
 from fanout.errors import ConfigError, ConfigFault, system_reason
 from fanout.runtime.regular_files import open_regular
 
-__all__ = ["LoadedConfig", "load_config", "load_file", "parse_bytes", "parse_config", "parse_tables"]
+__all__ = [
+    "CONFIG_BYTES_MAX",
+    "LoadedConfig",
+    "load_config",
+    "load_file",
+    "parse_bytes",
+    "parse_config",
+    "parse_tables",
+]
 
 _ADAPTER = TypeAdapter(NodeConfig)
 _SECTION_KEYS = frozenset({"", "link", "server", "log"})  # listed when a section is missing
@@ -33,8 +41,8 @@ _TOML_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|e
 _TOML_TWICE = re.compile(r"Cannot declare \((.+)\) twice")
 _TOML_NAME = re.compile(r"'([^']*)'")
 
-
-_BYTES_MAX = 16 * 1024 * 1024
+CONFIG_BYTES_MAX = 16 * 1024 * 1024
+"""Limit of the bytes of a configuration."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ def load_file(path: str | Path, *, role: Role | None = None, member: MemberNumbe
     """
     try:
         with open_regular(path) as file:
-            data = file.read(_BYTES_MAX + 1)
+            data = file.read(CONFIG_BYTES_MAX + 1)
     except OSError as error:
         hint = "Check its permissions." if isinstance(error, PermissionError) else "Check the path."
         fault = ConfigFault("", f"cannot read the configuration file: {system_reason(error)}", hint)
@@ -88,8 +96,8 @@ def parse_bytes(data: bytes, *, path: str, role: Role | None = None) -> NodeConf
     Raises:
         ConfigError: They are too many, not TOML, or have faults; it carries all of them.
     """
-    if len(data) > _BYTES_MAX:
-        fault = ConfigFault("", f"it is larger than {_BYTES_MAX:,} bytes", "Give the file of a configuration.")
+    if len(data) > CONFIG_BYTES_MAX:
+        fault = ConfigFault("", f"it is larger than {CONFIG_BYTES_MAX:,} bytes", "Give the file of a configuration.")
         raise ConfigError(path, (fault,))
     try:
         text = data.decode("utf-8-sig")  # some editors write a byte order mark

@@ -7,10 +7,15 @@ in which all who wait have one action each before anyone has a second one.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 
 __all__ = ["Turnstile"]
+
+
+def _always() -> bool:
+    return True
 
 
 class Turnstile:
@@ -28,40 +33,62 @@ class Turnstile:
         self._monotonic = monotonic
         self._spent_s = 0.0
         """What the actions of this turn took, and earlier ones beyond the time of theirs."""
-        self._waiting: dict[Hashable, deque[tuple[Callable[[], object], float]]] = {}
+        self._waiting: OrderedDict[Hashable, OrderedDict[object, tuple[Callable[[], object], float]]] = OrderedDict()
         """Actions of later turns by who asks, in the order of their turn; each with the time that it takes at least."""
         self._next: asyncio.Handle | None = None
 
-    def run(self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0) -> bool:
+    def run(
+        self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0
+    ) -> Callable[[], None] | None:
         """Do an action now, if there is time in this turn and nobody waits; otherwise in a later one.
 
+        The number that waits has no bound here: whoever asks has a bound on his connections, and withdraws what they
+        no longer wait for.
+
         Args:
-            action: The action.
+            action: The action; False that it returns means that there was nothing to do, which counts for no time.
             who: Who asks, such as an address; actions of one are done in their order.
             at_least_s: Time in seconds that it counts for, if it takes less; for one that causes work later.
 
         Returns:
-            True if it was done now.
+            None if it was done now; otherwise withdraws it, any number of times.
         """
         if self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._begin_turn)
         if not self._waiting and self._spent_s < self._slice_s:
             self._do(action, at_least_s)
-            return True
-        self._waiting.setdefault(who, deque()).append((action, at_least_s))
-        return False
+            return None
+        key = object()
+        self._waiting.setdefault(who, OrderedDict())[key] = (action, at_least_s)
+        return partial(self._withdraw, who, key)
 
-    async def turn(self, *, who: Hashable = "", at_least_s: float = 0.0) -> None:
-        """Return when there is time for an action; cancelling gives the turn up. Arguments are those of `run`."""
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def turn(
+        self, *, who: Hashable = "", at_least_s: float = 0.0, is_wanted: Callable[[], bool] = _always
+    ) -> bool:
+        """Return when there is time for an action; cancelling gives the turn up.
 
-        def admit() -> None:
-            if not admitted.done():
-                admitted.set_result(None)
+        Args:
+            who: As for `run`.
+            at_least_s: As for `run`.
+            is_wanted: Tells, when it is time, whether the action is still of use; if not, it counts for no time.
 
-        self.run(admit, who=who, at_least_s=at_least_s)
-        if not admitted.done():
-            await admitted
+        Returns:
+            What `is_wanted` told.
+        """
+        admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def admit() -> bool:
+            if admitted.cancelled():  # in this turn
+                return False
+            admitted.set_result(is_wanted())
+            return admitted.result()
+
+        if withdraw := self.run(admit, who=who, at_least_s=at_least_s):
+            try:
+                await admitted
+            finally:
+                withdraw()
+        return admitted.result()
 
     def close(self) -> None:
         """Forget what waits."""
@@ -70,13 +97,17 @@ class Turnstile:
             self._next.cancel()
             self._next = None
 
+    def _withdraw(self, who: Hashable, key: object) -> None:
+        actions = self._waiting.get(who)
+        if actions is not None and actions.pop(key, None) is not None and not actions:
+            del self._waiting[who]
+
     def _begin_turn(self) -> None:
         self._spent_s = max(0.0, self._spent_s - self._slice_s)
         try:
             while self._waiting and self._spent_s < self._slice_s:
-                who = next(iter(self._waiting))
-                actions = self._waiting.pop(who)
-                action, at_least_s = actions.popleft()
+                who, actions = self._waiting.popitem(last=False)
+                _, (action, at_least_s) = actions.popitem(last=False)
                 if actions:
                     self._waiting[who] = actions
                 self._do(action, at_least_s)
@@ -86,7 +117,8 @@ class Turnstile:
 
     def _do(self, action: Callable[[], object], at_least_s: float) -> None:
         begun_s = self._monotonic()
+        did: object = True
         try:
-            action()
+            did = action()
         finally:
-            self._spent_s += max(at_least_s, self._monotonic() - begun_s)
+            self._spent_s += max(0.0 if did is False else at_least_s, self._monotonic() - begun_s)

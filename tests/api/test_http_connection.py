@@ -380,6 +380,20 @@ async def test_requests_that_come_at_once_are_answered_in_different_turns() -> N
     assert max(asked.count(turn) for turn in asked) <= 4
 
 
+async def test_a_request_that_waits_goes_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs no time and is not kept."""
+    monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.5)
+    async with attacked() as http:
+        assert http.http._server is not None
+        client, turnstile = await http.connect(), http.http._server._turnstile
+        await wait_until(lambda: http.http.status().connections == 2)
+        turnstile.run(lambda: None, at_least_s=1e9)
+        await client.send(LIVEZ)
+        await wait_until(lambda: bool(turnstile._waiting))
+        await client.wait_closed()
+        await wait_until(lambda: not turnstile._waiting)
+
+
 class AuditingNode(StandInNode):
     """A node whose audits take until it is told."""
 

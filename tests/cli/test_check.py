@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from fanout.config import NodeConfig, loading, rules
 from tests.access.pieces import cheap_hash
 from tests.cli.processes import run_fanout
 from tests.support.certificates import Authority
@@ -282,6 +283,23 @@ def test_the_example_passes_through_a_pipe(runner: CliRunner) -> None:
     assert faulty.stderr.startswith("error: standard input: ")
     assert runner.invoke(app, ["check", "-", "--members", "2"], input=example).exit_code == 2
     assert runner.invoke(app, ["check", "-"], input="[node").exit_code == 2
+
+
+def test_a_pipe_without_end_is_refused(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more is read than the limit and one byte."""
+    monkeypatch.setattr(loading, "CONFIG_BYTES_MAX", 1000)
+    parsed: list[int] = []
+    parse = loading.parse_bytes
+
+    def note(data: bytes, *, path: str, role: rules.Role | None = None) -> NodeConfig:
+        parsed.append(len(data))
+        return parse(data, path=path, role=role)
+
+    monkeypatch.setattr(loading, "parse_bytes", note)
+    answer = runner.invoke(app, ["check", "-"], input=b"#" * 5000)
+    assert parsed == [1001]
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert "it is larger than 1,000 bytes" in answer.stderr
 
 
 LINK_FILES = """

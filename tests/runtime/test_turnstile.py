@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from functools import partial
-
-import pytest
 
 from fanout.runtime.turnstile import Turnstile
 
@@ -31,6 +31,13 @@ class Work:
         self.done.append((self.turn, name))
 
 
+class Kept:
+    """What waits for its turn."""
+
+    def do(self) -> None:
+        """Do nothing."""
+
+
 async def wait_done(work: Work, count: int) -> None:
     """Wait until so many actions are done."""
     async with asyncio.timeout(10):
@@ -41,7 +48,7 @@ async def wait_done(work: Work, count: int) -> None:
 async def test_a_turn_has_a_bound() -> None:
     """What does not fit waits for later turns; nothing is lost, and the order stays."""
     work = Work()
-    at_once = [work.turnstile.run(partial(work.do, str(number))) for number in range(7)]
+    at_once = [work.turnstile.run(partial(work.do, str(number))) is None for number in range(7)]
     assert at_once == [True, True, False, False, False, False, False]
     await wait_done(work, 7)
     assert [name for _, name in work.done] == list("0123456")
@@ -94,17 +101,65 @@ async def test_a_fault_stops_nobody_else() -> None:
     assert len(told) == 1
 
 
+async def test_what_is_of_no_use_counts_for_no_time() -> None:
+    """As the handshake of a client that has left while it waited."""
+    work = Work()
+    for number in range(3):
+        work.turnstile.run(partial(work.do, str(number)))
+    useless = [work.turnstile.turn(who=who, at_least_s=3600.0, is_wanted=lambda: False) for who in range(20)]
+    assert await asyncio.gather(*useless) == [False] * 20
+    work.turnstile.run(lambda: False, at_least_s=3600.0)
+    assert await work.turnstile.turn()
+    assert work.turn < 20
+
+
+async def test_a_crowd_that_is_not_patient_gets_in() -> None:
+    """Clients that give up and come again, because they are too many, are all served after a while."""
+    work = Work()
+    patience, served, begun_at = 10, set[int](), dict[asyncio.Task[bool], int]()
+
+    async def come(number: int) -> None:
+        while number not in served:
+            attempt = asyncio.create_task(work.turnstile.turn(who=number, at_least_s=0.001))
+            begun_at[attempt] = work.turn
+            with contextlib.suppress(asyncio.CancelledError):
+                await attempt
+                served.add(number)
+            del begun_at[attempt]
+
+    clients = [asyncio.create_task(come(number)) for number in range(100)]
+    while not all(client.done() for client in clients) and work.turn < 99:
+        for attempt, begun in tuple(begun_at.items()):
+            if work.turn - begun > patience:
+                attempt.cancel()
+        await asyncio.sleep(0)
+    for client in clients:
+        client.cancel()
+    assert len(served) == 100
+
+
 async def test_who_gives_up_leaves_nothing() -> None:
-    """A turn that was cancelled is passed by, and after the end nobody has one."""
+    """What was withdrawn or cancelled costs no time and is not kept, and after the end nobody has a turn."""
     work = Work()
     for number in range(10):
         work.turnstile.run(partial(work.do, str(number)))
-    waiting = asyncio.create_task(work.turnstile.turn())
+    given_up = [asyncio.create_task(work.turnstile.turn(who=who, at_least_s=3600.0)) for who in "aab"]
     await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    await work.turnstile.turn()
+    kept = [Kept() for _ in range(3)]
+    references = [weakref.ref(one) for one in kept]
+    withdrawals = [work.turnstile.run(one.do, who="a", at_least_s=3600.0) for one in kept]
+    del kept
+    for task in given_up:
+        task.cancel()
+    for withdraw in withdrawals * 2:
+        assert withdraw is not None
+        withdraw()
+    assert not any(reference() for reference in references)
+    assert all(
+        isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*given_up, return_exceptions=True)
+    )
+    assert await work.turnstile.turn()
+    assert work.turn < 20
     for number in range(4):
         work.turnstile.run(partial(work.do, str(number)))
     done = len(work.done)

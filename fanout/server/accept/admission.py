@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from fanout.config import Address, ListenerConfig
-from fanout.runtime.first_record import HANDSHAKE_S, wait_first_record
+from fanout.runtime.first_record import HANDSHAKE_S, wait_for_handshake
 from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.peers import Peer, address_text, is_local, peer_of
 from fanout.server.accept.proxy_header import ProxyHeader, ProxyHeaderInvalid
@@ -195,8 +195,9 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             self._hand_on(self._transport, self._header.client)
             return
         self._transport.pause_reading()  # the next byte is for TLS
+        assert self.slot is not None
         self._wrapping = asyncio.get_running_loop().create_task(
-            self._wrap(self._transport, self._listener.tls), name="tls-handshake"
+            self._wrap(self._transport, self._listener.tls, who=self.slot.origin), name="tls-handshake"
         )
 
     def abort(self) -> None:
@@ -216,9 +217,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         assert self._listener.tls is not None
         assert self.slot is not None
         try:
-            turnstile, who = self._server.turnstile, self.slot.origin
-            await wait_first_record(connection, turnstile, who=who)
-            await turnstile.turn(who=who, at_least_s=HANDSHAKE_S)
+            await wait_for_handshake(connection, self._server.turnstile, who=self.slot.origin)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self,
                 connection,
@@ -235,7 +234,11 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         if self._transport is None:
             connection.close()
 
-    async def _wrap(self, transport: asyncio.Transport, tls: ListenerTls) -> None:
+    async def _wrap(self, transport: asyncio.Transport, tls: ListenerTls, *, who: Hashable) -> None:
+        if not await self._server.turnstile.turn(
+            who=who, at_least_s=HANDSHAKE_S, is_wanted=lambda: not transport.is_closing()
+        ):
+            return  # refused meanwhile, or left; `connection_lost` comes
         loop = asyncio.get_running_loop()
         timeout_s = 2 * self._server.accept_timeout_s  # the deadline comes first
         error: Exception | None = None

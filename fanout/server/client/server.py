@@ -485,18 +485,17 @@ class Server:
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT when it is its turn: accept or refuse, take over, resume or begin the session."""
-        waits = False
+        withdraw: Callable[[], None] | None = None
 
         def carry_out() -> None:
             if not connection.is_closing():
                 self._open_session(connection, packet)
-            if waits:
+            if withdraw is not None:
                 connection.resume()
 
-        origin = connection.slot.origin
-        waits = not self.context.turnstile.run(carry_out, who=origin, at_least_s=_CONNECT_S)
-        if waits:
-            connection.suspend()
+        withdraw = self.context.turnstile.run(carry_out, who=connection.slot.origin, at_least_s=_CONNECT_S)
+        if withdraw is not None:
+            connection.suspend(on_end=withdraw)
 
     def _open_session(self, connection: ClientConnection, packet: Connect) -> None:
         if connection.slot.over_rate:

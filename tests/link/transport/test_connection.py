@@ -14,6 +14,7 @@ import uvloop
 
 from fanout.config import Address
 from fanout.errors import PrimaryUnreachable
+from fanout.link.transport import connection
 from fanout.link.transport.connection import LinkConnection, connect
 from tests.support.mosquitto import free_port
 from tests.support.waiting import wait_until
@@ -256,8 +257,9 @@ async def test_close_writes_what_is_left_and_drops_what_comes() -> None:
         await case.connection.close()
 
 
-async def test_what_comes_beside_a_disconnect_does_not_reset_the_connection() -> None:
+async def test_what_comes_beside_a_disconnect_does_not_reset_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A primary that still sends reads the DISCONNECT, and the end of the stream; what it sent is dropped."""
+    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", 60.0)
     async with connected(read_ahead=True) as case:
         assert case.peer is not None
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ import pytest
 from fanout.config import Address, ListenerConfig
 from fanout.mqtt.packets import Connack, Connect, encode
 from tests.server.accept.test_proxy_header import tcp4, v2
+from tests.server.accept.test_tls import HeldTurnstile
 from tests.server.accept.test_websocket import Browser
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory
@@ -176,6 +177,29 @@ async def test_header_in_front_of_tls(start_node: StartNode, tmp_path: Path, hea
         await client.expect(Connack)
         [connection] = node.server.connections
         assert (connection.address, connection.peer.certificate_user) == ("192.0.2.7:56324", "sensor")
+
+
+async def test_tls_behind_a_header_waits_for_its_turn(start_node: StartNode, tmp_path: Path) -> None:
+    """A handshake of another client, which is refused meanwhile, takes no turn."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    node = await start_node(**behind_proxy("mqtts", certificate_file=certificate, key_file=key))
+    node.server.context.turnstile = turnstile = HeldTurnstile()
+    _, refused = await asyncio.open_connection("127.0.0.1", node.port)
+    refused.write(V1)
+    await wait_until(lambda: len(turnstile.held) == 1)
+    await node.pass_time(3.0)
+    connecting = asyncio.create_task(over_tls(node, V1, client_context(authority)))
+    await wait_until(lambda: len(turnstile.held) == 2)
+    await node.pass_time(3.0)
+    await wait_until(lambda: len(turnstile.withdrawn) == 1)
+    assert not connecting.done()
+    turnstile.held[1]()
+    await wait_until(lambda: len(turnstile.held) == 3)  # CONNECT
+    turnstile.held[2]()
+    async with await connecting as client:
+        await client.expect(Connack)
+    refused.transport.abort()
 
 
 async def test_failed_handshake_behind_a_header_closes(start_node: StartNode, tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ async def test_strangers_wait_for_their_turn(start_node: StartNode, authority: A
         await plain.expect(Pingresp)
         (await over_tls)[1].close()
         plain.transport.abort()
+        refused = await RawClient.open(port)
+        refused.send(Connect("refused"))
+        await wait_until(lambda: len(turnstile.held) == 4)
+        next(one for one in node.server.connections if one.is_suspended).abort()
+        await wait_until(lambda: turnstile.held[3] in turnstile.withdrawn)
+        refused.transport.abort()
 
 
 class HeldTurnstile(Turnstile):
@@ -102,11 +108,12 @@ class HeldTurnstile(Turnstile):
     def __init__(self) -> None:
         super().__init__(slice_s=0.0, monotonic=lambda: 0.0)
         self.held: list[Callable[[], object]] = []
+        self.withdrawn: list[Callable[[], object]] = []
 
-    def run(self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0) -> bool:
+    def run(self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0) -> Callable[[], None]:
         """Keep the action."""
         self.held.append(action)
-        return False
+        return lambda: self.withdrawn.append(action)
 
 
 async def test_slow_reader_keeps_its_messages_waiting(start_node: StartNode, authority: Authority) -> None:
