@@ -21,7 +21,9 @@ from fanout.runtime.turnstile import Turnstile
 __all__ = ["ALL_ALIKE", "HttpAccepting", "Places"]
 
 _ACCEPTED_MAX: Final = 4
-"""Connections that are accepted in one turn of the event loop, and that wait for one without TLS."""
+"""Connections that are accepted in one turn of the event loop."""
+_BEING_MADE_MAX: Final = 16
+"""Connections without TLS that are made at a time, which takes each of them some turns."""
 _HANDSHAKE_S: Final = 10.0
 """Time for a handshake."""
 _CONNECTION_S: Final = 0.0005
@@ -104,7 +106,7 @@ class HttpAccepting:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_MAX):
-            if self._tls is None and sum(map(len, self._pending.values())) >= _ACCEPTED_MAX:
+            if self._tls is None and sum(map(len, self._pending.values())) >= _BEING_MADE_MAX:
                 return  # all of them are made soon, in their order; the rest waits in the backlog
             try:
                 connection, name = self._listening.accept()

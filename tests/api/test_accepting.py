@@ -32,7 +32,7 @@ async def test_a_crowd_is_made_in_its_order() -> None:
             tls=None,
             turnstile=turnstile,
             new_protocol=Connection,
-            places=Places(others_max=8),
+            places=Places(others_max=16),
             closed_total=closed,
         )
         async with asyncio.timeout(30):
