@@ -204,20 +204,23 @@ def _targets(
     if clock is not None:
         offset_us, least_us = clock.later_us, clock.least_us
     stopped_us = survey.stopped_us(link.node)
-    until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
+    ends_us = survey.log_span_us(link.node)[1] if stopped_us is None else stopped_us
+    until_us = group.end_us if stopped_us is None else min(group.end_us, ends_us - offset_us)
+    # What it had to log before its log ends. By the delays measured there, too: see `_gaps_us`.
+    measured = None if clock is None else clock.later_between(ends_us, ends_us)
+    logged_us = ends_us - max(offset_us + settle_us, -NEVER_US if measured is None else measured[1] + 1)
     settled_us = until_us - settle_us
     # Without stamps either of two nodes may be the later one to log an update, each by its clock.
     late_us = settle_us if group.basis == "unstamped" else 0
     gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us, late_us=late_us, clock=clock)
-    ends_us = survey.log_span_us(link.node)[1] - offset_us
     # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
-    behind_us = max(0, until_us - ends_us) if stopped_us is None and window.last_us > ends_us - settle_us else 0
+    behind_us = max(0, until_us - ends_us + offset_us) if stopped_us is None and window.last_us > logged_us else 0
     silent_after_us = NEVER_US
     if behind_us > behind_max_us:
-        silent_after_us = ends_us - settle_us
+        silent_after_us = logged_us
         gaps_us = (*gaps_us, (silent_after_us, NEVER_US))
     else:
-        settled_us -= behind_us
+        settled_us = min(settled_us, logged_us)
     from_us = NEVER_US
     if held is not None:
         begins_us = survey.begins_us(link.node)

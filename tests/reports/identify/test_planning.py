@@ -229,6 +229,26 @@ def test_measured_delays_near_a_gap_take_the_place_of_the_horizon() -> None:
         assert {t.gaps_us[0] for t in scope.targets} == {(at(18) - most_us - 1, at(19) - least_us)}
 
 
+@pytest.mark.parametrize("ends", ["silent", "late", "stop"])
+def test_measured_delays_near_the_end_of_a_log_say_what_came_before_it(ends: str) -> None:
+    """Where the reference was away, half of the updates came early, and those at the end need not have."""
+    edge = edge_log()
+    if ends == "stop":
+        edge.event("stop", at(30))
+    windows = {at(second) // SECOND: (-9 * SECOND, 4 * SECOND) for second in range(28, 32)}
+    clock = Clock(-8 * SECOND, -9 * SECOND, quick_us=0, slow_us=0, intervals=windows, width_us=SECOND)
+    scope = scope_of(
+        hub_log(),
+        edge,
+        settle_s=1,
+        behind_max_s=1 if ends == "silent" else 9,
+        clocks={("edge", "up"): clock},
+    )
+    ends_us = at(30) if ends == "stop" else at(30) + 1_000
+    assert {min(t.silent_after_us, t.settled_until_us) for t in scope.targets} == {ends_us - 4 * SECOND - 1}
+    assert {t.silent_after_us < NEVER_US for t in scope.targets} == {ends == "silent"}
+
+
 def test_rows_that_are_not_there_make_a_gap_and_a_removed_beginning_a_later_span() -> None:
     """A lost file leaves what it held unknown; a log whose oldest files were removed is covered from what is left."""
     hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
