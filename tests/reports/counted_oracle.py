@@ -62,13 +62,21 @@ class Counting:
         self.due_us = due_us
         self.width_us = width_us
         self.horizon_us = horizon_us
-        self.waits = [(until, until, until - after) for after, until in away]
-        self.waits += [(after, until, until - after) for after, until in tap_away]
+        self.waits = [(until, until, 0, until - after) for after, until in away]
+        self.waits += [(after, until, until - after, 0) for after, until in tap_away]
         self.delays: dict[int, list[int]] = defaultdict(list)
         for value, (row, *others) in self.seen.items():
             if not others and len(self.got.get(value, ())) == 1:
                 at_us = micros(self.got[value][0]["applied"])
                 self.delays[at_us // width_us].append(at_us - micros(row["applied"]))
+
+    def waited(self, at_us: int) -> Interval:
+        """Return how long the updates of about then may have waited for the reference, and for the node."""
+        window = at_us // self.width_us
+        begin_us = (window - 2) * self.width_us - self.horizon_us
+        end_us = (window + 3) * self.width_us + self.horizon_us
+        near = [one for one in self.waits if one[0] < end_us and one[1] > begin_us]
+        return sum(one[2] for one in near), sum(one[3] for one in near)
 
     def interval(self, at_us: int) -> Interval:
         """Return by how much later than the reference the node may have logged what it logged then."""
@@ -80,11 +88,7 @@ class Counting:
                 margin_us = max(MARGIN_US, min(4 * spread_us, 1_000_000 + spread_us // 4))
                 return min(near) - margin_us, max(near) + margin_us
         all_of_them = [one for found in self.delays.values() for one in found] or [0]
-        begin_us = (window - 2) * self.width_us - self.horizon_us
-        end_us = (window + 3) * self.width_us + self.horizon_us
-        waited_us = self.horizon_us + sum(
-            waited_us for after, until, waited_us in self.waits if after < end_us and until > begin_us
-        )
+        waited_us = self.horizon_us + sum(self.waited(at_us))
         return min(all_of_them) - waited_us, max(all_of_them) + waited_us
 
     def judge(self) -> Judged:
@@ -106,8 +110,10 @@ class Counting:
             return [(seen, got)]
         rows = [(micros(row["applied"]), 0, micros(row["applied"]), row) for row in seen]
         for row in got:
-            least_us, most_us = self.interval(micros(row["applied"]))
-            rows.append((micros(row["applied"]) - most_us, 1, micros(row["applied"]) - least_us, row))
+            at_us = micros(row["applied"])
+            least_us, most_us = self.interval(at_us)
+            sooner_us, later_us = self.waited(at_us) if row["flags"] & DUP else (0, 0)
+            rows.append((at_us - most_us - later_us, 1, at_us - least_us + sooner_us, row))
         found: list[tuple[list[Row], list[Row]]] = []
         reached = -FOREVER
         for start, side, end, row in sorted(rows, key=lambda one: one[:2]):

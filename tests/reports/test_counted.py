@@ -16,7 +16,7 @@ from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
 from fanout.reports.values.buckets import window_us
 from fanout.reports.values.document import Parameters, Report
-from tests.reports.counted_logs import END_S, LINK, Counted, Faults, messages, observe, random_faults
+from tests.reports.counted_logs import END_S, LINK, Counted, Faults, Message, messages, observe, random_faults
 from tests.reports.counted_oracle import Counting, Judged, count_by_value
 from tests.reports.logs import SECOND, NodeLog, at, write
 from tests.reports.oracle import NEVER, absences, end_of, micros
@@ -89,6 +89,22 @@ def test_counting_never_claims_more_than_the_truth(
         lost += len(judged.missing)
     assert lost
     assert unknown <= unknown_share_max * expected
+
+
+def test_what_comes_again_after_an_absence_is_not_called_missing() -> None:
+    """A constant that waited comes with DUP set, just before the next one; no value that came once waited."""
+    away = (60.1, 61.2)
+    sent = [(at_s + 0.25, "plant/alive", "1") for at_s in range(120)]
+    sent += [(at_s / 3, "plant/count", str(at_s)) for at_s in range(360) if not away[0] < at_s / 3 <= away[1]]
+    published = [Message(number, *one) for number, one in enumerate(sorted(sent))]
+    tap, node = (
+        observe(random.Random(1), NodeLog(name, role), published, Faults(tail_s=0.002, away=span))
+        for name, role, span in (("tap", "tap", (0.0, 0.0)), ("edge", "secondary", away))
+    )
+    judged = judge(tap, node, due_us=(at(2), at(100)), logs=[tap.log, node.log])
+    check_truth(tap, node, judged)
+    assert not judged.missing
+    assert len(judged.unknown) == 1
 
 
 def draw(seed: int) -> tuple[Counted, list[tuple[Counted, Faults]]]:

@@ -24,8 +24,11 @@ from fanout.reports.read.scope import NEVER_US, Scope, Target
 
 __all__ = ["INTERVALS", "both_sides", "identify", "reference_rows", "unique_differences"]
 
-INTERVALS: Final = "target int, window bigint, least_us bigint, most_us bigint"
-"""By how much later than the reference a target logged an update, at least and at most, in each window of its time."""
+INTERVALS: Final = "target int, window bigint, least_us bigint, most_us bigint, sooner_us bigint, later_us bigint"
+"""By how much later than the reference a target logged an update, at least and at most, in each window of its time.
+
+Of a row with DUP set sooner_us less, and later_us more: so long its update may have waited for a connection.
+"""
 
 _KEY: Final = ("target", "digest")
 _REFERENCE, _NODE, _COPY = 0, 1, 2
@@ -207,16 +210,20 @@ def _with_interval(rows: DataFrame, intervals: DataFrame, *, width_us: int) -> D
     """Return the rows with the interval of the reference's time in which each was logged there: start_us, end_us."""
     at_us = sf.col("at_us")
     of_node = sf.when(~_is(_REFERENCE), at_us)
+    least_us, most_us = (
+        sf.when(sf.col("weak"), sf.col(usual) + sign * sf.col(waited)).otherwise(sf.col(usual))
+        for usual, sign, waited in (("least_us", -1, "sooner_us"), ("most_us", 1, "later_us"))
+    )
     return (
         rows.withColumn("window", sf.expr(f"at_us div {width_us}"))
         .join(sf.broadcast(intervals), on=["target", "window"], how="left")
         .withColumns(
             {
-                "start_us": sf.coalesce(of_node - sf.coalesce("most_us", sf.lit(NEVER_US)), at_us),
-                "end_us": sf.coalesce(of_node - sf.coalesce("least_us", sf.lit(-NEVER_US)), at_us),
+                "start_us": sf.coalesce(of_node - sf.coalesce(most_us, sf.lit(NEVER_US)), at_us),
+                "end_us": sf.coalesce(of_node - sf.coalesce(least_us, sf.lit(-NEVER_US)), at_us),
             }
         )
-        .drop("window", "least_us", "most_us")
+        .drop("window", "least_us", "most_us", "sooner_us", "later_us")
     )
 
 

@@ -39,8 +39,10 @@ _INDIRECT: Final = "audit"
 
 Link = tuple[str, str]
 """Node and link."""
-Wait = tuple[int, int, int]
-"""From when until when a link got updates that had waited on one of two ways, and how long they had at most."""
+Wait = tuple[int, int, int, int]
+"""From when until when a link got updates that had waited, and how long at most: for the reference, for the link."""
+Waited = tuple[int, int]
+"""How long updates of a window may have waited for the reference, and for the link, in microseconds."""
 Interval = tuple[int, int]
 """By how much later than the reference a link may have logged an update, at least and at most, in microseconds."""
 
@@ -131,12 +133,7 @@ def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock |
 
 
 def delay_intervals(
-    differences: Sequence[Difference],
-    *,
-    windows: range,
-    horizon_us: int,
-    waits: Iterable[Wait],
-    width_us: int,
+    differences: Sequence[Difference], *, waited: Mapping[int, Waited], horizon_us: int
 ) -> dict[int, Interval]:
     """Return by how much later than the reference a link may have logged what it logged in each window.
 
@@ -145,17 +142,14 @@ def delay_intervals(
 
     Args:
         differences: Of the link.
-        windows: The windows in which it may have logged.
+        waited: By the windows in which it may have logged.
         horizon_us: How far clocks may differ, and how long updates may travel.
-        waits: When updates came that had waited, at the link or at the reference.
-        width_us: The width of a window.
     """
     known = {one.window: one for one in differences}
     least_us = min((one.least_us for one in differences), default=0)
     most_us = max((one.most_us for one in differences), default=0)
-    spans = list(waits)
     found: dict[int, Interval] = {}
-    for window in windows:
+    for window, waited_us in waited.items():
         near: list[Difference] = []
         for distance in _NEAR:
             near = [known[one] for one in range(window - distance, window + distance + 1) if one in known]
@@ -170,9 +164,8 @@ def delay_intervals(
             margin_us = max(_MARGIN_LEAST_US, min(_MARGIN_SPREADS * spread_us, APART_US + spread_us // 4))
             found[window] = low - margin_us, high + margin_us
             continue
-        begin_us, end_us = (window - 2) * width_us - horizon_us, (window + 3) * width_us + horizon_us
-        waited_us = sum(waited_us for after, until, waited_us in spans if after < end_us and until > begin_us)
-        found[window] = least_us - horizon_us - waited_us, most_us + horizon_us + waited_us
+        wide_us = horizon_us + sum(waited_us)
+        found[window] = least_us - wide_us, most_us + wide_us
     return found
 
 
@@ -203,27 +196,25 @@ def count_updates(
     windows = range(begin_us // width_us, end_us // width_us + 1)
     differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
     spans_away = _away(survey.absences)
+    horizon_us = max(scope.settle_us, APART_US)
     by_link: dict[Link, dict[int, Interval]] = {}
+    waited: dict[Link, dict[int, Waited]] = {}
     clocks: dict[Link, Clock] = {}
     for target in targets:
         link = (target.node, target.link)
         if link in by_link:
             continue
         above = [(one.node, one.link) for one in scope.sources if one.group == target.group]
-        by_link[link] = delay_intervals(
-            differences[link],
-            windows=windows,
-            horizon_us=max(scope.settle_us, APART_US),
-            waits=_waits(spans_away, link=link, above=above),
-            width_us=width_us,
-        )
+        waits = _waits(spans_away, link=link, above=above)
+        waited[link] = {window: _waited(waits, window, width_us=width_us, horizon_us=horizon_us) for window in windows}
+        by_link[link] = delay_intervals(differences[link], waited=waited[link], horizon_us=horizon_us)
         # Of a union each value may be of another log, hence of another clock.
         if not is_union and (clock := measure_clock(differences[link], windows=len(windows))) is not None:
             clocks[link] = replace(clock, intervals=by_link[link], width_us=width_us)
     scope = by_clocks(clocks)
     targets = scope.targets_of("unstamped")
     intervals: list[tuple[object, ...]] = [
-        (target.id, window, *interval)
+        (target.id, window, *interval, *waited[target.node, target.link][window])
         for target in targets
         for window, interval in by_link[target.node, target.link].items()
     ]
@@ -235,7 +226,7 @@ def count_updates(
         width_us=width_us,
         places=small_frame(spark, places, schema=_PLACES),
         spans=spans,
-        margin_us=max(scope.settle_us, APART_US),
+        margin_us=horizon_us,
         proves=not is_union,
     ).persist()
     seen = counting.reference_rows(tables.updates, scope=scope).drop("group")
@@ -266,9 +257,16 @@ def _by_link(rows: Iterable[Mapping[str, Any]], *, scope: Scope) -> dict[Link, l
 
 def _waits(away: Mapping[Link, Sequence[tuple[int, int]]], *, link: Link, above: Sequence[Link]) -> list[Wait]:
     """Return when updates came that had waited: to the link when it is back, to the reference after it was away."""
-    own = [(until, until, until - after) for after, until in away.get(link, ())]
+    own = [(until, until, 0, until - after) for after, until in away.get(link, ())]
     others = [span for one in above if one != link for span in away.get(one, ())]
-    return [*own, *((after, until, until - after) for after, until in others)]
+    return [*own, *((after, until, until - after, 0) for after, until in others)]
+
+
+def _waited(waits: Iterable[Wait], window: int, *, width_us: int, horizon_us: int) -> Waited:
+    """Return how long updates that a link logged in a window, or near it, may have waited."""
+    begin_us, end_us = (window - 2) * width_us - horizon_us, (window + 3) * width_us + horizon_us
+    near = [(sooner, later) for after, until, sooner, later in waits if after < end_us and until > begin_us]
+    return sum(sooner for sooner, _ in near), sum(later for _, later in near)
 
 
 def _away(absences: Iterable[Absence]) -> dict[Link, list[tuple[int, int]]]:
