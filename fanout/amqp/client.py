@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fanout.amqp.messages import Delivered, to_jms
@@ -95,9 +95,9 @@ class MqttClient(asyncio.Transport):
             items.extend(self._cache.read(data))
         return items.popleft()
 
-    def put_back(self, item: Item | Delivered) -> None:
-        """Put back what was taken last."""
-        self._items.appendleft(item)
+    def put_back(self, items: Sequence[Item | Delivered]) -> None:
+        """Put back what was taken, in its order, before all that waits."""
+        self._items.extendleft(reversed(items))
 
     @property
     def has_waiting(self) -> bool:

@@ -172,6 +172,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if nbytes == _READ_BYTES:
             self._continue_later()
 
+    @property
+    def now_s(self) -> float:
+        """Monotonic time."""
+        return self._context.clock.monotonic()
+
     def pause_writing(self) -> None:
         """Let the server keep messages: the peer does not read."""
         self.can_write = False

@@ -6,7 +6,7 @@ application are User Properties. `JMS_IBM_Retain` is RETAIN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -70,6 +70,32 @@ class Delivered:
     """Packet Identifier; 0 at QoS 0."""
     live_origin: str
     """Connection that published it, if it is delivered at the time of publication; empty otherwise."""
+    is_durable: bool
+    """True for QoS 1 or 2 of the publisher."""
+    left_ms: int | None
+    """Milliseconds until it expires, as its header has them; None for never."""
+    delivery_count: int
+    """Deliveries that failed before, as its header has them."""
+    expires_at_s: float | None = None
+    """Monotonic time at which it expires; None until it was delivered, and for never."""
+
+    def aged(self, now_s: float) -> Delivered | None:
+        """Return it with the time that it has left at a monotonic time; None once it has expired."""
+        if self.left_ms is None:
+            return self
+        if self.expires_at_s is None:
+            return replace(self, expires_at_s=now_s + self.left_ms / 1000)
+        left_ms = int((self.expires_at_s - now_s) * 1000)
+        return self._with_header(left_ms, self.delivery_count) if left_ms > 0 else None
+
+    def failed(self) -> Delivered:
+        """Return it with one more delivery that failed."""
+        return self._with_header(self.left_ms, self.delivery_count + 1)
+
+    def _with_header(self, left_ms: int | None, delivery_count: int) -> Delivered:
+        body = self.data[len(_header(self.is_durable, self.left_ms, self.delivery_count)) :]
+        data = _header(self.is_durable, left_ms, delivery_count) + body
+        return replace(self, data=data, left_ms=left_ms, delivery_count=delivery_count)
 
 
 def read_message(data: bytes, *, now_ms: int) -> JmsMessage:
@@ -193,8 +219,10 @@ def to_jms(row: PublishRow) -> Delivered:
         properties, _ = decode_properties(encode_varint(len(block)) + block, 0, packet=PacketType.PUBLISH)
         is_text = properties.payload_format_indicator == 1 and _is_text(payload)
         origin, application = _application(properties, retained=retained)
+    is_durable, left_ms = flags & 6 != 0, None if expiry_s is None else min(expiry_s * 1000, _TTL_MAX_MS)
+    delivery_count = 1 if flags & 8 else 0
     parts = (
-        _header(flags & 14, expiry_s),
+        _header(is_durable, left_ms, delivery_count),
         _ANNOTATED[is_text],
         values.described(
             _PROPERTIES,
@@ -207,16 +235,15 @@ def to_jms(row: PublishRow) -> Delivered:
         if is_text
         else values.described(_DATA, values.binary(payload)),
     )
-    return Delivered(b"".join(parts), packet_id, "" if retained else origin)
+    live_origin = "" if retained else origin
+    return Delivered(b"".join(parts), packet_id, live_origin, is_durable, left_ms, delivery_count)
 
 
 @lru_cache(maxsize=1_024)
-def _header(flags: int, expiry_s: int | None) -> bytes:
-    """Return the header, by the flags DUP and QoS."""
-    left_ms = _NULL if expiry_s is None else values.uint(min(expiry_s * 1000, _TTL_MAX_MS))
-    redelivered = values.uint(1 if flags & 8 else 0)
+def _header(is_durable: bool, left_ms: int | None, delivery_count: int) -> bytes:
+    ttl = _NULL if left_ms is None else values.uint(left_ms)
     return values.described(
-        _HEADER, values.list_of(values.boolean(flags & 6 != 0), values.ubyte(4), left_ms, _NULL, redelivered)
+        _HEADER, values.list_of(values.boolean(is_durable), values.ubyte(4), ttl, _NULL, values.uint(delivery_count))
     )
 
 

@@ -25,11 +25,14 @@ from fanout.mqtt.topics import check_topic_filter
 __all__ = ["LinkHost", "SubscriberLink"]
 
 UNSETTLED_MAX: Final = 2_000
-"""Limit of deliveries that wait to be settled on one link."""
+"""Limit of deliveries that wait to be settled on one link, and Receive Maximum of its client."""
+UNSETTLED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of deliveries that wait to be settled on one link, at which no more are sent."""
 OUTGOING_BYTES_MAX: Final = 256 * 1024
 """Bytes of a session of AMQP that the peer's window holds back; more stay with the server."""
 TURN_MESSAGES: Final = 512
 """Messages of one link in one turn of the event loop."""
+_OUTCOMES: Final = frozenset({cproton.PN_ACCEPTED, cproton.PN_REJECTED, cproton.PN_RELEASED, cproton.PN_MODIFIED})
 _EXPIRES_NEVER: Final = 0xFFFF_FFFF
 _ENDS: Final = Disconnect(0, Properties(session_expiry_interval=0))
 
@@ -48,6 +51,10 @@ class LinkHost(Protocol):
     @property
     def container(self) -> str:
         """Container id of the peer."""
+
+    @property
+    def now_s(self) -> float:
+        """Monotonic time."""
 
     def new_client(self, *, wake: Callable[[], None]) -> MqttClient | None:
         """Make a client of MQTT for a link; None when there are too many connections."""
@@ -85,7 +92,9 @@ class SubscriberLink:
         self._is_open = False
         self._is_new = True
         self._sent = 0
-        self._unsettled: dict[bytes, Delivered] = {}
+        self._unsettled: dict[int, Delivered] = {}
+        self._unsettled_bytes = 0
+        self._released: dict[int, Delivered] = {}
         self._acks: list[int] = []
         problem = self._problem()
         if problem:
@@ -132,16 +141,21 @@ class SubscriberLink:
         client = self.client
         if client is None:
             return
+        if self._released:
+            client.put_back([self._released[number] for number in sorted(self._released)])
+            self._released.clear()
         may_send = self._may_send()
-        credit = cproton.pn_link_credit(self._implementation) if may_send else 0
+        credit = 0
+        if may_send and not self._is_full:
+            credit = min(cproton.pn_link_credit(self._implementation), UNSETTLED_MAX - len(self._unsettled))
         left = TURN_MESSAGES
         while (item := client.take()) is not None:
             if isinstance(item, Delivered):
                 if credit <= 0 or left <= 0:
-                    client.put_back(item)
+                    client.put_back([item])
                     break
                 if self._deliver(item):
-                    credit -= 1
+                    credit = credit - 1 if self._unsettled_bytes < UNSETTLED_BYTES_MAX else 0
                 left -= 1
             elif isinstance(item, Connack):
                 self._connected(client, item)
@@ -161,8 +175,12 @@ class SubscriberLink:
                 self._host.wake(self)
             elif not may_send and self._host.can_write:
                 self._host.stall(self)
-            elif self.link.drain_mode and not client.has_waiting:
+            elif self.link.drain_mode and (self._is_full or not client.has_waiting):
                 self.link.drained()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._unsettled) >= UNSETTLED_MAX or self._unsettled_bytes >= UNSETTLED_BYTES_MAX
 
     def _may_send(self) -> bool:
         return (
@@ -172,18 +190,19 @@ class SubscriberLink:
         )
 
     def _deliver(self, message: Delivered) -> bool:
-        """Send a message; return False for one that the peer does not want."""
+        """Send a message; return False for one that the peer does not want, or that expired since it released it."""
         packet_id = message.packet_id
-        if self._request.no_local and message.live_origin == self._host.origin:
+        aged = message if message.left_ms is None else message.aged(self._host.now_s)
+        if aged is None or (self._request.no_local and message.live_origin == self._host.origin):
             if packet_id:
                 self._acks.append(packet_id)
             return False
         self._sent += 1
-        tag = b"%d" % packet_id if packet_id else b"-%d" % self._sent
         settled = self._request.settled or not (packet_id or self._request.unsettled)
-        engine.deliver(self.link, tag, message.data, settled=settled)
+        engine.deliver(self.link, b"%d" % self._sent, aged.data, settled=settled)
         if not settled:
-            self._unsettled[tag] = message
+            self._unsettled[self._sent] = aged
+            self._unsettled_bytes += len(aged.data)
         elif packet_id:
             self._acks.append(packet_id)
         return True
@@ -261,18 +280,25 @@ class SubscriberLink:
         if not cproton.pn_delivery_updated(delivery):
             return
         state = cproton.pn_delivery_remote_state(delivery)
-        if not state and not cproton.pn_delivery_settled(delivery):
+        if state not in _OUTCOMES and not cproton.pn_delivery_settled(delivery):
             return
-        tag = cproton.pn_delivery_tag(delivery).encode()
-        message = self._unsettled.pop(tag, None)
+        number = int(cproton.pn_delivery_tag(delivery))
+        remote = cproton.pn_delivery_remote(delivery)
+        is_modified = state == cproton.PN_MODIFIED
+        is_done = state in (cproton.PN_ACCEPTED, cproton.PN_REJECTED) or (
+            is_modified and cproton.pn_disposition_is_undeliverable(remote)
+        )
+        has_failed = is_modified and cproton.pn_disposition_is_failed(remote)
+        message = self._unsettled.pop(number, None)
         cproton.pn_delivery_settle(delivery)
-        if message is None or self.client is None:
+        if message is None:
             return
-        if state in (cproton.PN_RELEASED, cproton.PN_MODIFIED):
-            self.client.put_back(message)
-            self._host.wake(self)
+        self._unsettled_bytes -= len(message.data)
+        if not is_done:  # settled without an outcome is as released: the source has no other default (AMQP, 3.5.3)
+            self._released[number] = message.failed() if has_failed else message
         elif message.packet_id:
             self._acks.append(message.packet_id)
+        self._host.wake(self)
 
     def send_acks(self) -> None:
         """Acknowledge to the server what the peer has settled."""

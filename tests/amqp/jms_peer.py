@@ -30,7 +30,17 @@ from proton import (
     ulong,
 )
 
-__all__ = ["JmsPeer", "Message", "Producer", "Subscription", "byte", "bytes_message", "retain_of", "text_message"]
+__all__ = [
+    "Delivery",
+    "JmsPeer",
+    "Message",
+    "Producer",
+    "Subscription",
+    "byte",
+    "bytes_message",
+    "retain_of",
+    "text_message",
+]
 
 TYPE = symbol("x-opt-jms-msg-type")
 DESTINATION = symbol("x-opt-jms-dest")

@@ -7,7 +7,7 @@ import pytest
 from fanout.mqtt.packets import Publish
 from fanout.mqtt.properties import Properties
 from tests.amqp.conftest import Connect, StartNode, amqp_port
-from tests.amqp.jms_peer import DESTINATION, TYPE, JmsPeer, bytes_message, text_message
+from tests.amqp.jms_peer import DESTINATION, TYPE, Delivery, JmsPeer, Subscription, bytes_message, text_message
 from tests.server.node_in_memory import NodeInMemory
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -222,3 +222,101 @@ async def test_no_local_keeps_back_live_messages_and_delivers_earlier_retained_o
     await (await other.producer("plant/a")).send(bytes_message(b"another's"))
     await subscription.wait(2)
     assert subscription.bodies == [("earlier", 1), (b"another's", 0)]
+
+
+def say(
+    subscription: Subscription, number: int, state: int = 0, *, failed: bool = False, undeliverable: bool = False
+) -> None:
+    """Settle a delivery with a state, 0 for none; with RECEIVED leave it unsettled."""
+    delivery = subscription.deliveries[number]
+    delivery.local.failed, delivery.local.undeliverable = failed, undeliverable
+    if state:
+        delivery.update(state)
+    if state != Delivery.RECEIVED:
+        delivery.settle()
+    subscription.peer.flush()
+
+
+async def test_accepted_rejected_and_undeliverable_messages_are_over(node: NodeInMemory, connect: Connect) -> None:
+    """They are acknowledged; RECEIVED says nothing yet, and a message settled without an outcome comes again."""
+    peer = await connect()
+    first = await peer.subscribe("a", "sub", durable=True, accept=False)
+    for number in range(5):
+        node.set(b"a", b"%d" % number, qos=1)
+    await first.wait(5)
+    say(first, 0, Delivery.ACCEPTED)
+    say(first, 1, Delivery.REJECTED)
+    say(first, 2, Delivery.MODIFIED, failed=True, undeliverable=True)
+    say(first, 3, Delivery.RECEIVED)
+    say(first, 4)
+    await first.wait(6)
+    assert first.messages[5].body == b"4"
+    await first.end(closed=False)
+    second = await peer.subscribe("a", "sub", durable=True)
+    node.set(b"a", b"end", qos=1)
+    await second.wait(3)
+    assert [message.body for message in second.messages] == [b"3", b"4", b"end"]
+
+
+async def test_released_messages_come_again_in_their_order(node: NodeInMemory, connect: Connect) -> None:
+    """They come before later ones; a delivery counts only if it failed."""
+    subscription = await (await connect()).subscribe("a", accept=False, credit=4)
+    for number in range(5):
+        node.set(b"a", b"%d" % number, qos=1)
+    await subscription.wait(4)
+    for number in (1, 0, 3, 2):
+        delivery = subscription.deliveries[number]
+        delivery.local.failed = number == 2
+        delivery.update(Delivery.MODIFIED)
+        delivery.settle()
+    subscription.flow(5)
+    await subscription.wait(9)
+    again = subscription.messages[4:]
+    assert [message.body for message in again] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [message.delivery_count for message in again] == [0, 0, 1, 0, 0]
+
+
+async def test_a_released_message_expires(node: NodeInMemory, connect: Connect) -> None:
+    """It comes again with the time that it has left, and not at all once it has expired."""
+    subscription = await (await connect()).subscribe("a", accept=False)
+    node.set(b"a", b"old", qos=1, expires_ns=node.clock.now_ns() + 60_000_000_000)
+    await subscription.wait(1)
+    await node.pass_time(20)
+    say(subscription, 0, Delivery.MODIFIED, failed=True)
+    await subscription.wait(2)
+    await node.pass_time(15)
+    say(subscription, 1, Delivery.MODIFIED, failed=True)
+    await subscription.wait(3)
+    await node.pass_time(30)
+    say(subscription, 2, Delivery.RELEASED)
+    node.set(b"a", b"new", qos=1)
+    await subscription.wait(4)
+    assert [(one.body, one.ttl, one.delivery_count) for one in subscription.messages] == [
+        (b"old", 60.0, 0),
+        (b"old", 40.0, 1),
+        (b"old", 25.0, 2),
+        (b"new", 0.0, 0),
+    ]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize(("limit", "value", "count"), [("UNSETTLED_MAX", 5, 5), ("UNSETTLED_BYTES_MAX", 1, 1)])
+async def test_deliveries_that_are_not_settled_have_a_bound(
+    node: NodeInMemory, connect: Connect, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, count: int, qos: int
+) -> None:
+    """At it a drain is answered, although more waits; that comes when the peer settles."""
+    monkeypatch.setattr(f"fanout.amqp.subscriber.{limit}", value)
+    subscription = await (await connect()).subscribe("a", accept=False)
+    for number in range(10):
+        node.set(b"a", b"%d" % number, qos=qos)
+    await subscription.wait(count)
+    subscription.link.drain(0)
+    subscription.peer.flush()
+    await wait_until(lambda: subscription.link.credit == 0)
+    assert len(subscription.messages) == count
+    subscription.link.drain_mode = False
+    subscription.flow(100)
+    for number in range(10):
+        await subscription.wait(number + 1)
+        say(subscription, number, Delivery.ACCEPTED)
+    assert [message.body for message in subscription.messages] == [b"%d" % number for number in range(10)]
