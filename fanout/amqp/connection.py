@@ -107,10 +107,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._main: MqttClient
         self._publisher: Publisher
         self._is_open = False
+        self._is_sole = False
         # What the peer says before the connection is open: the engine would forget the answers to it.
         self._early: list[tuple[Happening, Any]] = []
         self._ended = False
-        self._reading = True
+        self._is_full = False
         self._links: dict[int, SubscriberLink | PublisherLink] = {}
         self._awake: dict[SubscriberLink, None] = {}
         self._stalled: dict[SubscriberLink, None] = {}
@@ -167,8 +168,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._context.counters.received_bytes += nbytes
         try:
             self._receive(bytes(self._context.read_buffer[:nbytes]))
-        except AmqpInvalid as error:
-            self._fail(error.message)
+        except Exception as error:
+            self._fail(error)
         if nbytes == _READ_BYTES:
             self._continue_later()
 
@@ -178,12 +179,17 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return self._context.clock.monotonic()
 
     def pause_writing(self) -> None:
-        """Let the server keep messages: the peer does not read."""
+        """Let the server keep messages, and read nothing that asks for answers: the peer does not read.
+
+        One that goes on like that is silent, and its connection ends after the idle time.
+        """
         self.can_write = False
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Go on."""
         self.can_write = True
+        self._read_on()
         self._awake.update((link, None) for link in self._links.values() if isinstance(link, SubscriberLink))
         self._turn_later()
 
@@ -193,7 +199,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if self._reading and not self._ended and self._identifying is None and not self._transport.is_closing():
+        can_read = self.can_write and not self._is_full and self._identifying is None
+        if can_read and not self._ended and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _receive(self, data: bytes) -> None:
@@ -221,6 +228,12 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     async def _identify(self, sasl: Sasl) -> None:
         """Ask the gate about the credentials; the container id, which rules may name, is not known yet."""
+        try:
+            await self._decide(sasl)
+        except Exception as error:
+            self._fail(error)
+
+    async def _decide(self, sasl: Sasl) -> None:
         gate, peer = self._server.gate, self._peer
         outcome = SaslOutcome.OK
         if gate is not None:
@@ -245,10 +258,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._context.logger.info("client_refused", reason=f"SASL {outcome.name}", address=self._peer.address)
             self._end()
             return
-        try:
-            self._receive(b"")  # what has come meanwhile
-        except AmqpInvalid as error:
-            self._fail(error.message)
+        self._receive(b"")  # what has come meanwhile
         self._read_on()
 
     # Events of the engine.
@@ -288,10 +298,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
                 self._end_session(subject)
 
     def _open(self, machine: Engine) -> None:
+        if self.container:
+            raise AmqpInvalid("a second open")
         name, desired = machine.read_open()
         container = name or secrets.token_hex(8)
         if len(container) > _NAME_CHARACTERS_MAX:
             raise AmqpInvalid("the container id is too long")
+        self.container = container
         if _SOLE in desired and container in self._door.containers:
             machine.close(
                 "amqp:invalid-field",
@@ -299,9 +312,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
                 {_NO_NAME: "container-id"},
             )
             return
-        self.container = container
-        if _SOLE in desired:
-            self._door.containers[container] = self
+        self._is_sole = _SOLE in desired
         self._main.send(self.connect_packet(container, clean_start=True, expiry_s=0, receive_maximum=1))
 
     def _attach(self, link: Any) -> None:
@@ -400,8 +411,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if not self._ended:
             try:
                 self._turn()
-            except AmqpInvalid as error:
-                self._fail(error.message)
+            except Exception as error:
+                self._fail(error)
 
     def _turn(self) -> None:
         """Hand on what the server has sent, and write."""
@@ -414,8 +425,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             link.turn()
         self._flush(machine)
         full = self._publisher.is_full
-        if full is self._reading:
-            self._reading = not full
+        if full is not self._is_full:
+            self._is_full = full
             if full:
                 self._transport.pause_reading()
             else:
@@ -439,6 +450,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if packet.reason_code:
             self._close(condition_of(packet.reason_code), f"The server refuses the connection: {text_of(packet)}")
             return
+        if self._is_sole:
+            self._door.containers[self.container] = self
         self._publisher.connected(packet)
         if packet.properties.server_keep_alive:
             self._keep_alive(packet.properties.server_keep_alive)
@@ -458,14 +471,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _flush(self, machine: Engine) -> None:
         now_s = self._context.clock.monotonic()
-        until_s = machine.tick(now_s)
+        until_s = machine.tick(now_s, listens=not self._is_full)
         data = machine.output()
         if data:
             self._context.counters.sent_bytes += len(data)
             self._write(data)
         if machine.ended:
             self._end()
-        elif until_s and (self._tick is None or self._tick.at_s > until_s):
+        elif self._tick is None or self._tick.at_s > until_s:
             if self._tick is not None:
                 self._tick.cancel()
             self._tick = self._context.timer.after(max(until_s - now_s, 0.1), self._tick_now)
@@ -486,11 +499,16 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if self._engine is not None:
             self._engine.close(condition, description)
 
-    def _fail(self, fault: str) -> None:
-        """End the connection because the peer broke the protocol."""
+    def _fail(self, error: Exception) -> None:
+        """End the connection because the peer broke the protocol, or this side: then with a traceback."""
+        fault = error.message if isinstance(error, AmqpInvalid) else type(error).__name__
         self._context.counters.protocol_errors += 1
         self._context.logger.warning(
-            "client_broke_protocol", reason="AMQP", detail=fault[:200], address=self._peer.address
+            "client_broke_protocol",
+            reason="AMQP",
+            detail=fault[:200],
+            address=self._peer.address,
+            exc_info=None if isinstance(error, AmqpInvalid) else error,
         )
         if self._sasl is not None and not self._sasl.mechanism:
             self._write(SASL_HEADER)

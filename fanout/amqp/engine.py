@@ -106,11 +106,15 @@ class Engine:
         self._transport.channel_max = SESSIONS_MAX - 1
         self._transport.idle_timeout = IDLE_S
         self._transport.bind(self.connection)
+        self._heard = True
+        self._silent_at_s = 0.0
+        self._is_silent = False
         self.ended = False
         """True once nothing more is to be written."""
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the peer; `events` and `output` have the consequences."""
+        self._heard = True
         try:
             while data:
                 room = self._transport.capacity()
@@ -139,12 +143,26 @@ class Engine:
         while (count := cproton.pn_transport_pending(self._transport._impl)) > 0:
             parts.append(self._transport.peek(count))
             self._transport.pop(count)
-        self.ended = count < 0
+        self.ended = count < 0 or self._is_silent
         return b"".join(parts)
 
-    def tick(self, now_s: float) -> float:
-        """Send what is due by the time; return when to come again, 0 for never."""
-        return float(self._transport.tick(now_s))
+    def tick(self, now_s: float, *, listens: bool) -> float:
+        """Send what is due by the time, and end the connection of a silent peer.
+
+        Args:
+            now_s: The time.
+            listens: False while this side does not let the peer say anything: then it is not silent.
+
+        Returns:
+            Time when to come again.
+        """
+        if self._heard or not listens:
+            self._heard = False
+            self._silent_at_s = now_s + IDLE_S
+        elif self._silent_at_s <= now_s and not self._is_silent:
+            self._is_silent = True
+            self.close("amqp:resource-limit-exceeded", f"The peer has said nothing for {IDLE_S:.0f} s")
+        return min(float(self._transport.tick(now_s)) or self._silent_at_s, self._silent_at_s)
 
     @property
     def fault(self) -> str:
@@ -165,6 +183,8 @@ class Engine:
         """Open the connection, with the capabilities that it offers."""
         self.connection.offered_capabilities = [symbol(one) for one in capabilities]
         self.connection.open()
+        cproton.pn_transport_pending(self._transport._impl)  # makes the frame, which tells the peer the idle time
+        self._transport.idle_timeout = 0  # `tick` looks at it: the library has no pause
 
     def close(self, condition: str, description: str, info: Mapping[str, str] | None = None) -> None:
         """Close the connection; an empty condition is an end in good order."""

@@ -129,13 +129,13 @@ def read_message(data: bytes, *, now_ms: int) -> JmsMessage:
         raise MessageRefused(f"{_REFUSED_TYPES[kind]} cannot be published here: use a BytesMessage or a TextMessage")
     payload, is_text = _body(sections, parts)
     to = properties[2] if len(properties) > 2 else None
-    retain = application.get(RETAIN_PROPERTY)
+    retain, destination = application.get(RETAIN_PROPERTY), annotations.get(_DESTINATION)
     return JmsMessage(
         payload,
         is_text,
         retain=retain == 1 and not isinstance(retain, bool),
         to=to if isinstance(to, str) else "",
-        to_queue=annotations.get(_DESTINATION) in _QUEUES,
+        to_queue=isinstance(destination, int) and destination in _QUEUES,
         expiry_s=_expiry_s(_list(sections, _HEADER), properties, now_ms=now_ms),
         properties=tuple(_as_text(name, value) for name, value in application.items() if name != RETAIN_PROPERTY),
     )

@@ -29,6 +29,8 @@ CREDIT: Final = 100
 """Messages that a peer may send on one link before it hears of the first."""
 _WAITING_BYTES: Final = 1024 * 1024
 """Bytes that wait for the server before nothing more is read of the peer."""
+_MESSAGE_BYTES: Final = 1024
+"""Bytes that a message takes besides those of its packet."""
 _RECEIVE_MAXIMUM_DEFAULT: Final = 0xFFFF
 
 
@@ -51,6 +53,8 @@ class PublisherLink:
         """Topic Name; empty if each message has its own."""
         self.is_queue = request.is_queue
         """True if the peer takes the topic for a queue."""
+        self.unanswered = 0
+        """Messages whose verdict is to come."""
         self.partial = bytearray()
         """Part of a message whose rest is to come."""
         self.message_bytes_max = message_bytes_max
@@ -75,6 +79,7 @@ class PublisherLink:
         if cproton.pn_delivery_aborted(delivery):
             self.partial.clear()
             cproton.pn_delivery_settle(delivery)
+            self.renew_credit()
             return None
         if not cproton.pn_delivery_readable(delivery):
             return None
@@ -87,11 +92,16 @@ class PublisherLink:
         if cproton.pn_delivery_partial(delivery):
             return None
         cproton.pn_link_advance(self.link._impl)
-        if cproton.pn_link_credit(self.link._impl) <= CREDIT // 2:
-            self.link.flow(CREDIT - cproton.pn_link_credit(self.link._impl))
+        self.unanswered += 1
         message = bytes(self.partial)
         self.partial.clear()
         return message
+
+    def renew_credit(self) -> None:
+        """Grant credit up to the limit, less what waits for a verdict; not for a few messages."""
+        room = CREDIT - self.unanswered - cproton.pn_link_credit(self.link._impl)
+        if room >= CREDIT // 2:
+            self.link.flow(room)
 
 
 @dataclass(slots=True)
@@ -100,6 +110,13 @@ class _Unanswered:
 
     link: PublisherLink
     delivery: Any
+
+    def settle(self, condition: str = "", description: str = "") -> None:
+        """Tell the peer the verdict; see `engine.settle`."""
+        if self.link.is_open:
+            engine.settle(self.delivery, condition, description)
+            self.link.unanswered -= 1
+            self.link.renew_credit()
 
 
 class Publisher:
@@ -118,7 +135,7 @@ class Publisher:
         self._origin = origin
         self._clock = clock
         self._user_properties_max = user_properties_max
-        self._waiting: deque[tuple[Publish, _Unanswered]] = deque()
+        self._waiting: deque[tuple[Publish, int, _Unanswered]] = deque()
         self._waiting_bytes = 0
         self._unanswered: dict[int, _Unanswered] = {}
         self._last_id = 0
@@ -152,15 +169,17 @@ class Publisher:
         unanswered = _Unanswered(link, Delivery.wrap(delivery))
         try:
             message = read_message(data, now_ms=self._clock.now_ns() // 1_000_000)
-            packet = self._packet(link, message, qos=0 if settled else self._qos)
+            packet, size = self._packet(link, message, qos=0 if settled else self._qos)
         except AmqpInvalid as error:
-            engine.settle(unanswered.delivery, "amqp:not-allowed", error.message)
+            unanswered.settle("amqp:not-allowed", error.message)
             return
-        self._waiting.append((packet, unanswered))
-        self._waiting_bytes += len(packet.payload) + len(packet.topic)
+        size += _MESSAGE_BYTES
+        self._waiting.append((packet, size, unanswered))
+        self._waiting_bytes += size
         self.send_waiting()
 
-    def _packet(self, link: PublisherLink, message: JmsMessage, *, qos: int) -> Publish:
+    def _packet(self, link: PublisherLink, message: JmsMessage, *, qos: int) -> tuple[Publish, int]:
+        """Return the packet of a message, and its size."""
         topic = link.topic or message.to
         if problem := _problem_of(topic):
             raise AmqpInvalid(problem)
@@ -181,7 +200,7 @@ class Publisher:
             raise AmqpInvalid(f"A property is not text of MQTT: {error}") from error
         if 0 < self._packet_bytes_max < size:
             raise AmqpInvalid(f"A message of MQTT has at most {self._packet_bytes_max:,} bytes here")
-        return packet
+        return packet, size
 
     def send_waiting(self) -> None:
         """Send what waits, as far as the server takes it."""
@@ -189,8 +208,8 @@ class Publisher:
         while self._waiting and client.reading and not client.has_ended:
             if len(self._unanswered) >= self._inflight_max:
                 return
-            packet, unanswered = self._waiting.popleft()
-            self._waiting_bytes -= len(packet.payload) + len(packet.topic)
+            packet, size, unanswered = self._waiting.popleft()
+            self._waiting_bytes -= size
             if packet.qos:
                 packet_id = self._next_id()
                 self._unanswered[packet_id] = unanswered
@@ -199,7 +218,7 @@ class Publisher:
                 )
             else:
                 client.send(packet)
-                engine.settle(unanswered.delivery)
+                unanswered.settle()
 
     def _next_id(self) -> int:
         while True:
@@ -212,13 +231,13 @@ class Publisher:
         codes = run.reason_codes or [0] * len(run)
         for packet_id, code in zip(run.packet_ids, codes, strict=True):
             unanswered = self._unanswered.pop(packet_id, None)
-            if unanswered is None or not unanswered.link.is_open:
+            if unanswered is None:
                 continue
             if code < 0x80:
-                engine.settle(unanswered.delivery)
+                unanswered.settle()
             else:
                 text = f"The server refuses the message: {ReasonCode(code).text}"
-                engine.settle(unanswered.delivery, condition_of(code), text)
+                unanswered.settle(condition_of(code), text)
         self.send_waiting()
 
 

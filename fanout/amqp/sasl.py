@@ -17,6 +17,8 @@ SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 _FRAME_BYTES_MAX: Final = 512 + 64 * 1024
 """Limit of a frame: MIN-MAX-FRAME-SIZE, and some more for long passwords."""
+_FIELD_BYTES_MAX: Final = 0xFFFF
+"""Limit of a user name and of a password, which go on in a CONNECT of MQTT."""
 _MECHANISMS, _INIT, _OUTCOME = 0x40, 0x41, 0x44
 
 
@@ -116,6 +118,8 @@ class Sasl:
                 self.username, self.password = parts[1].decode(), parts[2]
             except UnicodeDecodeError:
                 raise AmqpInvalid("not a response of PLAIN") from None
+            if max(map(len, parts)) > _FIELD_BYTES_MAX:
+                raise AmqpInvalid(f"a user name or a password of more than {_FIELD_BYTES_MAX:,} bytes")
         self.mechanism = mechanism
 
 

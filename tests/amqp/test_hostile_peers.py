@@ -9,8 +9,20 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from fanout.amqp import publisher
 from fanout.amqp.messages import read_message
-from fanout.amqp.values import AmqpInvalid, described, list_of
+from fanout.amqp.values import (
+    NULL,
+    AmqpInvalid,
+    array_of_symbols,
+    binary,
+    boolean,
+    described,
+    list_of,
+    string,
+    symbol,
+    uint,
+)
 from tests.amqp.conftest import Connect, amqp_port
 from tests.amqp.jms_peer import JmsPeer, bytes_message, text_message
 from tests.server.node_in_memory import NodeInMemory
@@ -19,6 +31,17 @@ from tests.support.waiting import wait_until
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 ANONYMOUS = bytes.fromhex("0000001a02010000005341c00d02a309414e4f4e594d4f555340")
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+def frame(code: int, *fields: bytes, payload: bytes = b"", kind: int = 0) -> bytes:
+    """Return a frame on the first channel."""
+    body = described(code, list_of(*fields)) + payload
+    return (len(body) + 8).to_bytes(4, "big") + bytes((2, kind, 0, 0)) + body
+
+
+def open_frame(container: bytes) -> bytes:
+    """Return an open that wants to be alone with its container id."""
+    return frame(0x10, string(container), *[NULL] * 7, array_of_symbols(["sole-connection-for-container"]))
 
 
 @pytest.fixture
@@ -209,4 +232,60 @@ async def test_a_peer_that_breaks_the_protocol_is_named_in_the_log(calm: NodeInM
     (line,) = [line for line in lines if line["event"] == "client_broke_protocol"]
     assert line["address"].startswith("127.0.0.1:")
     assert len(line["detail"]) <= 200
+    assert calm.server.counters.protocol_errors == 1
+
+
+async def test_a_bug_ends_one_connection(calm: NodeInMemory, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody expected closes the connection, counts, and is in the log with its traceback."""
+    peer = await connect()
+    producer = await peer.producer("a")
+    monkeypatch.setattr(publisher, "read_message", lambda data, *, now_ms: {}[data])
+    producer.link.delivery("one")
+    producer.link.stream(b"x")
+    producer.link.advance()
+    with capture_logs() as lines:
+        peer.flush()
+        await wait_until(lambda: peer.ended)
+    (line,) = [line for line in lines if line["event"] == "client_broke_protocol"]
+    assert line["detail"] == "KeyError"
+    assert isinstance(line["exc_info"], KeyError)
+    assert calm.server.counters.protocol_errors == 1
+
+
+async def test_a_container_id_is_free_after_a_second_open(calm: NodeInMemory) -> None:
+    """A connection is opened once, under one name, which others may have after it."""
+    await say(calm, SASL_HEADER + ANONYMOUS + AMQP_HEADER, open_frame(b"one"), open_frame(b"two"), waits=True)
+    assert calm.server.counters.protocol_errors == 1
+    for name in ("one", "two"):
+        peer = await JmsPeer.connect(amqp_port(calm), name, sole=True)
+        assert not peer.connection.remote_condition
+        await peer.close()
+
+
+async def test_a_peer_that_does_not_read_its_answers_is_not_read(calm: NodeInMemory) -> None:
+    """What the server has to write to it is bounded; it ends after the idle time."""
+    _, writer = await asyncio.open_connection("127.0.0.1", amqp_port(calm), limit=1)
+    writer.write(SASL_HEADER + ANONYMOUS + AMQP_HEADER + open_frame(b"deaf"))
+    writer.write(frame(0x11, NULL, uint(0), uint(2**31 - 1), uint(2**31 - 1)))
+    source, target = (described(code, list_of(string(name))) for code, name in ((0x28, b"s" * 60_000), (0x29, b"#")))
+    for one in range(400):  # the answer to each is as long
+        name = string(b"%d" % one)
+        writer.write(frame(0x12, name, uint(one), boolean(False), NULL, NULL, source, target, NULL, NULL, uint(0)))
+        writer.write(frame(0x16, uint(one), boolean(True)))
+    idle, received = 0, 0
+    while idle < 1_000:
+        await asyncio.sleep(0)
+        before, received = received, calm.server.counters.received_bytes
+        idle = idle + 1 if received == before else 0
+    assert 1_000_000 < received < 20_000_000
+    await calm.pass_time(61)
+    await calm.pass_time(6)
+    await wait_until(lambda: calm.server.connection_count == 0)
+    writer.close()
+
+
+@pytest.mark.parametrize("response", [b"\0u\0" + b"p" * 65_536, b"\0" + b"u" * 65_536 + b"\0p"])
+async def test_a_user_name_or_password_that_mqtt_cannot_hold_is_refused(calm: NodeInMemory, response: bytes) -> None:
+    """The connection ends at SASL, before anybody looks at the credentials."""
+    await say(calm, SASL_HEADER + frame(0x41, symbol("PLAIN"), binary(response), kind=1))
     assert calm.server.counters.protocol_errors == 1

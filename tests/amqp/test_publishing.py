@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from fanout.amqp.values import binary, described, map_of, string, symbol
 from fanout.mqtt.packets import Publish, Suback, Subscribe, Subscription
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.amqp.conftest import Connect, StartNode, amqp_port
-from tests.amqp.jms_peer import TYPE, JmsPeer, Message, byte, bytes_message, text_message
+from tests.amqp.jms_peer import TYPE, JmsPeer, Message, Producer, byte, bytes_message, text_message
 from tests.server.node_in_memory import NodeInMemory
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 
 def value_of(node: NodeInMemory, topic: bytes) -> bytes | None:
@@ -139,3 +143,89 @@ async def test_a_server_without_retained_messages_says_so(start_node: StartNode)
     assert await producer.send(text_message("x", retain=1)) is None
     assert value_of(node, b"a") == b"x"
     await peer.close()
+
+
+def send_on(producer: Producer, data: bytes) -> None:
+    """Send a message, and do not wait for its verdict."""
+    producer.sent += 1
+    producer.link.delivery(f"t{producer.sent}")
+    producer.link.stream(data)
+    producer.link.advance()
+    producer.peer.flush()
+
+
+async def test_credit_is_renewed_at_the_verdict(node: NodeInMemory, connect: Connect) -> None:
+    """While the server takes nothing a producer sends what its credit was, and all of it arrives later."""
+    peer = await connect()
+    producer, other = await peer.producer("a"), await peer.producer("b", "other")
+    node.server.pause_publishers(True)
+    for _ in range(100):
+        send_on(producer, text_message("x").encode())
+    refused = await other.send(b"not a message")
+    assert refused is not None, "the server has read all that was sent before"
+    assert producer.link.credit == 0
+    node.server.pause_publishers(False)
+    await wait_until(lambda: len(node.published) == 100)
+    await wait_until(lambda: producer.link.credit == 100)
+
+
+async def test_properties_count_among_the_bytes_that_wait(node: NodeInMemory, connect: Connect) -> None:
+    """Large properties make the server wait with reading as a large payload does."""
+    peer = await connect()
+    producer = await peer.producer("a")
+    node.server.pause_publishers(True)
+    before = node.server.counters.received_bytes
+    data = described(0x74, map_of(string(b"k"), string(b"x" * 50_000))) + described(0x77, string(b""))
+    for _ in range(100):
+        send_on(producer, data)
+    await wait_until(lambda: node.server.counters.received_bytes - before > 1_000_000)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert node.server.counters.received_bytes - before < 1_500_000
+    node.server.pause_publishers(False)
+    await wait_until(lambda: len(node.published) == 100)
+
+
+async def test_a_peer_that_the_server_does_not_read_is_not_silent(node: NodeInMemory, connect: Connect) -> None:
+    """The idle time waits while the server makes its publishers wait, and holds again afterwards."""
+    peer = await connect()
+    producer = await peer.producer("a")
+    node.server.pause_publishers(True)
+    for _ in range(4):
+        send_on(producer, described(0x75, binary(bytes(400_000))))
+    before = node.server.counters.received_bytes
+    await wait_until(lambda: node.server.counters.received_bytes - before > 1_100_000)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    for _ in range(4):
+        await node.pass_time(59)
+    node.server.pause_publishers(False)
+    await wait_until(lambda: len(node.published) == 4)
+    assert await producer.send(text_message("still there")) is None
+    await node.pass_time(61)
+    await wait_until(lambda: peer.ended)
+
+
+async def test_an_aborted_message_gives_its_credit_back(node: NodeInMemory, connect: Connect) -> None:
+    """A producer may abort more messages than it has credit for."""
+    peer = await connect()
+    producer = await peer.producer("a")
+    heard: list[int] = []
+    for number in range(150):
+        await wait_until(lambda: producer.link.credit > 0)
+        delivery = producer.link.delivery(f"aborted-{number}")
+        producer.link.stream(b"\x00\x53\x77")
+        heard.append(node.server.counters.received_bytes)
+        peer.flush()
+        await wait_until(lambda: node.server.counters.received_bytes > heard[-1])
+        delivery.abort()
+        peer.flush()
+    assert await producer.send(text_message("whole")) is None
+    assert len(node.published) == 1
+
+
+async def test_a_destination_of_an_odd_type_is_a_topic(node: NodeInMemory, connect: Connect) -> None:
+    """An annotation that cannot be looked up breaks nothing."""
+    producer = await (await connect()).producer("a")
+    odd = described(0x72, map_of(symbol("x-opt-jms-dest"), b"\x45"))
+    assert await producer.send(odd + described(0x77, string(b"x"))) is None
