@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fanout.amqp.values import binary, described, map_of, string, symbol
+from fanout.amqp.values import described, map_of, string, symbol
 from fanout.mqtt.packets import Publish, Suback, Subscribe, Subscription
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.amqp.conftest import Connect, StartNode, amqp_port
@@ -184,26 +184,6 @@ async def test_properties_count_among_the_bytes_that_wait(node: NodeInMemory, co
     assert node.server.counters.received_bytes - before < 1_500_000
     node.server.pause_publishers(False)
     await wait_until(lambda: len(node.published) == 100)
-
-
-async def test_a_peer_that_the_server_does_not_read_is_not_silent(node: NodeInMemory, connect: Connect) -> None:
-    """The idle time waits while the server makes its publishers wait, and holds again afterwards."""
-    peer = await connect()
-    producer = await peer.producer("a")
-    node.server.pause_publishers(True)
-    for _ in range(4):
-        send_on(producer, described(0x75, binary(bytes(400_000))))
-    before = node.server.counters.received_bytes
-    await wait_until(lambda: node.server.counters.received_bytes - before > 1_100_000)
-    for _ in range(100):
-        await asyncio.sleep(0)
-    for _ in range(4):
-        await node.pass_time(59)
-    node.server.pause_publishers(False)
-    await wait_until(lambda: len(node.published) == 4)
-    assert await producer.send(text_message("still there")) is None
-    await node.pass_time(61)
-    await wait_until(lambda: peer.ended)
 
 
 async def test_an_aborted_message_gives_its_credit_back(node: NodeInMemory, connect: Connect) -> None:
