@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fanout.amqp import publisher
 from fanout.amqp.values import described, map_of, string, symbol
 from fanout.mqtt.packets import Publish, Suback, Subscribe, Subscription
 from fanout.mqtt.reason_codes import ReasonCode
@@ -154,6 +155,13 @@ def send_on(producer: Producer, data: bytes) -> None:
     producer.peer.flush()
 
 
+async def send_until_read(node: NodeInMemory, producer: Producer) -> None:
+    """Send a message, and wait until the server has read it."""
+    before = node.server.counters.received_bytes
+    send_on(producer, text_message("x").encode())
+    await wait_until(lambda: node.server.counters.received_bytes > before)
+
+
 async def test_credit_is_renewed_at_the_verdict(node: NodeInMemory, connect: Connect) -> None:
     """While the server takes nothing a producer sends what its credit was, and all of it arrives later."""
     peer = await connect()
@@ -209,3 +217,23 @@ async def test_a_destination_of_an_odd_type_is_a_topic(node: NodeInMemory, conne
     producer = await (await connect()).producer("a")
     odd = described(0x72, map_of(symbol("x-opt-jms-dest"), b"\x45"))
     assert await producer.send(odd + described(0x77, string(b"x"))) is None
+
+
+async def test_a_peer_that_the_server_does_not_read_is_not_silent(
+    node: NodeInMemory, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The idle time waits while the server makes its publishers wait, and holds again afterwards."""
+    monkeypatch.setattr(publisher, "_WAITING_BYTES", 0)
+    peer = await connect()
+    producer = await peer.producer("a")
+    node.server.pause_publishers(True)
+    for _ in range(2):  # the server learns from the first that it publishes
+        await send_until_read(node, producer)
+    for _ in range(4):
+        await node.pass_time(59)
+    node.server.pause_publishers(False)
+    await wait_until(lambda: len(node.published) == 2)
+    assert await producer.send(text_message("still there")) is None
+    await node.pass_time(61)
+    await node.pass_time(61)
+    await wait_until(lambda: peer.ended)
