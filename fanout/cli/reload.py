@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, JsonOption, TokenOption, checked_url
+from fanout.cli.arguments.node_options import JsonOption, TokenOption, UrlsArgument, UrlsOption
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import RequestRefused
 
@@ -40,28 +40,11 @@ def register(app: typer.Typer) -> None:
     )(reload)
 
 
-def _checked(urls: list[str] | None) -> list[str]:
-    return [checked_url(url) for url in urls or ()]
-
-
 def reload(
     context: typer.Context,
-    urls: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="URL...",
-            envvar="FANOUT_URL",
-            callback=_checked,
-            default_factory=lambda: [DEFAULT_URL],
-            show_default=DEFAULT_URL,
-            help="HTTP addresses of nodes (http.listen).",
-        ),
-    ],
+    urls: UrlsArgument,
     *,
-    named: Annotated[
-        list[str] | None,
-        typer.Option("--url", metavar="URL", callback=_checked, help="Such an address, in place of the arguments."),
-    ] = None,
+    named: UrlsOption = None,
     token_file: TokenOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change, and what each change costs.")

@@ -16,6 +16,8 @@ __all__ = [
     "ShowByDefault",
     "TokenOption",
     "UrlOption",
+    "UrlsArgument",
+    "UrlsOption",
     "checked_url",
     "node_url",
 ]
@@ -54,6 +56,10 @@ def checked_url(text: str) -> str:
         return node_url(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _checked_urls(texts: list[str] | None) -> list[str]:
+    return [checked_url(text) for text in texts or ()]
 
 
 class AskingCommand(TyperCommand):
@@ -101,6 +107,21 @@ UrlOption: TypeAlias = Annotated[
         callback=checked_url,
         help="The node's HTTP address (http.listen).",
     ),
+]
+UrlsArgument: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="URL...",
+        envvar="FANOUT_URL",
+        callback=_checked_urls,
+        default_factory=lambda: [DEFAULT_URL],
+        show_default=DEFAULT_URL,
+        help="HTTP addresses of nodes (http.listen).",
+    ),
+]
+UrlsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--url", metavar="URL", callback=_checked_urls, help="Such an address, in place of the arguments."),
 ]
 TokenOption: TypeAlias = Annotated[
     Path | None,

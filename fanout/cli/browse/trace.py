@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from fanout.cli.arguments.node_options import DEFAULT_URL, TokenOption, checked_url
+from fanout.cli.arguments.node_options import TokenOption, UrlsArgument, UrlsOption
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import FanoutError, NodeUnreachable
 
@@ -44,10 +44,6 @@ def register(app: typer.Typer) -> None:
     )(trace)
 
 
-def _checked(urls: list[str] | None) -> list[str]:
-    return [checked_url(url) for url in urls or ()]
-
-
 @dataclass(slots=True)
 class _Hop:
     """One node on the way."""
@@ -55,7 +51,7 @@ class _Hop:
     url: str
     status: NodeStatus
     clock_s: float
-    """What its clock is ahead of this command's, in seconds."""
+    """Seconds by which its clock is ahead of this command's."""
     doubt_s: float
     """Uncertainty of that, in seconds, to both sides."""
     seen: LiveValue | None = None
@@ -82,28 +78,15 @@ class _Hop:
 
 def trace(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic Name, the same at all nodes.")],
-    urls: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="URL...",
-            envvar="FANOUT_URL",
-            callback=_checked,
-            default_factory=lambda: [DEFAULT_URL],
-            show_default=DEFAULT_URL,
-            help="HTTP addresses of nodes; the members of their pools are asked too.",
-        ),
-    ],
+    urls: UrlsArgument,
     *,
-    named: Annotated[
-        list[str] | None,
-        typer.Option("--url", metavar="URL", callback=_checked, help="Such an address, in place of the arguments."),
-    ] = None,
+    named: UrlsOption = None,
     token_file: TokenOption = None,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time for a message to come.")] = 60,
     within: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Then: time to come to the others.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the way as JSON and nothing else.")] = False,
 ) -> None:
-    """Follow the next message of a topic through several nodes.
+    """Follow the next message of a topic through several nodes and the members of their pools.
 
     Shows when each node received it, how long after the node above, and how many sessions subscribe to it.
     """
