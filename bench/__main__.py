@@ -81,10 +81,14 @@ def command_line(names: Iterable[str] = BENCHES) -> argparse.ArgumentParser:
 
 def perform(words: Sequence[str]) -> int:
     """Run the benchmark that the words of a command line name, show its report, and return the exit code."""
-    arguments = command_line(words[:1] if words[:1] and words[0] in BENCHES else BENCHES).parse_args(words)
+    parser = command_line(words[:1] if words[:1] and words[0] in BENCHES else BENCHES)
+    arguments = parser.parse_args(words)
     allow_connections()
     machine = _machine()
-    report = arguments.run(arguments)
+    try:
+        report = arguments.run(arguments)
+    except argparse.ArgumentTypeError as error:  # options that do not go together
+        parser.error(str(error))
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(report.table())
     console.print(

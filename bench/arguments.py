@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["above_0", "at_least", "choices", "numbers"]
+__all__ = ["above_0", "at_least", "choices", "existing_file", "numbers"]
 
 
 def at_least(smallest: int, *, largest: float = float("inf")) -> Callable[[str], int]:
@@ -31,6 +32,14 @@ def above_0(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number above 0")
     return number
+
+
+def existing_file(text: str) -> Path:
+    """Return the path of a file that is there."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
 
 
 def choices(*known: str) -> Callable[[str], tuple[str, ...]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.arguments import above_0, at_least
+from bench.arguments import above_0, at_least, existing_file
 from bench.attacks.control import control
 from bench.attacks.ordinary import Noticed, answers_s, observe
 from bench.attacks.target import Target, Verdict
@@ -54,6 +54,8 @@ _MEMBERS: Final = 3
 _QUIET_S: Final = 5.0
 _READYZ_S: Final = 1.0
 _TIMES_QUIET: Final = 5.0
+_OF_STARTED: Final = ("http_port", "tls_port", "agent_port", "pool_port", "ca_file", "token_file", "password", "pid")
+"""Options that tell of a started node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("pool", "listener for members"),
     ):
         node.add_argument(f"--{name}-port", type=at_least(1, largest=65_535), help=f"port of its {what}")
-    node.add_argument("--ca-file", type=Path, help="CA of its HTTP interface, if that has TLS")
-    node.add_argument("--token-file", type=Path, help="file with the token of its pool")
+    node.add_argument("--ca-file", type=existing_file, help="CA of its HTTP interface, if that has TLS")
+    node.add_argument("--token-file", type=existing_file, help="file with the token of its pool")
     node.add_argument("--password", help='password of its users "ordinary" and "attacker"; without, nobody has a user')
     node.add_argument("--pid", type=at_least(1), help="its process, whose memory is read")
 
 
 def run(arguments: argparse.Namespace) -> AttackReport:
-    """Attack a node with each, or with all at once."""
+    """Attack a node with each, or with all at once.
+
+    Raises:
+        argparse.ArgumentTypeError: Something is told of a started node, but not its port.
+    """
+    for name in _OF_STARTED:
+        if arguments.port is None and getattr(arguments, name) is not None:
+            option = name.replace("_", "-")
+            raise argparse.ArgumentTypeError(f"--{option} is of a started node: give its --port too")
     with tempfile.TemporaryDirectory(prefix="fanout-attack-") as directory, contextlib.ExitStack() as ends:
         scratch = Path(directory)
         alone = _pool if arguments.pool else _node

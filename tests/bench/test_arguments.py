@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.__main__ import command_line
+from bench.__main__ import command_line, perform
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,8 @@ from bench.__main__ import command_line
     [
         ("takeover --copies maybe", "argument --copies: there is no maybe; choose from on, off"),
         ("attack --port 99999", "argument --port: 99999 is too large; the largest number is 65535"),
+        ("attack --port 1 --ca-file /nowhere", "argument --ca-file: there is no file /nowhere"),
+        ("attack --http-port 8080", "--http-port is of a started node: give its --port too"),
         ("takeover --members 1", "argument --members: 1 is too small; the smallest number is 2"),
         ("takeover --seconds nan", "argument --seconds: nan is no number above 0"),
         ("takeover --sessions x", "argument --sessions: 'x' is no whole number"),
@@ -30,7 +32,7 @@ from bench.__main__ import command_line
 def test_a_wrong_option_is_named(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With what it may be."""
     with pytest.raises(SystemExit):
-        command_line().parse_args(command.split())
+        perform(command.split())
     assert told in capsys.readouterr().err
 
 
