@@ -108,7 +108,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._publisher: Publisher
         self._is_open = False
         self._is_sole = False
-        # What the peer says before the connection is open: the engine would forget the answers to it.
+        # Events from before the connection is open: the engine would forget the answers to them.
         self._early: list[tuple[Happening, Any]] = []
         self._ended = False
         self._is_full = False

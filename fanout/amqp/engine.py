@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Happening(enum.IntEnum):
-    """What a peer did."""
+    """Kinds of events of the engine that the door acts on."""
 
     OPEN = cproton.PN_CONNECTION_REMOTE_OPEN
     CLOSE = cproton.PN_CONNECTION_REMOTE_CLOSE
@@ -84,7 +84,7 @@ class LinkRequest:
     unsettled: bool
     """True if it wants all deliveries unsettled."""
     unsupported: str
-    """What it asks for that is not here, in plain words; empty for nothing."""
+    """Names what this door does not offer and the link asks for, in plain words; empty for nothing."""
 
 
 class Engine:

@@ -42,7 +42,7 @@ class PublisherLink:
 
         Args:
             link: The link of the library.
-            request: What the peer asks for.
+            request: Terms of the peer.
             message_bytes_max: Limit of one message.
         """
         self.link = link

@@ -78,7 +78,7 @@ class SubscriberLink:
         Args:
             host: The connection.
             link: The link of the library.
-            request: What the peer asks for.
+            request: Terms of the peer.
         """
         self._host = host
         self.link = link

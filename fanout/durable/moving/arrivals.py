@@ -62,7 +62,7 @@ class Arrivals:
             client_id: Its Client Identifier.
             user: The verified user of its client; empty for a client without one.
             superuser: Whether that may read and write every topic.
-            anyone: Whether this node has no access control.
+            anyone: True if this node has no access control.
             clean: Whether the client wants a new session, so that none comes here.
             patience_s: Time for which the client waits, for silent members that may have the session.
             is_offered: True if the member that has the session leaves, and has offered it.

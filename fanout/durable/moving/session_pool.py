@@ -80,7 +80,7 @@ class SessionPool:
             clock: Gives the time.
             logger: Takes log lines.
             dead_after_s: Silence after which a member is dead.
-            has_access: Whether this node has access control.
+            has_access: True if this node has access control.
             begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
         """
         self._node = node
