@@ -364,8 +364,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
             message = link.receive(delivery)
             if message is not None:
                 self._publisher.publish(link, message, delivery)
+                return
             held = sum(len(one.partial) for one in self._links.values() if isinstance(one, PublisherLink))
-            if message is None and held > 2 * link.message_bytes_max:
+            if held > 2 * link.message_bytes_max:
                 raise AmqpInvalid("too many messages are incomplete")
 
     # For the links.
