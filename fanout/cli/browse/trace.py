@@ -86,7 +86,7 @@ def trace(
     within: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Then: time to come to the others.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the way as JSON and nothing else.")] = False,
 ) -> None:
-    """Follow the next message of a topic through several nodes and the members of their pools.
+    """Follow the next message of a topic through nodes and pools.
 
     Shows when each node received it, how long after the node above, and how many sessions subscribe to it.
     """
