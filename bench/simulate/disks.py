@@ -37,7 +37,7 @@ class Disk:
 
         Args:
             draw: Decides where a file is torn.
-            loses: Whether the machine lost its power, so that the end of what was not forced is missing.
+            loses: True if the machine lost its power, so that the end of what was not forced is missing.
         """
         old, self._processes = self.directory, self._processes + 1
         if not old.is_dir():

@@ -39,7 +39,7 @@ class Faults:
         self._pool, self._kinds, self._tell = pool, kinds, tell
         self._draw = random.Random(f"{seed} faults")
         self.overlap = self._draw.random() < _OVERLAP
-        """Whether two members may fail at a time: then a session may be lost, of which the client is told."""
+        """True if two members may fail at a time: then a session may be lost, of which the client is told."""
 
     async def inject(self, until: asyncio.Future[None]) -> None:
         """Inject one fault, or two, after another; then the pool is whole again.

@@ -40,7 +40,7 @@ class Machine:
         Args:
             name: For the trace.
             loop: Runs its callbacks.
-            is_client: Whether it is a client of the members.
+            is_client: True if it is a client of the members.
         """
         self.name, self.is_client = name, is_client
         self.loop = loop

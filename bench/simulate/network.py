@@ -81,9 +81,9 @@ class _Transport(asyncio.Transport):
         self.unread = 0
         """Bytes on their way here, or waiting here."""
         self.is_cut_off = False
-        """Whether the other end sends nothing more."""
+        """True if the other end sends nothing more."""
         self.reset = False
-        """Whether the end that comes is a reset."""
+        """True if the end that comes is a reset."""
         self.reads = True
         self._is_closing = self.is_lost = False
         self._high, self._low, self.is_full = 65_536, 16_384, False

@@ -50,7 +50,7 @@ class Member:
         """
         self.name = f"edge-{number + 1}"
         self.has_disk, self.forces_all = draw.choice(((False, False), (False, False), (True, False), (True, True)))
-        """Whether its values and sessions are on disk; whether each transaction is forced before it counts."""
+        """True if its values and sessions are on disk; whether each transaction is forced before it counts."""
         self.clock_step_ns = 0
         """Difference of its clock to the true time, through all of its processes."""
         self.port = 2000 + number
@@ -71,7 +71,7 @@ class Member:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it says that it is ready; False while it cannot answer."""
+        """True if it says that it is ready; False while it cannot answer."""
         machine, node = self.machine, self.node
         return machine is not None and node is not None and not machine.is_paused and node.documents.readiness().ready
 
@@ -114,7 +114,7 @@ class Member:
 
         Args:
             draw: Decides what is lost.
-            loses: Whether the machine loses its power, and its disk what was not forced.
+            loses: True if the machine loses its power, and its disk what was not forced.
         """
         self._stops = True
         self._end()

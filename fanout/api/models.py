@@ -234,11 +234,11 @@ class ReloadRequest(_Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dry_run: bool = Field(default=False, strict=True, description="Whether only to answer what would change.")
+    dry_run: bool = Field(default=False, strict=True, description="True to answer only what would change.")
     partial: bool = Field(
         default=False,
         strict=True,
-        description="Whether changes that need a restart are left out; else they refuse the whole reload.",
+        description="True if changes that need a restart are left out; else they refuse the whole reload.",
     )
 
 
@@ -257,7 +257,7 @@ class ReloadResult(_Document):
     """The answer to `POST /v1/reload`."""
 
     node: str
-    applied: bool = Field(description="Whether the changes that need no restart are in force; false for a dry run.")
+    applied: bool = Field(description="True if the changes that need no restart are in force; false for a dry run.")
     changes: tuple[ConfigChange, ...] = Field(description="Every difference, as it was before.")
     digest: str = Field(description="SHA-256 of the file.")
 

@@ -194,7 +194,7 @@ class ListenerConfig:
     proxy_protocol_from: tuple[NetworkAddress, ...] = ()
     """Addresses and networks of load balancers; if any, only they may connect, with a PROXY header."""
     share_port: Flag = False
-    """Whether other members of the pool on this machine listen at the same port (SO_REUSEPORT)."""
+    """True if other members of the pool on this machine listen at the same port (SO_REUSEPORT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

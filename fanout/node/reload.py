@@ -60,7 +60,7 @@ class Reloaded:
     digest: str
     """Digest of the file."""
     is_applied: bool
-    """Whether those that need no restart are in force; False for a dry run."""
+    """True if those that need no restart are in force; False for a dry run."""
 
 
 class Reloads:
@@ -109,8 +109,8 @@ class Reloads:
         """Read the file, and apply what has changed.
 
         Args:
-            dry_run: Whether to return the changes only.
-            partial: Whether changes that need a restart are left out; else they refuse the whole reload.
+            dry_run: True to return the changes only.
+            partial: True if changes that need a restart are left out; else they refuse the whole reload.
 
         Raises:
             ConfigError: The file, or one that it names, has faults; nothing has changed.

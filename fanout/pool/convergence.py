@@ -28,14 +28,14 @@ _FRESH_FACTOR: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one member holds what this node holds."""
+    """True if one member holds what this node holds."""
 
     equal: bool | None
     """None while nothing could be compared lately."""
     since_ns: int | None
     """Since when that is so, Unix time in nanoseconds; None with `equal` None."""
     overdue: bool = False
-    """Whether it has differed for longer than `converge_after_s`."""
+    """True if it has differed for longer than `converge_after_s`."""
 
 
 @dataclass(frozen=True, slots=True)

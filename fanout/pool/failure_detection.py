@@ -54,7 +54,7 @@ class FailureDetector:
         self.isolated_after_s = isolated_after_s(dead_after_s)
         """Time after which this node is isolated when it hears nobody."""
         self.is_isolated = False
-        """Whether others may take this node for dead soon: neither one that may be alive was heard, nor itself."""
+        """True if others may take this node for dead soon: neither one that may be alive was heard, nor itself."""
         self.dead: frozenset[str] = frozenset()
         """Names of the members that were found dead, and were not heard since."""
         self._dead_after_s = dead_after_s

@@ -75,9 +75,9 @@ class MemberFacts:
     http_port: int | None = None
     """TCP port of its HTTP interface; None without one."""
     http_tls: bool = False
-    """Whether that speaks TLS."""
+    """True if that speaks TLS."""
     keeps_copies: bool = False
-    """Whether it keeps copies of the others' sessions."""
+    """True if it keeps copies of the others' sessions."""
     sessions_copied: int | None = None
     """Its sessions of which another member keeps a copy; None where none are kept."""
     copies_held: int | None = None
@@ -99,7 +99,7 @@ class MemberAnswer:
     cuts: Mapping[str, Cut]
     """What it held at the newest heartbeat of the member that asks, by the name of the link."""
     copies_are_right: bool = False
-    """Whether no copy of its sessions is outdated that the member that asks has."""
+    """True if no copy of its sessions is outdated that the member that asks has."""
     epoch_counter: int = 0
     """What its clock of epochs shows (`fanout.durable.ownership.epochs`); 0 where it has none."""
 

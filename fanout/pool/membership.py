@@ -56,7 +56,7 @@ class Peer:
     failure: AskFailure | None = None
     """Why the newest question brought nothing; None when it brought an answer, or before one was asked."""
     is_self: bool = False
-    """Whether the newest answer came from this process, whatever failed since."""
+    """True if the newest answer came from this process, whatever failed since."""
 
     @property
     def name(self) -> str:

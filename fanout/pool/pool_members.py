@@ -42,9 +42,9 @@ class OtherMember:
     peer: Peer
     """Its address, and what it said last."""
     reachable: bool
-    """Whether it may be waited for."""
+    """True if it may be waited for."""
     verdict: Verdict
-    """Whether it holds what this node holds."""
+    """True if it holds what this node holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class PoolMembers:
 
     @property
     def are_known(self) -> bool:
-        """Whether their addresses have been looked up, so that all are asked."""
+        """True if their addresses have been looked up, so that all are asked."""
         return self._begun_s is not None
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:

@@ -82,7 +82,7 @@ class ReportOptions:
     """In per cent; the result has not passed when any selector has a lower share, nor when secondaries could be
     compared with one another only."""
     accept_union: bool = False
-    """Whether it may pass then."""
+    """True if it may pass then."""
     trend_path: Path | str | None = None
     """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one, and
     compares the halves of the window. Of a report that has answers."""

@@ -122,7 +122,7 @@ def spark_session(
     Args:
         master: The Spark master's URL.
         settings: More Spark settings; they win over the report's own.
-        short: Whether little is to be read, on this machine, so that starting and compiling is what takes long.
+        short: True if little is to be read, on this machine, so that starting and compiling is what takes long.
 
     Raises:
         ExtraMissing: pyspark, or for Spark Connect what its client needs, is not installed.

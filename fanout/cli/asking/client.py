@@ -194,8 +194,8 @@ class NodeClient:
         """Make the node read its configuration again, and return its answer.
 
         Args:
-            dry_run: Whether only to answer what would change.
-            partial: Whether changes that need a restart are left out.
+            dry_run: True if only to answer what would change.
+            partial: True if changes that need a restart are left out.
 
         Raises:
             RequestRefused: The file has faults, or changes need a restart.

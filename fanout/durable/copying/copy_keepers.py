@@ -23,11 +23,11 @@ class KeeperChange(NamedTuple):
     """Result of one look at the members."""
 
     has_changed: bool
-    """Whether other members can keep copies than before."""
+    """True if other members can keep copies than before."""
     lost: frozenset[str]
     """Members that have no copy any more, or are away for so long that they count as such."""
     is_steady: bool
-    """Whether copies go to the members whose turn it is from now on."""
+    """True if copies go to the members whose turn it is from now on."""
 
 
 class CopyKeepers:
@@ -57,12 +57,12 @@ class CopyKeepers:
 
     @property
     def are_steady(self) -> bool:
-        """Whether copies are at the members whose turn it is, or on their way there."""
+        """True if copies are at the members whose turn it is, or on their way there."""
         return self._steady_at_s is None
 
     @property
     def are_gone(self) -> bool:
-        """Whether no member could keep a copy for so long that sessions go on without."""
+        """True if no member could keep a copy for so long that sessions go on without."""
         return self._alone_since_s is not None and self.ran_s - self._alone_since_s >= ALONE_S
 
     def next_for(self, client_id: str, *, unable: tuple[str, ...]) -> str | None:

@@ -215,7 +215,7 @@ class Inheritance:
             instance: Its process. A later one of the same member is asked as all others are: it may have them from
                 its disk.
             copies: Their copies.
-            asks_holder: Whether the holder lives, so that it alone says whether it has them.
+            asks_holder: True if the holder lives, so that it alone says whether it has them.
         """
         states = [
             other

@@ -86,9 +86,9 @@ class SessionCopy(NamedTuple):
     session: ExportedSession
     """Its value. Its queue, and its messages in flight, are those that are in no stream, or that need no message."""
     is_connected: bool
-    """Whether it had a Network Connection."""
+    """True if it had a Network Connection."""
     is_exact: bool
-    """Whether nothing may come twice: it has to do with QoS 2."""
+    """True if nothing may come twice: it has to do with QoS 2."""
     places: Mapping[str, Place]
     """Place in the stream of each link from which on its messages follow; a link is left out whose place had no
     name."""

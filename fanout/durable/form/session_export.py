@@ -55,7 +55,7 @@ class SessionExport:
         queue = session.sender.queue
         in_flight = sum(len(one.message.payload) for one in value.in_flight if one.message is not None)
         self.is_long = queue.messages > _SHORT_MESSAGES or queue.bytes + in_flight > SHORT_BYTES
-        """Whether its bytes take long to make, and to send."""
+        """True if its bytes take long to make, and to send."""
         self._position = queue.appended_total - queue.messages
         self._entries = list(queue.entries())
         self._replaces_retained = session.sender.replaces_retained

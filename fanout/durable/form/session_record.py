@@ -34,7 +34,7 @@ class SessionRecord(NamedTuple):
     written_ns: int
     """Unix time in nanoseconds."""
     is_connected: bool
-    """Whether it had a Network Connection then, so that its expiry has not begun."""
+    """True if it had a Network Connection then, so that its expiry has not begun."""
     position: int
     """Number of the first batch of the history of which it has unsent messages; of the next one that comes, if all
     is sent."""

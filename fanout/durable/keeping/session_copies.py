@@ -83,9 +83,9 @@ class _Entry:
 
     def __init__(self) -> None:
         self.is_exact = False
-        """Whether it has to do with QoS 2."""
+        """True if it has to do with QoS 2."""
         self.is_plain = False
-        """Whether its copy has no messages, so that its places are all that changes with what is sent."""
+        """True if its copy has no messages, so that its places are all that changes with what is sent."""
         self.refreshed_at = 0
         """`RecentUpdates.grown` when its places were copied last."""
         self.needs_from: int | None = None

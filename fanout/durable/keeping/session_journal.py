@@ -63,7 +63,7 @@ class _Entry:
 
     def __init__(self, position: int) -> None:
         self.is_connected = False
-        """Whether it has a connection."""
+        """True if it has a connection."""
         self.position = position
         """The number in its record: the history is needed from there on."""
         self.inline_until = 0
@@ -123,7 +123,7 @@ class SessionJournal:
 
         Args:
             client_id: Its Client Identifier.
-            subscriptions: Whether its subscriptions have changed: what it waits for does not follow from them then.
+            subscriptions: True if its subscriptions have changed: what it waits for does not follow from them then.
         """
         entry = self._entries.get(client_id)
         if entry is not None:

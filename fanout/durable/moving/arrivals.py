@@ -35,7 +35,7 @@ class Arrivals:
         Args:
             context: Shared objects.
             came: Called for a session that has come, with its epoch and its former holder.
-            begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
+            begins_when_unknown: True if a client whose session may be at a silent member gets a new one at once.
         """
         self._context = context
         self._came = came
@@ -61,9 +61,9 @@ class Arrivals:
         Args:
             client_id: Its Client Identifier.
             user: The verified user of its client; empty for a client without one.
-            superuser: Whether that may read and write every topic.
+            superuser: True if that may read and write every topic.
             anyone: True if this node has no access control.
-            clean: Whether the client wants a new session, so that none comes here.
+            clean: True if the client wants a new session, so that none comes here.
             patience_s: Time for which the client waits, for silent members that may have the session.
             is_offered: True if the member that has the session leaves, and has offered it.
         """

@@ -39,7 +39,7 @@ class Fence:
         self._raised_s = 0.0
         self._looked_s: float | None = None
         self._is_in_doubt = False
-        """Whether others may have taken this member for dead since they were asked last."""
+        """True if others may have taken this member for dead since they were asked last."""
 
     def look(self) -> bool:
         """Put the fence up if others may take this member for dead, and return whether it is up."""

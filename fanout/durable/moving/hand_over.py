@@ -34,7 +34,7 @@ class HandOver:
             context: Shared objects.
         """
         self.is_under_way = False
-        """Whether this member gives its sessions away, and takes no client any more."""
+        """True if this member gives its sessions away, and takes no client any more."""
         self._ledger = context.ledger
         self._host = context.host
         self._others = context.others

@@ -99,7 +99,7 @@ class _Answers:
 
     @property
     def only_silence_is_unknown(self) -> bool:
-        """Whether every member has given an answer that counts, but for silent ones."""
+        """True if every member has given an answer that counts, but for silent ones."""
         return bool(self.silent) and all(
             name in self.silent if answer is None else answer.reply not in (Reply.LATE, Reply.BUSY)
             for name, answer in self.given
@@ -126,7 +126,7 @@ class Move:
             context: Shared objects.
             waiting: Moves that wait for silent members; the longest waiting one first.
             came: Called for a session that has come, with its epoch and its former holder.
-            begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
+            begins_when_unknown: True if a client whose session may be at a silent member gets a new one at once.
             is_offered: True if the member that has the session leaves, and has offered it.
         """
         self.question = question
@@ -136,9 +136,9 @@ class Move:
         self.patience_until_s: float | None = None
         """Time until which its client waits for silent members; None without a client."""
         self.has_waited = False
-        """Whether it has waited for one."""
+        """True if it has waited for one."""
         self.is_fetching = False
-        """Whether the session is fetched now.
+        """True if the session is fetched now.
 
         Whoever comes again as the same user waits for the same: to fetch a long one anew each time would never end.
         """
@@ -187,7 +187,7 @@ class Move:
         """Wait until a silent member has answered, or is dead, or without any for the next look.
 
         Returns:
-            Whether that came in time.
+            True if that came in time.
         """
         if self.patience_until_s is None:
             return False

@@ -36,7 +36,7 @@ class PassedMarkers:
             timeout_s: Longest time to wait, in seconds.
 
         Returns:
-            Whether all of them have; False for none at all.
+            True if all of them have; False for none at all.
         """
         changed = asyncio.Event()
         self._waiting[changed] = None

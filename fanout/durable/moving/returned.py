@@ -42,7 +42,7 @@ class ReturnedSessions:
 
     @property
     def are_settled(self) -> bool:
-        """Whether it is known of each whether it is still the client's."""
+        """True if it is known of each whether it is still the client's."""
         return not self._epochs
 
     def add(self, epochs: Mapping[str, Epoch]) -> None:

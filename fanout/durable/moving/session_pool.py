@@ -81,7 +81,7 @@ class SessionPool:
             logger: Takes log lines.
             dead_after_s: Silence after which a member is dead.
             has_access: True if this node has access control.
-            begins_when_unknown: Whether a client whose session may be at a silent member gets a new one at once.
+            begins_when_unknown: True if a client whose session may be at a silent member gets a new one at once.
         """
         self._node = node
         self._host = host
@@ -123,12 +123,12 @@ class SessionPool:
 
     @property
     def may_resume(self) -> bool:
-        """Whether this node may go on with its own sessions: False while others may have taken it for dead."""
+        """True if this node may go on with its own sessions: False while others may have taken it for dead."""
         return self._returned.are_settled and not self._fence.look()
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this node may not serve durable sessions, as others may take it for dead; looked at anew."""
+        """True if this node may not serve durable sessions, as others may take it for dead; looked at anew."""
         return self._fence.look()
 
     def began(self, client_id: str, *, is_copied: bool = False) -> None:
@@ -136,7 +136,7 @@ class SessionPool:
 
         Args:
             client_id: Its Client Identifier.
-            is_copied: Whether it is copied now, where copies are kept.
+            is_copied: True if it is copied now, where copies are kept.
         """
         epoch, known = self.ledger.next_epoch(), self.ledger.known(client_id)
         since = epoch.counter if known is None or not known.owner_since else known.owner_since
@@ -158,8 +158,8 @@ class SessionPool:
         Args:
             client_id: Its Client Identifier.
             user: Its verified user; empty for a client without one.
-            superuser: Whether it may read and write every topic.
-            clean: Whether it wants a new session: a former one stays where it is, and is asked for its owner.
+            superuser: True if it may read and write every topic.
+            clean: True if it wants a new session: a former one stays where it is, and is asked for its owner.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[SessionFound] = loop.create_future()
@@ -208,7 +208,7 @@ class SessionPool:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node gives its sessions away, and takes no client any more."""
+        """True if this node gives its sessions away, and takes no client any more."""
         return self._hand_over.is_under_way
 
     async def hand_over(self, *, clients_per_s: float) -> None:

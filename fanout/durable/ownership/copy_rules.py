@@ -68,7 +68,7 @@ def is_outdated(version: CopyVersion, *, epoch: Epoch, is_of_heir: bool) -> bool
     Args:
         version: The copy that is kept.
         epoch: Since when the other member has a session.
-        is_of_heir: Whether it went on with that session after it was given away from here.
+        is_of_heir: True if it went on with that session after it was given away from here.
     """
     return version.epoch < epoch or (version.number == GIVEN and is_of_heir)
 
@@ -90,7 +90,7 @@ def answer_take(kept: CopyVersion | None, *, newest: Epoch, is_gone: bool) -> An
     Args:
         kept: The copy that is kept; None for none.
         newest: The newest epoch that is known here of the client's sessions.
-        is_gone: Whether its holder is gone, so that the session is about to go on here.
+        is_gone: True if its holder is gone, so that the session is about to go on here.
     """
     if kept is None or newest > kept.epoch:
         return None
@@ -114,12 +114,12 @@ def answer_inherit(
         version: That member's copy.
         kept: The copy that is kept here; with YES it goes.
         newest: The newest epoch that is known here of the client's sessions.
-        holder_lives: Whether the holder is heard here.
-        is_here: Whether the session is here, since the epoch of the copy or a later one.
-        is_copied: Whether nothing waits for a copy of it as it is here: an older one is of no use then.
-        is_holder: Whether this member is the holder itself, to which the other one has given the session away. It has
+        holder_lives: True if the holder is heard here.
+        is_here: True if the session is here, since the epoch of the copy or a later one.
+        is_copied: True if nothing waits for a copy of it as it is here: an older one is of no use then.
+        is_holder: True if this member is the holder itself, to which the other one has given the session away. It has
             never come here if nothing since then is known.
-        kept_lives: Whether the kept copy is of a process of the holder that is heard here, which the request is not of.
+        kept_lives: True if the kept copy is of a process of the holder that is heard here, which the request is not of.
     """
     if holder_lives or (is_here and not is_copied):
         return Right.LIVES

@@ -43,7 +43,7 @@ class Epoch(NamedTuple):
 
     @property
     def is_inherited(self) -> bool:
-        """Whether the member went on with the session of a dead one."""
+        """True if the member went on with the session of a dead one."""
         return self.node.startswith(INHERITED)
 
 

@@ -105,7 +105,7 @@ class _Record:
     """As it was put last, whatever has become of the session meanwhile; None for nothing."""
     agreed: _Agreed | None = None
     is_lost: bool = False
-    """Whether it was to go on here, and could not."""
+    """True if it was to go on here, and could not."""
 
 
 class SessionLedger:

@@ -112,7 +112,7 @@ class ClaimAnswer(NamedTuple):
     epoch: Epoch
     """Since when."""
     prevails: bool
-    """Whether the claimed session ends. Otherwise it goes on as a later one: the other one, a stranger's, has ended."""
+    """True if the claimed session ends. Otherwise it goes on as a later one: the other one, a stranger's, has ended."""
 
 
 class TakeQuestion(NamedTuple):
@@ -125,11 +125,11 @@ class TakeQuestion(NamedTuple):
     user: str
     """The verified user of the client; empty without one."""
     superuser: bool
-    """Whether it may read and write every topic."""
+    """True if it may read and write every topic."""
     anyone: bool
-    """Whether the member that asks has no access control, so that anybody may have every session."""
+    """True if the member that asks has no access control, so that anybody may have every session."""
     clean: bool = False
-    """Whether the client wants a new session: the one there stays until that is claimed, and says whether it may."""
+    """True if the client wants a new session: the one there stays until that is claimed, and says whether it may."""
 
 
 class Subscription(NamedTuple):

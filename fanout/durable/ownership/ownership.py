@@ -50,9 +50,9 @@ class Owner(NamedTuple):
     user: str
     """The verified user of its client; empty without one."""
     superuser: bool
-    """Whether that may read and write every topic."""
+    """True if that may read and write every topic."""
     anyone: bool
-    """Whether its member has no access control, so that a session is anybody's."""
+    """True if its member has no access control, so that a session is anybody's."""
     since: int
     """Counter of the epoch since which its owner has the Client Identifier, at the latest."""
 
@@ -149,7 +149,7 @@ class Ownership:
 
     @property
     def is_here(self) -> bool:
-        """Whether messages reach it at this member."""
+        """True if messages reach it at this member."""
         return self.stage in (Stage.OWNED, Stage.PROMISED)
 
     @property
@@ -222,7 +222,7 @@ class Decision:
     epoch: Epoch = NO_EPOCH
     """Since when, with FETCH."""
     is_coming: bool = False
-    """Whether the session is on its way, or about to go on at a member that has a copy, with LATER."""
+    """True if the session is on its way, or about to go on at a member that has a copy, with LATER."""
 
 
 def become(before: Ownership | None, after: Ownership | None) -> Ownership | None:
@@ -391,7 +391,7 @@ def arrive(own: Ownership | None, epoch: Epoch, *, found: bool, since: Epoch) ->
     Args:
         own: What is known here.
         epoch: Epoch of the request.
-        found: Whether the value came.
+        found: True if the value came.
         since: Epoch of the session that came; a newer one may have been claimed meanwhile.
     """
     if own is None or own.stage is not Stage.ASKING or own.epoch != epoch:

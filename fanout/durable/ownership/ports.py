@@ -132,7 +132,7 @@ class Markers(Protocol):
 
     @property
     def come_back(self) -> bool:
-        """Whether markers of all links come back, though none may be sent at the moment."""
+        """True if markers of all links come back, though none may be sent at the moment."""
 
     def send(self) -> Mapping[str, str]:
         """Publish one on each link, and return them by link; empty when one of the links cannot now."""
@@ -145,19 +145,19 @@ class OtherMemberState:
     name: str
     """Its `node.id`; its address before it said one."""
     is_silent: bool
-    """Whether nobody waits for it."""
+    """True if nobody waits for it."""
     is_dead: bool
-    """Whether it has been silent everywhere for so long that its sessions are taken for lost."""
+    """True if it has been silent everywhere for so long that its sessions are taken for lost."""
     is_ready: bool = True
-    """Whether it serves clients, and will go on to do so."""
+    """True if it serves clients, and will go on to do so."""
     is_empty: bool = False
-    """Whether it has said that it stops and has given all its sessions away, so that it need not be asked."""
+    """True if it has said that it stops and has given all its sessions away, so that it need not be asked."""
     client_address: str | None = None
     """Where MQTT clients reach it itself; None when it does not say."""
     instance: str = ""
     """Its process, as it said last; empty before it said one."""
     keeps_copies: bool = False
-    """Whether it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
+    """True if it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class Heirs(Protocol):
         Args:
             copies: Their copies.
             away_s: For how long the holder has been gone, in seconds.
-            is_stale: Whether the copies may be outdated, so that nothing can go on at QoS 2.
+            is_stale: True if the copies may be outdated, so that nothing can go on at QoS 2.
 
         Returns:
             For each `HERE`, or why it does not.
@@ -219,7 +219,7 @@ class Others(Protocol):
 
     @property
     def are_known(self) -> bool:
-        """Whether `states` has all of them, however they are; False while the node starts."""
+        """True if `states` has all of them, however they are; False while the node starts."""
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
@@ -240,7 +240,7 @@ class Others(Protocol):
 
     @property
     def has_witness(self) -> bool:
-        """Whether what this member publishes for the others may come back from a primary."""
+        """True if what this member publishes for the others may come back from a primary."""
 
     def tell_alone(self) -> bool:
         """Tell the others, at the primaries, that sessions go on without copies here; return whether one takes it."""

@@ -48,7 +48,7 @@ class SelectorStatus:
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
     joining: bool = False
-    """Whether it was added to a link whose other selectors were proved, and is not proved yet."""
+    """True if it was added to a link whose other selectors were proved, and is not proved yet."""
     maybe_unreadable: bool = False
     """True if it is empty, and may be so because the link's user may not read it at the primary."""
 

@@ -772,7 +772,7 @@ class SessionLifecycle:
 
     @property
     def _is_proved(self) -> bool:
-        """Whether the sets of all selectors are proved, but for those that join."""
+        """True if the sets of all selectors are proved, but for those that join."""
         return any(self.evidence) and all(each.evidence or each.joins for each in self.selectors)
 
     def _proved_from(self, first: int) -> list[int]:

@@ -129,7 +129,7 @@ def pool_document(
         own: What this node tells the others.
         others: The other members.
         started_ns: When this node started, Unix time in nanoseconds.
-        fenced: Whether this node serves no durable session.
+        fenced: True if this node serves no durable session.
     """
     first = _member(own, address=None, reachable=True, failure=None, verdict=Verdict(True, started_ns))
     seen = [

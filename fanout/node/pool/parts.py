@@ -93,7 +93,7 @@ def make_session_pool(
         server: Serves the clients; it asks for sessions that it has not from now on.
         members: The members of the pool.
         links: Every link.
-        has_access: Whether the node has access control.
+        has_access: True if the node has access control.
         clock: Gives the time.
         logger: Takes log lines.
     """

@@ -43,7 +43,7 @@ class LinkMarkers:
 
     @property
     def come_back(self) -> bool:
-        """Whether markers of all links come back, though none may be sent at the moment."""
+        """True if markers of all links come back, though none may be sent at the moment."""
         return all(link.has_markers for link in self._links)
 
     def send(self) -> Mapping[str, str]:
@@ -111,7 +111,7 @@ class PoolWitness:
 
     @property
     def are_known(self) -> bool:
-        """Whether all members are asked, however they are; False while the node starts."""
+        """True if all members are asked, however they are; False while the node starts."""
         return self._members.are_known
 
     def states(self) -> Sequence[OtherMemberState]:
@@ -159,7 +159,7 @@ class PoolWitness:
 
     @property
     def has_witness(self) -> bool:
-        """Whether what this node publishes for the others may come back from a primary."""
+        """True if what this node publishes for the others may come back from a primary."""
         return any(link.may_have_markers for link in self._links)
 
     def tell_alone(self) -> bool:

@@ -147,7 +147,7 @@ def identify(
         places: (target, node, link, selector); `target` is the key.
         spans: `rows.targets_frame`, of the reference's spans.
         margin_us: Rows so near to an end of the reference's log are not said to be absent from it.
-        proves: Whether the reference is one log; what a union lacks, and how late its nodes were, is not said.
+        proves: True if the reference is one log; what a union lacks, and how late its nodes were, is not said.
 
     Returns:
         Rows of `updates` in the columns that the comparison by identity and the lag read. `origin` is the time at which

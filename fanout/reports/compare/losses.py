@@ -93,7 +93,7 @@ def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:
 
     Args:
         rows: Stamped reference rows by target, with the target's spans.
-        repeats: Whether the reference may hold an update more than once, as a tap or a union may; a primary does not.
+        repeats: True if the reference may hold an update more than once, as a tap or a union may; a primary does not.
     """
     expected = rows.where(is_expected())
     if not repeats:

@@ -66,7 +66,7 @@ def expected_words(rows: DataFrame, *, gaps: bool) -> DataFrame:
 
     Args:
         rows: Stamped reference rows by target, with the target's spans.
-        gaps: Whether a target has gaps; without any, no row is asked whether it lies in one.
+        gaps: True if a target has gaps; without any, no row is asked whether it lies in one.
     """
     at_us = origin_us()
     covered = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("covered_until_us"))

@@ -103,7 +103,7 @@ def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFr
     Args:
         stalled: The stalled rows of `topic_states`; (target, topic) is the key.
         rows: The comparable rows of the reference, with their group.
-        few: Whether the stalled topics fit into the memory of every executor. They then go to the rows, of which there
+        few: True if the stalled topics fit into the memory of every executor. They then go to the rows, of which there
             are many more, and which Spark would shuffle if it guessed wrong.
 
     Returns:

@@ -31,7 +31,7 @@ def count_topics(updates: DataFrame, *, sources: DataFrame, control_topics: Sequ
         updates: The table, as far as it is of the window.
         sources: (node, link, group, settled_until_us): what the reference logged, and until when it is counted.
         control_topics: What lies below these is what links say to themselves, and no traffic.
-        union: Whether several nodes saw the same updates: then the one that saw most of a topic counts.
+        union: True if several nodes saw the same updates: then the one that saw most of a topic counts.
 
     Returns:
         Columns group, topic, publisher (null without a stamp), updates, payload_bytes, retained, pending.

@@ -74,7 +74,7 @@ class ParquetTables:
 
     @property
     def wanted(self) -> bool:
-        """Whether tables are written at all."""
+        """True if tables are written at all."""
         return self._directory is not None
 
     def write(self, name: str, frame: DataFrame) -> None:

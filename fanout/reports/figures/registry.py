@@ -52,12 +52,12 @@ class ReportKind:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether any section compares nodes with a reference."""
+        """True if any section compares nodes with a reference."""
         return any(section.needs_reference for section in self.sections)
 
     @property
     def judges(self) -> bool:
-        """Whether it says of each selector what it got."""
+        """True if it says of each selector what it got."""
         return _BY_IDENTITY in self.sections
 
     @property

@@ -51,7 +51,7 @@ class ObservedLink:
 
     @property
     def knows_primary(self) -> bool:
-        """Whether it says for certain what it was connected to: a fanout node by name, or a broker that is none."""
+        """True if it says for certain what it was connected to: a fanout node by name, or a broker that is none."""
         return bool(self.upstreams) or self.survey.is_beside_nodes(self.node, link=self.name)
 
     @property

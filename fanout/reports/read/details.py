@@ -74,7 +74,7 @@ class Limits:
 
     @property
     def keeps_values_out(self) -> bool:
-        """Whether retained values of the primary may be left out, so that those of both cannot be compared."""
+        """True if retained values of the primary may be left out, so that those of both cannot be compared."""
         return bool(self.live_only or self.content or self.payload_max)
 
 
@@ -91,7 +91,7 @@ class Selection:
 
     @property
     def reaches_control(self) -> bool:
-        """Whether the filter can match a topic below the control topic."""
+        """True if the filter can match a topic below the control topic."""
         wanted, control = self.filter.split("/"), self.control_topic.split("/")
         if control[0].startswith("$") and wanted[0] in ("+", "#"):
             return False

@@ -23,7 +23,7 @@ class LogFiles:
     directories: tuple[str, ...]
     """What the report names as its input: the log directories, and URIs as the user gave them."""
     sealed_only: bool = True
-    """Whether what nodes have not sealed yet is missing of any of them."""
+    """True if what nodes have not sealed yet is missing of any of them."""
     counts: tuple[int, int] | None = None
     """How many files of each table were given, where small ones are in a copy here; None where they are the same."""
 
@@ -42,7 +42,7 @@ class LogFiles:
             updates: Parquet files of the table `updates`.
             events: Parquet files of the table `events`.
             directories: The log directories that they were staged from.
-            sealed_only: Whether one of these is a copy, without the segments that nodes have not sealed yet.
+            sealed_only: True if one of these is a copy, without the segments that nodes have not sealed yet.
         """
         return cls(_texts(updates), _texts(events), _texts(directories), sealed_only)
 

@@ -73,7 +73,7 @@ class AskedWindow:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left out."""
+        """True if nothing is left out."""
         return not (self.has_begin or self.has_end)
 
     @property
@@ -83,12 +83,12 @@ class AskedWindow:
 
     @property
     def has_begin(self) -> bool:
-        """Whether a begin was asked for."""
+        """True if a begin was asked for."""
         return self.since_us > -NEVER_US
 
     @property
     def has_end(self) -> bool:
-        """Whether an end was asked for."""
+        """True if an end was asked for."""
         return self.until_us < NEVER_US
 
     def asks_before(self, begins_us: int) -> bool:
@@ -128,7 +128,7 @@ class Reference:
 
     @property
     def stamps(self) -> bool:
-        """Whether the node itself stamped what it hands on."""
+        """True if the node itself stamped what it hands on."""
         return self.kind in ("primary", "first_tier")
 
     @property
@@ -153,7 +153,7 @@ class Group:
     id: int
     basis: Basis
     exact: bool
-    """Whether the sources saw everything: the stamping node's own log, without holes."""
+    """True if the sources saw everything: the stamping node's own log, without holes."""
     stamped_by: tuple[str, ...]
     from_us: int
     """Since when the sources hold what they select; -NEVER_US for what was published at the node itself."""
@@ -162,7 +162,7 @@ class Group:
     selections: tuple[Selection, ...] | None
     """What the sources select; None when there is nothing that they leave out."""
     gap: bool
-    """Whether rows of a source may be missing from its log."""
+    """True if rows of a source may be missing from its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Scope:
 
     @property
     def stamped_once(self) -> bool:
-        """Whether the reference can hold no update twice: it is the node that stamped all of them."""
+        """True if the reference can hold no update twice: it is the node that stamped all of them."""
         return self.reference.stamps and all(
             group.stamped_by == self.reference.nodes for group in self.groups if group.basis == "stamped"
         )

@@ -40,7 +40,7 @@ class UpdateSummary:
     selector: str
     """"" where there are too many rows to tell selectors apart; `Survey.selectors` has them then."""
     live: bool
-    """Whether they are updates; False for snapshot and audit copies."""
+    """True if they are updates; False for snapshot and audit copies."""
     stamp_primary: str | None
     rows: int
     first_pos: int
@@ -147,9 +147,9 @@ class NodeConfig:
     """The first node epoch from which the configuration has been as it is now."""
     links: tuple[LinkConfig, ...]
     changed: bool
-    """Whether an earlier process of the same log had another configuration."""
+    """True if an earlier process of the same log had another configuration."""
     stated: bool
-    """Whether a `start` event said so; False when it was guessed from the rows, without excludes."""
+    """True if a `start` event said so; False when it was guessed from the rows, without excludes."""
 
 
 def stated_config(starts: Iterable[StartRecord]) -> NodeConfig | None:

@@ -77,7 +77,7 @@ class Column(Generic[Entry_contra]):
     cell: Callable[[Entry_contra], Cell]
     numeric: bool = True
     optional: bool = False
-    """Whether it is left out when it is 0 or empty everywhere."""
+    """True if it is left out when it is 0 or empty everywhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def print_report(report: Report, *, console: Console, verbose: bool = False) -> 
     Args:
         report: The report.
         console: Where to print; its width decides how much is folded.
-        verbose: Whether to print all tables too. A report without answers has nothing else.
+        verbose: True to print all tables too. A report without answers has nothing else.
     """
     summary = report.summary
     if summary is not None:

@@ -36,8 +36,8 @@ def judge(
         fail_under_percent: The threshold; None asks for no verdict.
         left_out: Links that are compared with nothing: the verdict says that it is not about them.
         cut_off: Why the reference does not show all of the window that was asked for; then nothing is proved of it.
-        is_union: Whether the secondaries are compared with one another.
-        accept_union: Whether they may pass then.
+        is_union: True if the secondaries are compared with one another.
+        accept_union: True if they may pass then.
     """
     if fail_under_percent is None:
         return None

@@ -36,7 +36,7 @@ def summarize(report: Report, *, cut_off: bool = False, history: Sequence[PastRe
 
     Args:
         report: The report; its own `summary` is not looked at.
-        cut_off: Whether the reference's log does not show all of the window that was asked for.
+        cut_off: True if the reference's log does not show all of the window that was asked for.
         history: Earlier reports, for the trend; see `find_trend`.
     """
     targets: dict[str, list[TargetReport]] = defaultdict(list)

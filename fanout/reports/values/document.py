@@ -94,7 +94,7 @@ class Parameters(Value):
     until: AwareDatetime | None = None
     """What happened at this moment and later is in no figure; null for no such bound."""
     accept_union: bool = False
-    """Whether `fail_under_percent` may be met where the union of the secondaries is the reference."""
+    """True if `fail_under_percent` may be met where the union of the secondaries is the reference."""
 
 
 class Inputs(Value):
@@ -157,7 +157,7 @@ class LogSummary(Value):
     processes: int
     """How many times the node was started."""
     stopped: bool
-    """Whether its last process stopped in good order."""
+    """True if its last process stopped in good order."""
     gaps: int
     """How many times it could not log, or crashed."""
     absent_rows: int
@@ -171,7 +171,7 @@ class TargetReport(AtSelector):
     basis: Basis
     """`stamped`: by the identity that updates carry. `unstamped`: counted in order, from the reference's log."""
     exact: bool
-    """Whether the reference saw everything, so that nothing can be missing beside what is counted."""
+    """True if the reference saw everything, so that nothing can be missing beside what is counted."""
     stamped_by: tuple[str, ...]
     complete_at: AwareDatetime | None
     """When the link first held everything, by the node's clock; null when it never did, or not before `until`."""
@@ -209,7 +209,7 @@ class PrefixFigures(AtSelector):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """Whether the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
+    """True if the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
 
 
 class CompletenessPoint(Value):
@@ -264,7 +264,7 @@ class MissingUpdate(AtSelector):
     sequence: int
     origin: AwareDatetime
     superseded: bool
-    """Whether a later value of the topic came in a snapshot or audit."""
+    """True if a later value of the topic came in a snapshot or audit."""
     cause: MissingCause
 
 
@@ -313,7 +313,7 @@ class MissingTopic(AtSelector):
     """When the first update that is missing was published."""
     last_missing: AwareDatetime
     going_on: bool | None
-    """Whether the loss had not ended by the end of what was judged."""
+    """True if the loss had not ended by the end of what was judged."""
     cause: MissingCause
     """That of most of the missing."""
 
@@ -480,7 +480,7 @@ class ReadySection(Value):
 
 
 class Verdict(Value):
-    """Whether the report meets `fail_under_percent`."""
+    """True if the report meets `fail_under_percent`."""
 
     fail_under_percent: float
     lowest_percent: float | None

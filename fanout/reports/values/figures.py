@@ -188,7 +188,7 @@ class UpdateFigures(Value):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """Whether the loss had not ended by the end of what was judged. Null when nothing is missing, and where the updates
+    """True if the loss had not ended by the end of what was judged. Null when nothing is missing, and where the updates
     since the last missing one show neither."""
 
 

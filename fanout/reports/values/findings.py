@@ -137,7 +137,7 @@ class ApartTopic(Value):
 
 
 class ConvergenceSection(Value):
-    """Whether the nodes hold the same final values."""
+    """True if the nodes hold the same final values."""
 
     sets: tuple[ConvergenceSet, ...]
     apart: Listed[ApartTopic] | None
@@ -198,7 +198,7 @@ class SourceTraffic(Value):
     """The links of the reference that saw it; `published` for what was published at the reference itself."""
     basis: Basis
     exact: bool
-    """Whether the log holds every update there was; else the counts are `at least`."""
+    """True if the log holds every update there was; else the counts are `at least`."""
     updates: int
     payload_bytes: int
     topics: int

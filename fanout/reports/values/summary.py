@@ -54,7 +54,7 @@ class PrefixMissing(Value):
 
 
 class NodeSummary(Value):
-    """Whether one node got everything, over all of its selectors."""
+    """True if one node got everything, over all of its selectors."""
 
     node: str
     answer: Answer
@@ -70,7 +70,7 @@ class NodeSummary(Value):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """Whether the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
+    """True if the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
     causes: tuple[CauseCount, ...] = ()
     """Of the missing, most first; those that are 0 are left out."""
     prefixes: tuple[PrefixMissing, ...] = ()
@@ -136,7 +136,7 @@ class NodeTrend(Value):
 
 
 class Trend(Value):
-    """Whether it is getting worse."""
+    """True if it is getting worse."""
 
     against: Literal["first_half", "history"]
     """What the figures are compared with: the first half of the window, whose second half is `now`, or all

@@ -548,7 +548,7 @@ class SessionLifecycles:
 
     @property
     def has_due_wills(self) -> bool:
-        """Whether Will Messages wait for the next turn of the event loop."""
+        """True if Will Messages wait for the next turn of the event loop."""
         return bool(self._due_wills)
 
     def _send_due_wills(self) -> None:

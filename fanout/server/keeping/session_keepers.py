@@ -59,7 +59,7 @@ class SessionKeepers:
 
         Args:
             keeper: The place.
-            is_disk: Whether it is the disk of this node.
+            is_disk: True if it is the disk of this node.
         """
         if is_disk:
             self._disk = keeper

@@ -52,7 +52,7 @@ class ExportedMessage:
     update_qos: int
     """QoS of the update; another member of a share group may get it at that."""
     retained: bool
-    """Whether the publisher set RETAIN."""
+    """True if the publisher set RETAIN."""
     expiry_left_ns: int | None
     """Rest of the Message Expiry Interval; None without one."""
     digest: int

@@ -65,9 +65,9 @@ class GatedOutput:
         self._speaks_qos_2 = any(state is not SendState.AWAIT_PUBACK for _, _, state in in_flight)
         self._on_empty: Callable[[], None] | None = None
         self.is_full = False
-        """Whether so much waits that no more messages should be added."""
+        """True if so much waits that no more messages should be added."""
         self.has_spoken = False
-        """Whether anything was written: the client has its CONNACK then."""
+        """True if anything was written: the client has its CONNACK then."""
 
     def write(self, data: bytes) -> None:
         """Write bytes once what they say is kept."""

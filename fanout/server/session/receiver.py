@@ -41,7 +41,7 @@ class _Unanswered:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is known that the message is taken, or refused, though the client may be told later."""
+        """True if it is known that the message is taken, or refused, though the client may be told later."""
         return isinstance(self.verdict, Accepted) or self.reason_code() is not None
 
 
@@ -141,7 +141,7 @@ class SessionReceiver:
         that may be accepted later closes the connection, for an acknowledgement would lose it.
 
         Args:
-            closes_at_refusal: Whether every refusal closes the connection of a client of MQTT 3.1.1.
+            closes_at_refusal: True if every refusal closes the connection of a client of MQTT 3.1.1.
 
         Returns:
             Their bytes, and whether the Network Connection must then be closed.

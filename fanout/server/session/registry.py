@@ -223,7 +223,7 @@ class SessionRegistry:
             exported: The session.
             messages: Makes its messages.
             waiting: Its queued messages; None to make them.
-            retained_anew: Whether all retained messages are due again.
+            retained_anew: True if all retained messages are due again.
         """
         session = self.create(exported.client_id, wire=exported.wire)
         session.owner_since = exported.owner_since

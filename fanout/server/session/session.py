@@ -116,12 +116,12 @@ class Session(Subscriber):
 
     @property
     def outlives_node(self) -> bool:
-        """Whether it may go on in another process: it has a Session Expiry Interval, and is of no link of a node."""
+        """True if it may go on in another process: it has a Session Expiry Interval, and is of no link of a node."""
         return bool(self.expiry_s) and not self.is_of_a_link
 
     @property
     def is_of_a_link(self) -> bool:
-        """Whether its client is the link of a node, whose proofs hold for one server only."""
+        """True if its client is the link of a node, whose proofs hold for one server only."""
         return self.wire.stamped or any(delivery.has_manifest for delivery in self.sender.deliveries)
 
     @property

@@ -28,7 +28,7 @@ class SessionFence:
     def __init__(self) -> None:
         """Begin without a fence."""
         self.is_up = False
-        """Whether durable sessions are fenced."""
+        """True if durable sessions are fenced."""
         self._deadlines: dict[Session, HeldDeadlines] = {}
         self._wills: list[tuple[Session, WillMessage]] = []
 
