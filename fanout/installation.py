@@ -1,4 +1,4 @@
-"""How fanout is installed here: the command that adds an optional part, and whether the hot path is compiled.
+"""Installation of fanout: the command that adds an optional part, and whether the hot path is compiled.
 
 The name of the distribution differs from that of the package and the command, because `fanout` is another project in
 the public package index.

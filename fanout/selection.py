@@ -3,10 +3,10 @@
 Owns the rules for Topic Filters in a configuration (MQTT 5, section 4.7), the matching of topics against a selector,
 and the exact detection of overlaps.
 
-How overlaps are decided: the topics that two Topic Filters both match are again the topics of one Topic Filter, found
-by a walk level by level (`common_filter`). One *freshest* topic per depth decides whether the excludes leave any of
-them: that filter, with a name that occurs in no exclude in place of every wildcard. An exclude that matches this topic
-has a wildcard wherever the filter has one, so it matches every topic of the filter at this depth; and beyond the
+Overlaps are decided like this: the topics that two Topic Filters both match are again the topics of one Topic Filter,
+found by a walk level by level (`common_filter`). One *freshest* topic per depth decides whether the excludes leave any
+of them: that filter, with a name that occurs in no exclude in place of every wildcard. An exclude that matches this
+topic has a wildcard wherever the filter has one, so it matches every topic of the filter at this depth; and beyond the
 longest exclude a greater depth changes nothing. So a few topics are a proof, and the first one left is the witness. No
 search over combinations of excludes is needed, because a level always has one more name.
 """

@@ -5,10 +5,10 @@ allows everything. `docs/decisions/0005-access-rules.md` has the reasons.
 
 A subscription is granted only when every topic that its Topic Filter matches may be read, and this is decided exactly.
 A topic that may not be read has either a rule that denies it or none. For each rule that denies, the topics of both
-filters are again those of one filter (`fanout.selection.common_filter`). Of such a filter, and of the subscription's
-own, one *freshest* topic per depth is tried: with a name that occurs in no rule in place of every wildcard. A rule that
-matches it has a wildcard there too, so it matches every topic of the filter at that depth; and beyond the longest rule
-a greater depth changes nothing. So when all these topics may be read, all may; and one that may not is the witness.
+filters are again those of one filter (`fanout.selection.common_filter`). One *freshest* topic per depth is tried of
+such a filter, and of the subscription's own: every wildcard becomes a name that occurs in no rule. A rule that matches
+it has a wildcard there too, so it matches every topic of the filter at that depth; and beyond the longest rule a
+greater depth changes nothing. So when all these topics may be read, all may; and one that may not is the witness.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _nobody(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """How many connections there may be at a time, beside as many handshakes."""
+    """Greatest number of connections at a time, beside as many handshakes."""
 
     is_kept: Callable[[str], bool] = _nobody
     """Returns whether places are kept for an IP address."""

@@ -230,7 +230,7 @@ class Held(_Document):
 
 
 class ReloadRequest(_Document):
-    """What may be said when a node is to read its configuration again."""
+    """Body of a request to read the configuration again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -874,7 +874,7 @@ class NodeStatus(_Document):
 
 
 class LinkLag(_Document):
-    """How far one link is behind its primary."""
+    """Lag of one link from its primary."""
 
     name: str
     state: LinkState

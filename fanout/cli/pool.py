@@ -30,7 +30,7 @@ app = typer.Typer(cls=ShowByDefault, help="Show the members of a pool, or ask if
 def show(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show the members of a pool, as one of them sees them.
 
-    What is not known is shown as a dash, never as zero. To ask whether the pool may take clients: fanout ready --pool.
+    An unknown value is shown as a dash, never as zero. `fanout ready --pool` says if the pool may take clients.
     """
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.pool_table import pool_lines

@@ -28,7 +28,7 @@ _COSTS = {
     "session": "the link begins a new session, its values are removed and proved anew",
     "restart": "needs a restart",
 }
-"""What each cost is, in words."""
+"""Words for each cost."""
 _SHOWN_MAX = 5
 
 
@@ -63,8 +63,8 @@ def reload(
 ) -> None:
     """Make a node take what has changed in its configuration.
 
-    What did not change keeps running. A file with faults changes nothing. Several nodes are asked first whether they
-    can, and then reloaded one after another; the first that is not ready again in time is the last.
+    All that did not change keeps running. A file with faults changes nothing. Several nodes are asked first whether
+    they can, and then reloaded one after another; the first that is not ready again in time is the last.
     """
     from fanout.cli.asking.client import NodeClient, ask_until
     from fanout.cli.output.terminal import print_json, show

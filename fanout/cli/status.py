@@ -61,7 +61,7 @@ def status(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json
 def lag(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show how far each link is behind its primary.
 
-    What is not known is shown as a dash, never as zero.
+    An unknown value is shown as a dash, never as zero.
     """
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_json, show

@@ -142,13 +142,13 @@ class HookConfig:
     actions: HookActions = ("connect",)
     """Actions to ask about: "connect", "subscribe", "publish"."""
     timeout_s: Seconds = 3.0
-    """How long an answer may take, waiting for a free request included; later ones are refusals."""
+    """Time for an answer, with the wait for a free request; a later answer counts as a refusal."""
     requests_max: Few = 32
     """Requests at a time."""
     queue_max: Count = 1_000
     """Questions that may wait for a free request; more are refused."""
     remember_s: SecondsOrZero = 30.0
-    """How long an answer is remembered; 0 asks each time."""
+    """Time for which an answer is remembered; 0 asks each time."""
     remembered_max: Count = 10_000
     """Answers that are remembered."""
 
@@ -171,7 +171,7 @@ class AccessConfig:
     password_queue_max: Count = 1_000
     """Clients whose password may wait for its check; more are told that the server is busy."""
     password_remember_s: SecondsOrZero = 60.0
-    """How long the outcome of a check is remembered; 0 checks each time."""
+    """Time for which the outcome of a check is remembered; 0 checks each time."""
     password_remembered_max: Count = 10_000
     """Number of remembered outcomes: of matches, and the same of mismatches."""
     decisions_max: Count = DECISIONS_MAX

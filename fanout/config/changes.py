@@ -18,7 +18,7 @@ from fanout.selection import Selector
 __all__ = ["RULES", "Change", "ChangeKind", "Cost", "Rule", "find_changes", "merge", "takes_selectors_alone"]
 
 ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
-"""What happened to a key or a section."""
+"""Kind of change of a key or a section."""
 _Section = TypeVar("_Section")
 
 
@@ -39,7 +39,7 @@ class Cost(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a change of a key costs."""
+    """Cost of a change of a key."""
 
     cost: Cost
     reason: str = ""

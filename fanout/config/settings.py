@@ -469,7 +469,7 @@ class LinkConfig:
     keep_alive_s: PositiveUint16 = 30
     """Keep Alive."""
     session_expiry_s: SessionExpiry = 300
-    """How long the primary keeps the session, and this node the replica, without a connection."""
+    """Time for which the primary keeps the session, and this node the replica, without a connection."""
     on_session_loss: LossPolicy = "tear_down"
     """Treatment of the replica after a session loss; see `LossPolicy`."""
     grace_s: Seconds = 300.0

@@ -40,7 +40,7 @@ class AckRun:
     """Consecutive PUBACK (or PUBREC, PUBREL, PUBCOMP) packets of one feed."""
 
     type: PacketType
-    """Which of the four."""
+    """One of the four."""
     packet_ids: list[int]
     """At least one Packet Identifier, in the order of arrival."""
     reason_codes: list[int] | None
@@ -81,7 +81,7 @@ class ToleratedBreach:
     deviation: Deviation
     """Kind of the breach."""
     detail: str
-    """What is wrong."""
+    """The fault."""
 
 
 Item: TypeAlias = PublishRun | AckRun | SkippedPublish | ToleratedBreach | Packet

@@ -35,7 +35,7 @@ class Drain:
 
     Attributes:
         phase: The current phase.
-        seconds: How long draining takes.
+        seconds: Duration of draining.
         held_since_ns: When the hold began, Unix time in nanoseconds; None without one.
     """
 
@@ -43,7 +43,7 @@ class Drain:
         """Begin in the phase `SERVING`.
 
         Args:
-            seconds: How long draining takes; 0 goes from serving to stopping at once.
+            seconds: Duration of draining; 0 goes from serving to stopping at once.
             logger: Takes log lines.
         """
         self.phase = NodePhase.SERVING

@@ -163,7 +163,7 @@ class LocalIngress:
 
         Args:
             now_ns: Unix time in nanoseconds.
-            piece: How many at most.
+            piece: Greatest number to remove.
 
         Returns:
             True if there are more.

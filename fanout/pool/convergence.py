@@ -73,7 +73,7 @@ class _Rest:
 
 
 class Convergence:
-    """What this node knows of the equality of the members of its pool.
+    """Equality of the members of a pool, as this node knows it.
 
     Attributes:
         compared_total: Cuts that were compared with another member's.

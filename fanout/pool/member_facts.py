@@ -65,13 +65,13 @@ class MemberFacts:
     sessions: int
     """Sessions of its clients."""
     lag_s: float | None
-    """How far its links are behind, in seconds; None while that is not known of one of them."""
+    """Lag of its links, in seconds; None while that is not known of one of them."""
     moved_in: int
     """Sessions that came to it from other members."""
     moved_out: int
     """Sessions that left it for other members."""
     client_address: str | None = None
-    """Where MQTT clients reach this member itself; None when it does not say."""
+    """Address at which MQTT clients reach this member itself; None when it does not say."""
     http_port: int | None = None
     """TCP port of its HTTP interface; None without one."""
     http_tls: bool = False
@@ -92,16 +92,16 @@ class MemberFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """What a member answers another one."""
+    """Answer of a member to another one."""
 
     facts: MemberFacts
     """The facts about itself."""
     cuts: Mapping[str, Cut]
-    """What it held at the newest heartbeat of the member that asks, by the name of the link."""
+    """Values that it held at the newest heartbeat of the member that asks, by the name of the link."""
     copies_are_right: bool = False
     """True if no copy of its sessions is outdated that the member that asks has."""
     epoch_counter: int = 0
-    """What its clock of epochs shows (`fanout.durable.ownership.epochs`); 0 where it has none."""
+    """Time of its clock of epochs (`fanout.durable.ownership.epochs`); 0 if it has none."""
 
 
 def encode_answer(answer: MemberAnswer) -> bytes:

@@ -48,7 +48,7 @@ class Peer:
     address: str
     """`host:port`."""
     facts: MemberFacts | None = None
-    """What it said last; None before it said anything."""
+    """Its newest answer; None before it said anything."""
     heard_s: float | None = None
     """When it said so."""
     asked_s: float | None = None
@@ -77,14 +77,14 @@ class Membership:
 
         Args:
             node: This node's `node.id`.
-            instance: What identifies this process.
+            instance: Identity of this process.
             suspect_after_s: Silence after which a member is suspect.
             members_max: Bound of the addresses.
         """
         self.node = node
         """This node's `node.id`."""
         self.instance = instance
-        """What identifies this process."""
+        """Identity of this process."""
         self.suspect_after_s = suspect_after_s
         """Silence after which a member is suspect."""
         self.members_max = members_max
@@ -95,7 +95,7 @@ class Membership:
         """Know exactly these addresses from now on, the first `members_max` of them.
 
         Returns:
-            How many were left out.
+            Number of those that were left out.
         """
         wanted = list(dict.fromkeys(addresses))
         kept = wanted[: self.members_max]

@@ -49,7 +49,7 @@ class PeerClient:
 
         Args:
             node: This node's `node.id`.
-            token: What is shown to the others; None for none.
+            token: Credentials that are shown to the others; None for none.
             tls: Context with this member's certificate and the CAs of the others; None without TLS.
             members_max: Members that are asked at a time.
         """
@@ -93,7 +93,7 @@ class PeerClient:
         """Send a request to a member, and return its answer.
 
         Args:
-            address: Where the member listens.
+            address: Address at which the member listens.
             path: Path of the request.
             body: Its body.
             timeout_s: Time for the whole answer.

@@ -1,6 +1,6 @@
 """Listener for the other members: the ASGI application that answers them, and its refusals.
 
-Who asks is checked before anything else of a request is looked at: by TLS during the handshake where certificates are
+The peer is checked before anything else of a request is looked at: by TLS during the handshake if certificates are
 configured, then by the token. Only then a body is read, up to the limit of its path; `fanout.api.http_connection`
 bounds time and connections. It closes no connection while a handler works, and a handler works on when its connection
 has ended, so their number has a bound of its own.
@@ -54,7 +54,7 @@ class PeerListener:
 
         Args:
             answer: Returns the document for a member; called for each request with what the member calls itself.
-            token: What the others must show; None where certificates, or loopback, are enough.
+            token: Credentials that the others must show; None where certificates, or loopback, are enough.
         """
         self.answered_total = 0
         """Questions of members that were answered."""

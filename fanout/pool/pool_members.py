@@ -68,7 +68,7 @@ class PoolFigures:
 
 
 class CutsOfLinks(Protocol):
-    """What the links of this node held at common cuts."""
+    """Values that the links of this node held at common cuts."""
 
     def own(self) -> Mapping[str, Mapping[str, Cut]]:
         """Return the newest cuts at heartbeats of this node, by link and marker."""
@@ -82,7 +82,7 @@ class CommonClock(Protocol):
 
     @property
     def reading(self) -> int:
-        """What it shows."""
+        """Its present time."""
 
     def hear(self, reading: int) -> None:
         """Set it to what another member's shows, unless it is ahead of that."""
@@ -110,7 +110,7 @@ class PoolMembers:
             config: The section `[pool]`.
             node: This node's `node.id`.
             config_digest: Digest of what this node replicates; members with another one are not compared.
-            token: What members show each other; None for none.
+            token: Credentials that members show each other; None for none.
             tls: TLS between members; None without it.
             own_facts: Returns what this node tells the others, given what identifies this process.
             cuts: Returns what the links of this node held at common cuts.
@@ -125,10 +125,10 @@ class PoolMembers:
             suspect_after_s=config.suspect_after_s,
             members_max=config.members_max,
         )
-        """What is known of the members."""
+        """State of the members."""
         self.membership.set_addresses(address.authority for address in configured_addresses(config))
         self.convergence = Convergence(converge_after_s=config.converge_after_s)
-        """What is known of the equality of the members."""
+        """Equality of the members."""
         self.listener = PeerListener(self._answer, token=token)
         """The application that answers the others."""
         self.config_digest = config_digest
@@ -147,7 +147,7 @@ class PoolMembers:
         self._asked_total = 0
         self._failures_total = dict.fromkeys(map(str, AskFailure), 0)
         self._facts: MemberFacts | None = None
-        """What this node tells the others, for some time (`_answer`)."""
+        """Answer of this node to the others, kept for some time (`_answer`)."""
         self._facts_s = float("-inf")
         """When that was so."""
         self._told_s: dict[str, float] = {}

@@ -27,7 +27,7 @@ class RetainedOwners:
     """Users of the retained values of a node's own topics.
 
     Attributes:
-        refused_by: How often each quota refused a value, by its key.
+        refused_by: Number of values that each quota refused, by its key.
     """
 
     def __init__(

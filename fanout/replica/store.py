@@ -367,8 +367,8 @@ class Replica:
 
         Args:
             now_ns: Unix time in nanoseconds.
-            piece: How many at most. While more have expired, `next_expiry_ns` is not in the future, so the caller can
-                let the event loop turn in between.
+            piece: Greatest number to remove. While more have expired, `next_expiry_ns` is not in the future, so the
+                caller can let the event loop turn in between.
 
         Returns:
             Their removals, as zero-length updates.

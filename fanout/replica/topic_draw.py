@@ -17,7 +17,7 @@ BRANCH_DEPTHS = 3
 _ROUND = 16
 _IN_ORDER = (0,)
 _BY_BRANCH = (5, 10)
-"""Of a round of draws, those at these positions are in order and by branch; the others are at equal distances."""
+"""Draws of a round at these positions are in order and by branch; the others are at equal distances."""
 _ABOVE_ALL = b"\xff"
 _PLACES = 1 << 32
 

@@ -29,7 +29,7 @@ _RUNS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How far the log of one run reached."""
+    """End of the log of one run."""
 
     role: str
     segments: int

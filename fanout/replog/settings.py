@@ -22,7 +22,7 @@ class ArchiveSettings:
     retry_max_s: float = 60.0
     """The longest pause."""
     behind_max_s: float = 900.0
-    """How long a sealed file may wait for the store before there is an alarm."""
+    """Time for which a sealed file may wait for the store before there is an alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class LogSettings:
     """Bounds and intervals."""
 
     flush_interval_s: float = 0.1
-    """How long a row may wait before it is written."""
+    """Time for which a row may wait before it is written."""
     fsync_interval_s: float = 1.0
-    """How long a written row may wait before it is on the disk."""
+    """Time for which a written row may wait before it is on the disk."""
     segment_bytes_max: int = 64 * 1024 * 1024
     """Size at which a segment is sealed."""
     segment_age_max_s: float = 60.0
@@ -68,7 +68,7 @@ class ArchiveStats:
     waiting_files: int
     """Sealed files that the store has not confirmed."""
     oldest_waiting_seconds: float
-    """How long the oldest of these has been sealed; 0 when there is none."""
+    """Time since the oldest of these was sealed; 0 when there is none."""
     failures_total: int
     """Attempts to use the store that failed."""
 

@@ -32,7 +32,7 @@ _OTHERS_BYTES_MAX: Final = 400_000_000
 
 _OPTIONS_FROM: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _OWN_CHOICE: Final = ("ArchiveFile", "ArchiveClassesAtExit", "-Xshare")
-"""Who says one of these to the JVM decides about archives himself."""
+"""A user who gives the JVM one of these decides about archives himself."""
 
 _HEADER_BYTES: Final = 4
 """The JVM writes the first bytes of an archive last."""

@@ -41,7 +41,7 @@ SETTLE_S: Final = 30.0
 """The settle horizon that is used when none is given."""
 
 BEHIND_MAX_S: Final = 120.0
-"""How long before the reference's a log of sealed files alone may end: a segment lasts 60 s, shipping takes a while."""
+"""Time by which a log of sealed files may end before the reference's: a segment lasts 60 s, shipping takes a while."""
 
 LIST_LIMIT: Final = 50
 """The most entries of a list in a report."""
@@ -52,12 +52,12 @@ _SHORT_RUN_BYTES: Final = 32 * 1024 * 1024
 
 
 DEPTHS: Final[Mapping[ReportName, int]] = {"all": 2, "traffic": 1}
-"""How many topic levels make a prefix where that is not asked for; other reports have none by prefix then."""
+"""Default number of topic levels in a prefix; other reports have none by prefix by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What a report is asked for, and where it goes; each report takes those that concern it.
+    """Parameters of a report, and the places of its output; each report takes those that concern it.
 
     Raises:
         ReportError: They cannot be met, whatever the logs hold.
@@ -73,7 +73,7 @@ class ReportOptions:
     """How long before the reference's, without a stop, a node's log may end and what came later be pending; beyond,
     that is unknown. None means 120 s where the input has sealed files only, else settle_s."""
     depth: int | None = None
-    """How many topic levels make a prefix; 0 for no figures by prefix, None for what the report has by default."""
+    """Number of topic levels in a prefix; 0 for no figures by prefix, None for the report's default."""
     since: datetime | None = None
     """Updates that were published before this are in no figure; None for no such bound."""
     until: datetime | None = None
@@ -89,17 +89,17 @@ class ReportOptions:
     master: str = LOCAL_MASTER
     """The Spark master's URL."""
     json_path: Path | str | None = None
-    """Where to write the JSON, a URI that Spark can write as text; None for nowhere. So of those below."""
+    """Place of the JSON, a URI that Spark can write as text; None for nowhere. The same holds for those below."""
     html_path: Path | str | None = None
-    """Where to write the page; None for nowhere."""
+    """Place of the page; None for nowhere."""
     markdown_path: Path | str | None = None
-    """Where to write the answers as Markdown; None for nowhere. Of a report that has answers."""
+    """Place of the answers as Markdown; None for nowhere. Only reports with answers have it."""
     metrics_path: Path | str | None = None
-    """Where to write the answers as metrics of Prometheus; None for nowhere. Of a report that has answers."""
+    """Place of the answers as metrics of Prometheus; None for nowhere. Only reports with answers have it."""
     parquet: str | None = None
     """The directory or URI for the tables as Parquet; None writes none."""
     tables: str | None = None
-    """Where the tables of results are appended: a path or URI, or a namespace of a catalog; None appends none."""
+    """Place to which result tables are appended: a path or URI, or a namespace of a catalog; None appends none."""
 
     def __post_init__(self) -> None:
         if self.settle_s < 0 or (self.depth or 0) < 0 or (self.behind_max_s or 0) < 0:
@@ -111,7 +111,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """What a run of a report gave."""
+    """Result of a run of a report."""
 
     report: Report
     passed: bool
@@ -133,9 +133,9 @@ def run_report(
     """Make a report over the logs of several nodes, and write its files.
 
     Args:
-        name: Which report.
+        name: Name of the report.
         logs: The staged files, or log directories (of which only sealed files are read).
-        options: What is asked for; None means the defaults.
+        options: Parameters of the report; None means the defaults.
         progress: Is told the name of each stage when it begins; None tells nobody.
 
     Raises:
@@ -299,8 +299,8 @@ def _write(
 ) -> None:
     """Write a file aside, to the disk, and rename it, so that neither a reader nor a kill sees half of it.
 
-    What is no regular file, such as `/dev/stdout` or a named pipe, is written to and stays what it is. A URI is left to
-    Spark.
+    A path that is no regular file, such as `/dev/stdout` or a named pipe, is written to and stays what it is. A URI is
+    left to Spark.
     """
     if isinstance(path, str):
         from fanout.reports.session.places import write_text

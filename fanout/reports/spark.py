@@ -47,7 +47,7 @@ CONNECT: Final = "sc://"
 """The beginning of the address of a Spark Connect server."""
 
 CONNECT_S: Final = 10
-"""How long such a server may take to answer the first time."""
+"""Time for the first answer of such a server."""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -195,7 +195,7 @@ def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSessio
 def running_tasks() -> tuple[int, int]:
     """Return how many tasks of the jobs that run in this process's session are done, and how many they are so far.
 
-    Both are 0 when none runs. To be asked from any thread, at any time.
+    Both are 0 when none runs. Any thread may ask at any time.
     """
     # It is not imported for this, and while another thread imports it, it has no SparkContext yet.
     kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)

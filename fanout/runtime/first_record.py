@@ -39,7 +39,7 @@ async def wait_for_handshake(connection: socket.socket, turnstile: Turnstile, *,
     Args:
         connection: An accepted socket that does not block; nothing is read from it.
         turnstile: Bounds the handshakes, and the looks at such sockets, in a turn of the event loop.
-        who: Who connects, as for the turnstile.
+        who: The peer that connects, as for the turnstile.
 
     Raises:
         OSError: The client has left, or its ClientHello does not come in one record.

@@ -52,7 +52,7 @@ class Slices:
         """Pause after a slice, for each second that it took."""
         self._turn = asyncio.Lock()
         self._spent_s = 0.0
-        """What the work that has ended took of the present slice."""
+        """Time of the present slice that ended work took."""
 
     async def run(self, steps: Generator[None, None, T]) -> T:
         """Do the steps of a generator, and return what it returns; cancelling closes it.

@@ -32,7 +32,7 @@ class Turnstile:
         self._slice_s = slice_s
         self._monotonic = monotonic
         self._spent_s = 0.0
-        """What the actions of this turn took, and earlier ones beyond the time of theirs."""
+        """Time that the actions of this turn took, and earlier ones beyond their own turn."""
         self._waiting: OrderedDict[Hashable, OrderedDict[object, tuple[Callable[[], object], float]]] = OrderedDict()
         """Actions of later turns by who asks, in the order of their turn; each with the time that it takes at least."""
         self._next: asyncio.Handle | None = None
@@ -47,7 +47,7 @@ class Turnstile:
 
         Args:
             action: The action; False that it returns means that there was nothing to do, which counts for no time.
-            who: Who asks, such as an address; actions of one are done in their order.
+            who: The peer that asks, such as an address; actions of one are done in their order.
             at_least_s: Time in seconds that it counts for, if it takes less; for one that causes work later.
 
         Returns:
@@ -73,7 +73,7 @@ class Turnstile:
             is_wanted: Tells, when it is time, whether the action is still of use; if not, it counts for no time.
 
         Returns:
-            What `is_wanted` told.
+            The newest answer of `is_wanted`.
         """
         admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

@@ -251,7 +251,7 @@ class DirectStore(DiskStore):
         """Commit what waits, and close the file; return whether everything is written.
 
         Args:
-            timeout_s: How long this may take.
+            timeout_s: Longest duration.
         """
         self._closing.set()
         self._wake.set()

@@ -172,7 +172,7 @@ class WriteBehindStore(DiskStore):
         """Write what waits, and close the file; return whether everything is written.
 
         Args:
-            timeout_s: How long this may take.
+            timeout_s: Longest duration.
         """
         if self._thread.ident is None:
             if self._file is not None:

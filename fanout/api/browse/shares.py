@@ -28,7 +28,7 @@ class Shares:
         """Take a place until the block ends; give False if there is none.
 
         Args:
-            who: Who asks: a user, or an address.
+            who: The user or address that asks.
         """
         own = self._taken.get(who, 0)
         if self._total >= self._max or own >= self._of_one_max:

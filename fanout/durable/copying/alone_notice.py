@@ -38,8 +38,8 @@ class AloneNotice:
     def is_out(self) -> bool:
         """Return whether sessions may go on without copies: the others know; send the notice where they do not.
 
-        They need not know where no primary brings it. Where all primaries are away nobody can go on with a session,
-        so nothing waits if all others are dead by then; they are told later.
+        They need not know where no primary brings it. While all primaries are away nobody can go on with a session, so
+        nothing waits if all others are dead by then; they are told later.
         """
         others = self._others
         if not others.has_witness:

@@ -35,7 +35,9 @@ __all__ = ["CALL_S", "Inheritance"]
 
 _LOOK_S: Final = 0.05
 _TURN_S: Final = 0.05
-"""What sessions that go on may take of one turn of the event loop: who is busy for long is taken for silent."""
+"""Time in one turn of the event loop for sessions that go on. A member that is busy for longer would be taken for
+silent.
+"""
 _FEW: Final = 25
 """Sessions that go on in the first turn; it shows how many do so in the next."""
 _AT_ONCE_MAX: Final = 250
@@ -77,7 +79,7 @@ class Inheritance:
         """Prepare.
 
         Args:
-            ledger: What is known of the sessions, with the copies that this member keeps.
+            ledger: Ledger of the sessions, with the copies that this member keeps.
             heirs: Makes sessions of copies.
             others: The other members.
             claim: Tells the others that sessions are here, each since an epoch.

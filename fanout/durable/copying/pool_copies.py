@@ -52,7 +52,7 @@ class PoolCopies:
         """Begin without any; see `Inheritance` and `SentCopies`.
 
         Args:
-            ledger: What is known of the sessions.
+            ledger: Ledger of the sessions.
             node: This member.
             heirs: Makes sessions of copies.
             others: The other members.

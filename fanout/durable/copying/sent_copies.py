@@ -118,7 +118,7 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Outbox:
-    """What waits to be sent to one member."""
+    """Rows that wait to be sent to one member."""
 
     task: asyncio.Task[None]
     """Sends it."""

@@ -193,7 +193,7 @@ def decode_copy(data: bytes, *, bytes_max: int) -> SessionCopy:
     """Return the copy of some bytes.
 
     Args:
-        data: What another member sent.
+        data: Bytes from another member.
         bytes_max: Limit of bytes.
 
     Raises:

@@ -23,7 +23,7 @@ SHORT_BYTES: Final = 256 * 1024
 class SessionExport:
     """A session that is exported: its value but for the queue, and the queue as it is now, which is encoded in steps.
 
-    What the session collects meanwhile, or drops as too old, changes nothing of it.
+    Messages that the session collects meanwhile, or drops as too old, change nothing of it.
     """
 
     def __init__(

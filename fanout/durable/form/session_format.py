@@ -104,7 +104,7 @@ class SessionEncoder:
     def __init__(self) -> None:
         """Begin with nothing encoded."""
         self._seldom: tuple[object, ...] = ()
-        """What `_head` was made of."""
+        """Arguments from which `_head` was made."""
         self._head = b""
 
     def encode(
@@ -188,7 +188,7 @@ def decode_session(data: bytes, *, bytes_max: int) -> ExportedSession:
     """Return the session of some bytes.
 
     Args:
-        data: What another member sent.
+        data: Bytes from another member.
         bytes_max: Limit of bytes.
 
     Raises:
@@ -205,7 +205,7 @@ def decode_in_steps(
     """Return the session of some bytes without its queue, which is read in steps, each of some messages.
 
     Args:
-        data: What another member sent.
+        data: Bytes from another member.
         take: Takes the queued messages of a step.
 
     Raises:

@@ -27,7 +27,7 @@ _CONNECTED, _HAS_AS_OF = 1, 2
 
 
 class SessionRecord(NamedTuple):
-    """What is on disk of a session."""
+    """A session as it is on disk."""
 
     session: ExportedSession
     """Its value at `written_ns`; its queue has only what does not follow from the history."""
@@ -39,7 +39,7 @@ class SessionRecord(NamedTuple):
     """Number of the first batch of the history of which it has unsent messages; of the next one that comes, if all
     is sent."""
     unsent: int
-    """How many messages of that batch are unsent, the last ones; `ALL_UNSENT` when it has not come."""
+    """Number of messages of that batch that are unsent, the last ones; `ALL_UNSENT` when it has not come."""
     epoch: bytes = b""
     """Since when the session is this member's, as the pool writes it; empty for a node that is in no pool."""
     as_of: int = ALL_BATCHES
@@ -54,7 +54,7 @@ def encode_record(
 
     Args:
         record: The record.
-        encoder: What encoded the former records of the session; None for the first.
+        encoder: Encoder of the former records of the session; None for the first.
         in_flight: As `SessionEncoder.encode` takes it.
     """
     flags = record.is_connected * _CONNECTED | _HAS_AS_OF

@@ -59,11 +59,11 @@ class _Going:
     places: dict[tuple[str, str], int] = field(default_factory=dict)
     """Link and marker to the position in the queue at which the next message came, oldest first."""
     exported: SessionExport | None = None
-    """What it is exported as, once it is."""
+    """Its exported value; None before it is exported."""
     encoding: asyncio.Task[None] | None = None
     """Makes the bytes of a long one."""
     keep: Callable[[int, bytes], bool] | None = None
-    """Which queued messages are part of the value; None for all."""
+    """Queued messages that are part of the value; None for all."""
     markers: Mapping[str, str] = field(default_factory=dict)
     """Link to the marker behind the value; empty when it is inexact."""
 

@@ -1,7 +1,7 @@
 """Inheritance of durable sessions: sessions of a member that is gone go on here, from their copies.
 
-A copy names places in streams that this node has too. What was sent to nobody after them is dispatched once more, to
-the inherited sessions alone, by the code that dispatches: so subscriptions, limits and expiry hold as they did.
+A copy names places in streams that this node has too. Later messages are dispatched once more, to the inherited
+sessions alone, by the same code as always: so subscriptions, limits and expiry hold as they did.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PIECE_UPDATES: Final = 1_000
 
 
 class Inherited(enum.Enum):
-    """What became of a session of a member that is gone."""
+    """Outcome for a session of a member that is gone."""
 
     HERE = "here"
     """It goes on here."""
@@ -42,7 +42,7 @@ class Inherited(enum.Enum):
     NO_PLACE = "no place"
     """Its place in the stream of a link had no name when it was copied."""
     NOT_HELD = "not held"
-    """What follows its place in the stream of a link is not held any more, or is another one here."""
+    """Messages after its place in the stream of a link are not held any more, or the place is another one here."""
     NO_MESSAGE = "no message"
     """A message that its client has not acknowledged is not held any more."""
     REFUSED = "refused"
@@ -71,7 +71,7 @@ def inherit(
         now_ns: Unix time in nanoseconds.
 
     Returns:
-        What became of each.
+        The outcome for each.
     """
     values, messages = SessionValues(server), ExportedMessages(now_ns=now_ns)
     found: list[Inherited] = []

@@ -45,7 +45,7 @@ _REFUSALS: Final = {
         "Give all members of the pool the same limits in [server]",
     ),
 }
-"""What is wrong, and what to do about it."""
+"""The problem, and the remedy."""
 
 
 class SessionValues:

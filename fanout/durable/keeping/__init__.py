@@ -1,1 +1,1 @@
-"""What keeps durable sessions outside of this process: the journal on disk, and copies at other members."""
+"""Keepers of durable sessions outside of this process: the journal on disk, and copies at other members."""

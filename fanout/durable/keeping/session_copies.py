@@ -1,9 +1,9 @@
 """Copies of durable sessions for another member of a pool: it makes the copy of each one that has changed.
 
-Owns which sessions are copied, what a copy has, and when one is made. `SessionCopy` says what goes along. What a client
-relies on waits for the copy (`SessionMarks`). A session at QoS 1 does not: it goes on at its oldest message without
-an acknowledgement, and looks at all sessions find how far each one is. Sessions in step are at one place, so that a
-look sends few bytes for many of them.
+Owns which sessions are copied, what a copy has, and when one is made. `SessionCopy` says what goes along. Packets that
+a client relies on wait for the copy (`SessionMarks`). A session at QoS 1 does not: it goes on at its oldest message
+without an acknowledgement, and looks at all sessions find how far each one is. Sessions in step are at one place, so
+that a look sends few bytes for many of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REFRESH: Final = 4
 """A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
 
 _Step = tuple[SharedInflight, int]
-"""What sessions in step have in common: the log, and up to where it is acknowledged."""
+"""State that sessions in step share: the log, and the position up to which it is acknowledged."""
 
 
 class CopyCarrier(Protocol):
@@ -91,7 +91,7 @@ class _Entry:
         self.needs_from: int | None = None
         """`RecentUpdates.grown` at the oldest update that its copy needs; None without a copy."""
         self.seen: tuple[object, ...] = ()
-        """What its copy says, as far as a look compares it."""
+        """Contents of its copy, as far as a look compares it."""
         self.strays: list[tuple[int, Message]] = []
         """Messages in its queue that have no place, each with its position: they are looked for once."""
         self.strays_until = 0

@@ -2,9 +2,9 @@
 
 Owns which sessions are there, when one is written, and how far back the history of messages is needed.
 
-A session is written whole, but for its queue: `SessionRecord` says from where on that follows from the history. What a
-client relies on waits for the record (`SessionMarks`). Other changes, such as acknowledgements at QoS 1, are found by a
-look at each session now and then.
+A session is written whole, but for its queue: `SessionRecord` says from where on that follows from the history. Packets
+that a client relies on wait for the record (`SessionMarks`). Other changes, such as acknowledgements at QoS 1, are
+found by a look at each session now and then.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Entry:
         self.inline_until = 0
         """Messages of batches up to this number do not follow from the history: they are in the record."""
         self.seen: tuple[int, ...] = ()
-        """What its record says, as far as a look compares it."""
+        """Contents of its record, as far as a look compares it."""
         self.encoder = SessionEncoder()
 
 

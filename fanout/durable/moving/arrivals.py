@@ -135,5 +135,5 @@ class Arrivals:
 
     @property
     def _room(self) -> int:
-        """How many sessions more may be on their way here."""
+        """Number of further sessions that may be on their way here."""
         return _MOVES_MAX - len(self._context.ledger.moves) + len(self._waiting)

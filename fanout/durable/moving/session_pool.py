@@ -94,7 +94,7 @@ class SessionPool:
         self._passed = PassedMarkers()
         self._own_markers = OwnMarkers(markers, clock=clock)
         self.ledger = SessionLedger(node=node, host=host, others=others, clock=clock)
-        """What this member knows of every session."""
+        """Ledger of every session."""
         self._calls = AllMemberCalls(others=others, mark=self._own_markers.send, admit=self.ledger.epochs.admit)
         self.ledger.go_on = self._go_on
         context = MoveContext(node, self.ledger, host, others, self._calls, self._passed, clock, logger)

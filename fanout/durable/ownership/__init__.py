@@ -1,1 +1,1 @@
-"""What a member knows of every session: who has it, who keeps a copy, and the rules by which that changes."""
+"""Knowledge of a member about every session: its owner, the keepers of copies, and the rules by which these change."""

@@ -96,7 +96,7 @@ class CopyRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """What did not become of a COPY as it was asked; all other copies are kept."""
+    """Sessions of a COPY that were not kept as asked; all others are kept."""
 
     newer: Mapping[str, Epoch] = field(default_factory=dict)
     """Client Identifiers whose session is another member's since a later epoch."""

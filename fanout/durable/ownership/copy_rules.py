@@ -32,7 +32,7 @@ GIVEN: Final = 0
 
 
 class CopyVersion(NamedTuple):
-    """Which state of which session a copy has; versions of one client are totally ordered."""
+    """Session, and state of it, that a copy has; versions of one client are totally ordered."""
 
     epoch: Epoch
     """Since when the session is the holder's."""
@@ -41,7 +41,7 @@ class CopyVersion(NamedTuple):
 
 
 class Right(enum.StrEnum):
-    """What a member says of another one's right to go on with a session."""
+    """Verdict of a member on another one's right to go on with a session."""
 
     YES = "yes"
     """It knows of nothing that is against it, and has no copy any more."""

@@ -21,9 +21,9 @@ _COUNTER_BYTES: Final = 8
 INHERITED: Final = "!"
 """In front of the member of an epoch at which it went on with the session of a dead one: earlier than all members."""
 _NEAR_MS: Final = 60_000
-"""What another member's word is ahead at most, as often as it likes."""
+"""Farthest that the clock goes ahead at another member's word, any number of times."""
 _LEAP_MS_MAX: Final = 1 << 41
-"""What one leap sets the clock ahead at most: 70 years, as for a machine whose clock begins with 1970."""
+"""Farthest that one leap sets the clock ahead: 70 years, as for a machine whose clock begins with 1970."""
 _LEAP_PAUSE_S: Final = 60.0
 """Shortest time between two leaps."""
 
@@ -81,14 +81,14 @@ class EpochClock:
         self._node = node
         self._monotonic = clock.monotonic
         self._ahead_ms = clock.now_ns() // 1_000_000 - self._now_ms()
-        """What the counter is ahead of the monotonic clock."""
+        """Lead of the counter over the monotonic clock."""
         self._newest = 0
         self._leap_at_s = float("-inf")
         """When the next leap may be."""
 
     @property
     def reading(self) -> int:
-        """What the clock shows now: no epoch that was given or seen here is later, but for some of this moment."""
+        """Present time of the clock: no epoch that was given or seen here is later, but for some of this moment."""
         return self._now_ms() + self._ahead_ms
 
     def next(self) -> Epoch:

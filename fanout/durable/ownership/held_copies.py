@@ -31,7 +31,7 @@ class HeldCopy:
     came_s: float
     """When it came, seconds of the node's clock."""
     places: bytes | None = None
-    """Where the session goes on in place of what the copy says; None where the copy is right."""
+    """Place from which the session goes on in place of the one in the copy; None if the copy is right."""
     places_number: int = 0
     """Number of these places at the holder; of no use without any."""
 

@@ -1,4 +1,4 @@
-"""What this member knows of every session: which member has it and since when, and to whom it is promised.
+"""Ledger of every session: the member that has it and since when, and the member to which it is promised.
 
 Owns one record for each client, the copies that are kept here of other members' sessions, and the tasks that bring
 sessions here. The rules are in `ownership` and `copy_rules`.
@@ -65,7 +65,7 @@ class SessionFigures:
     moved_out_total: int = 0
     """Sessions that went to another member."""
     inexact_total: int = 0
-    """Of those that came, the ones that no marker divided: messages may be lost or doubled, retained ones come again.
+    """Sessions that came without a marker between them: messages may be lost or doubled, retained ones come again.
     """
     ended_total: int = 0
     """Sessions that ended here because their clients began anew elsewhere."""
@@ -74,7 +74,7 @@ class SessionFigures:
     lost_total: int = 0
     """Sessions of which it is not known whether they came, and which were thrown away."""
     fences_total: int = 0
-    """How often this member has stopped serving durable sessions, because others might take it for dead."""
+    """Number of times that this member stopped serving durable sessions, because others might take it for dead."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class _Record:
 
 
 class SessionLedger:
-    """What this member knows of sessions, by Client Identifier."""
+    """Entries of sessions, by Client Identifier."""
 
     def __init__(self, *, node: str, host: SessionHost, others: Others, clock: Clock) -> None:
         """Begin without knowledge: a session that is here is owned since before everything.

@@ -81,13 +81,13 @@ FETCH_ANSWER_BYTES_MAX: Final = 8 << 20
 TAKE_ANSWER_BYTES_MAX: Final = 16 << 20
 """Longest answer to TAKE that is read."""
 _PIECE: Final = struct.Struct("!BQQI")
-"""Whether there is a value, its bytes, their digest, the length of the piece."""
+"""A flag for a value, then its bytes, their digest, the length of the piece."""
 _COUNTER_MAX: Final = 1 << 62
 _STATUS: Final = ("gone", "later", "exact", "inexact")
 
 
 class SessionQuestion(NamedTuple):
-    """What FETCH and COMMIT say of one session."""
+    """Entry of one session in FETCH and COMMIT."""
 
     client_id: str
     """Client Identifier."""
@@ -172,7 +172,7 @@ class PieceQuestion(NamedTuple):
     epoch: Epoch
     """Epoch of the request."""
     offset: int
-    """How many bytes have come."""
+    """Number of bytes that have come."""
 
 
 class Piece(NamedTuple):

@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Owner(NamedTuple):
-    """Whose a session is, as a claim says it."""
+    """Owner of a session, as a claim names it."""
 
     user: str
     """The verified user of its client; empty without one."""
@@ -58,7 +58,7 @@ class Owner(NamedTuple):
 
 
 class Stage(enum.Enum):
-    """Where the session of a client stands at a member."""
+    """Stage of a client's session at a member."""
 
     OWNED = "owned"
     """It is here."""
@@ -120,7 +120,7 @@ TRANSITIONS: Final[Mapping[Stage | None, Mapping[Stage | None, str]]] = {
         _FORGOTTEN: "abandon",
     },
 }
-"""What may follow each stage, and by which of the functions below."""
+"""Stages that may follow each stage, and the functions below that make the step."""
 
 
 class IllegalTransitionError(AssertionError):
@@ -129,10 +129,10 @@ class IllegalTransitionError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a member knows of the session of one client."""
+    """Knowledge of a member about the session of one client."""
 
     stage: Stage
-    """Where it stands."""
+    """Its stage."""
     epoch: Epoch
     """Since when: the epoch of the session; that of the own request in ASKING and ARRIVING."""
     promised: Epoch = NO_EPOCH
@@ -197,7 +197,7 @@ class Answer:
 
 
 class Choice(enum.Enum):
-    """What a member does with all answers to its TAKE."""
+    """Decision of a member on all answers to its TAKE."""
 
     FETCH = "fetch"
     """Fetch the session from a member."""
@@ -229,8 +229,8 @@ def become(before: Ownership | None, after: Ownership | None) -> Ownership | Non
     """Return what is known from now on.
 
     Args:
-        before: What is known until now.
-        after: What is to be known.
+        before: The present knowledge.
+        after: The knowledge to have.
 
     Raises:
         IllegalTransitionError: `TRANSITIONS` does not have it; nothing has changed.
@@ -248,7 +248,7 @@ def take(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, Answer]
     """Take a member's TAKE; a session that was FROZEN is to be thawed when it is PROMISED then.
 
     Args:
-        own: What is known here.
+        own: The knowledge here.
         epoch: Epoch of the request.
     """
     if own is None:
@@ -287,7 +287,7 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
     """Take a member's CLAIM that it has a session since an epoch; what is older here ends.
 
     Returns:
-        What is known then; and the epoch of the session here when it is the newer one, so that the other's ends.
+        The knowledge afterwards; and the epoch of the session here when it is the newer one, so that the other's ends.
     """
     if own is None or own.epoch < epoch:
         return Ownership(Stage.CEDED, epoch), None
@@ -336,7 +336,7 @@ def ask(own: Ownership | None, epoch: Epoch) -> Ownership | None:
     """Begin to ask the others for a session, once more if its client came once more.
 
     Returns:
-        What is known then; None when the session is here, or has all but arrived.
+        The knowledge afterwards; None when the session is here, or has all but arrived.
     """
     if own is None or own.stage is Stage.CEDED:
         if own is None:
@@ -349,7 +349,7 @@ def choose(own: Ownership | None, answers: Iterable[tuple[str, Answer | None]]) 
     """Decide what follows from the answers to TAKE.
 
     Args:
-        own: What is known here.
+        own: The knowledge here.
         answers: Each member that is not dead, with its answer; None when none came. This member too, if
             it keeps a copy.
     """
@@ -389,7 +389,7 @@ def arrive(own: Ownership | None, epoch: Epoch, *, found: bool, since: Epoch) ->
     """Take the answer to FETCH, and return whether COMMIT follows.
 
     Args:
-        own: What is known here.
+        own: The knowledge here.
         epoch: Epoch of the request.
         found: True if the value came.
         since: Epoch of the session that came; a newer one may have been claimed meanwhile.

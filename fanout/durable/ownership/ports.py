@@ -1,4 +1,4 @@
-"""What the moving of sessions needs of the node: its sessions, its links and the other members."""
+"""Ports from the moving of sessions to the node: its sessions, its links and the other members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fanout.durable.ownership.ownership import Owner, Reply
 __all__ = ["HERE", "CopyFigures", "Heirs", "Markers", "OtherMemberState", "Others", "SessionHost"]
 
 HERE: Final = "here"
-"""What `Heirs.inherit` says of a session that goes on."""
+"""Answer of `Heirs.inherit` about a session that goes on."""
 
 
 class SessionHost(Protocol):
@@ -86,8 +86,8 @@ class SessionHost(Protocol):
         """Disconnect so many clients, which are to use another server; return how many are left.
 
         Args:
-            count: How many.
-            to: Addresses of other members, which are named in turn; without any, what the configuration names.
+            count: Number of them.
+            to: Addresses of other members, which are named in turn; without any, the configured ones.
         """
 
     def serve_until(self, until_s: float) -> None:
@@ -153,7 +153,7 @@ class OtherMemberState:
     is_empty: bool = False
     """True if it has said that it stops and has given all its sessions away, so that it need not be asked."""
     client_address: str | None = None
-    """Where MQTT clients reach it itself; None when it does not say."""
+    """Address at which MQTT clients reach it itself; None when it does not say."""
     instance: str = ""
     """Its process, as it said last; empty before it said one."""
     keeps_copies: bool = False

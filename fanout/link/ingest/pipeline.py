@@ -171,7 +171,7 @@ class IngestPipeline:
         """Accept any number of unacknowledged messages on this Network Connection to a Mosquitto.
 
         Once messages wait, 2.0.11 sends as many as Receive Maximum with each PUBACK, whatever else is unacknowledged.
-        To refuse them would end the connection in each burst.
+        A refusal would end the connection in each burst.
         """
         self._open_max = None
 

@@ -145,7 +145,7 @@ class RedeliveryFilter:
     def continues(self, row: PublishRow) -> bool:
         """Say whether the session continues where this process left it, as far as Packet Identifiers tell.
 
-        To be called with each row in order. A primary that does not count identifiers up is believed.
+        Call it with each row in order. A primary that does not count identifiers up is believed.
         """
         if self._counts_up and row[FLAGS] & QOS and self._left_at and self._continues:
             if row[PACKET_ID] == self._expected_behind % _PACKET_ID_MAX + 1:

@@ -163,7 +163,7 @@ class MemberCuts:
     def hear(self, row: PublishRow, *, now: float) -> None:
         """Note that a row with one of `topics` came: its member lives, and so does the primary.
 
-        To be called for each, after `capture` where the place of the row is known.
+        Call it for each, after `capture` if the place of the row is known.
         """
         self._is_first(row)
         # A message that is sent again may be old.

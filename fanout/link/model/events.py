@@ -110,7 +110,7 @@ class TopicsMissing:
     branch: bytes
     """Local topic above a branch that is gone as a whole; empty for none, or when it was not looked for."""
     refusal: str
-    """How the primary refused the selector; empty when it granted it."""
+    """Reason for which the primary refused the selector; empty when it granted it."""
 
 
 @dataclass(frozen=True, slots=True)

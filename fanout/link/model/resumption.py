@@ -30,7 +30,7 @@ class StoredSession:
     control_permitted: bool | None
     """True if control messages come back."""
     session_expiry_s: int
-    """How long the primary keeps the session without a connection."""
+    """Time for which the primary keeps the session without a connection."""
     unreleased: frozenset[int] = frozenset()
     """Packet Identifiers of QoS 2 messages from the primary that were applied, and not released by it."""
     unfinished: frozenset[int] = frozenset()

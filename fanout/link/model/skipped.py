@@ -50,7 +50,7 @@ class DeviationTolerated:
     deviation: Deviation
     """Kind of the breach."""
     detail: str
-    """What exactly was wrong."""
+    """The exact fault."""
 
 
 @dataclass(slots=True)

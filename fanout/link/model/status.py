@@ -157,7 +157,7 @@ class LinkStatus:
     primary_certificate_expires_s: int | None
     """When the primary's certificate expires, in Unix seconds, as of the newest connection; None without TLS."""
     count_difference: str | None
-    """How the replica differs from the primary's count or list; None while they agree or are not compared."""
+    """Difference of the replica from the primary's count or list; None while they agree or are not compared."""
     last_error_ns: int | None
     """When the newest error was noted, Unix time in nanoseconds; None without one, or for a limit that holds on."""
     last_error_over: bool

@@ -62,7 +62,7 @@ class Handshake:
     keep_alive_s: int
     """Keep Alive in force; 0 for none."""
     session_expiry_s: int
-    """How long the primary keeps the session without a connection."""
+    """Time for which the primary keeps the session without a connection."""
     primary_node: str | None
     """Node identifier of the primary; None when it is no fanout node."""
     stamped: bool

@@ -346,7 +346,7 @@ class PacketSender:
 
     @property
     def free(self) -> int:
-        """How many messages the primary's Receive Maximum allows to be published now."""
+        """Number of messages that the primary's Receive Maximum allows to be published now."""
         return self._outbound.free
 
     @property

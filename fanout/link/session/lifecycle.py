@@ -725,7 +725,7 @@ class SessionLifecycle:
     def watch_clock(self) -> None:
         """Look whether the time of day was set; if so, let no value expire until all are compared with the primary.
 
-        To be called before expired values are removed. A copy has the rest of the value's expiry, so its time is right
+        Call it before expired values are removed. A copy has the rest of the value's expiry, so its time is right
         again after the comparison.
         """
         before_ns, self._clock_ahead_ns = self._clock_ahead_ns, self.now_ns - round(self.now * 1e9)

@@ -337,7 +337,7 @@ class LinkSession:
             recheck: True to request first what the primary has refused, or not shown.
 
         Returns:
-            What happened, or why no audit can begin.
+            The events, or the reason for which no audit can begin.
         """
         self.lifecycle.at(now_ns, now)
         refused = self.lifecycle.begin_audit(confirmed=confirmed, reason=reason, first=first, recheck=recheck)

@@ -83,7 +83,7 @@ class RetainedSet:
         order: Order of the primary's answers, as far as the sets of the pass have shown.
         why: Why that is not known, in words; empty when it is.
         proof: Evidence that is awaited; None before the first SUBSCRIBE.
-        refusal: How the primary refused the selector in a comparison; empty when it did not.
+        refusal: Reason for which the primary refused the selector in a comparison; empty when it did not.
         granted: QoS granted by the SUBACK of the set if that asked for the selector's own; None otherwise.
         held_back: See `fanout.link.snapshot.stage.Stage`.
         started_s: When the newest SUBSCRIBE for it was sent, monotonic seconds.

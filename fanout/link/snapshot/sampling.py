@@ -204,7 +204,7 @@ class Sampling:
     def confirm(self, drawn: Drawn, doubtful: Verdict) -> Verdict:
         """Return the topics whose value in the replica is the same as when they were drawn.
 
-        To be called once every update that the primary sent before its answer has come.
+        Call it after every update that the primary sent before its answer has come.
         """
         names = doubtful.missing | doubtful.changed
         now = {

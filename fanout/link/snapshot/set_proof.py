@@ -77,7 +77,7 @@ class SetProof:
         self._awaits_manifest = False
         self._has_manifest = False
         self.refuted = ""
-        """How the set differs from the manifest; empty when it does not."""
+        """Difference of the set from the manifest, in words; empty when there is none."""
 
     @property
     def evidence(self) -> Evidence | None:

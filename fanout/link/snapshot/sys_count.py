@@ -121,7 +121,7 @@ class SysCount:
 
     @property
     def difference(self) -> str:
-        """How the replica differs from the primary's count, in words; empty unless both could be compared."""
+        """Difference of the replica from the primary's count, in words; empty unless both could be compared."""
         return self.why if self._possible else ""
 
     @property

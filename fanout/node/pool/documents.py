@@ -84,14 +84,14 @@ def member_facts(
     """Return what a node tells the other members.
 
     Args:
-        instance: What identifies its process.
+        instance: Identity of its process.
         readiness: Its readiness.
         links: The lag of its links.
         topics: Retained topics that its clients can read.
         sessions: Sessions of its clients.
         digest: Digest of what it replicates.
         moves: Figures of sessions that moved; None for a node without.
-        client_address: Where MQTT clients reach it; None when it does not say.
+        client_address: Address at which MQTT clients reach it; None when it does not say.
         http: Port of its HTTP interface, and whether that speaks TLS; None without one.
         copies: Figures of copies; None for a node that keeps none.
     """
@@ -126,7 +126,7 @@ def pool_document(
     """Return the members as this node sees them.
 
     Args:
-        own: What this node tells the others.
+        own: Facts that this node tells the others.
         others: The other members.
         started_ns: When this node started, Unix time in nanoseconds.
         fenced: True if this node serves no durable session.
@@ -175,7 +175,7 @@ def pool_status(
 
     Args:
         document: Its members.
-        figures: What members asked each other.
+        figures: Figures of the questions between members.
         listener: Connections of the listener for members.
         sessions: The sessions that move.
         copies: Figures of copies; None where none are kept.

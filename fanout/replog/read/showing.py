@@ -44,7 +44,7 @@ def newest_rows(
     Args:
         directory: The log's directory, or one above several logs.
         table: `updates` or `events`.
-        count: How many at most, over all nodes.
+        count: Greatest number, over all nodes.
         node: The node whose rows are wanted; None for all.
         wanted_topic: Tells whether updates of a topic are wanted, called once per topic and piece; None for all.
         kinds: The events that are wanted, by the column `event`; None for all.

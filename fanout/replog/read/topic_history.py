@@ -59,7 +59,7 @@ def topic_history(
         node: The node.
         link: The link.
         topic: The topic's name at the primary.
-        count: How many updates, and how many events, at most.
+        count: Greatest number of updates, and of events.
         rows_max: Rows after which no older file is read.
         seconds: Time after which no older file is read.
         monotonic: Tells seconds of a clock that never goes back.

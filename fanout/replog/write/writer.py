@@ -62,7 +62,9 @@ _SIGN_INTERVAL_S = 0.5
 """Pause between signs of life, while every row is written as it should."""
 
 _SIGN_LATE_S = 1.0
-"""How long a sign of life holds beyond the flush interval; less than the interval plus a slow write is not enough."""
+"""Time for which a sign of life holds beyond the flush interval; less than the interval plus a slow write is not
+enough.
+"""
 
 _YIELD_S = 20e-6
 _YIELD_INTERVAL_S = 0.002
@@ -332,7 +334,7 @@ class LogWriter:
         """Wait until everything appended so far is on the disk; not to be called on the event loop.
 
         Args:
-            timeout_s: How long to wait at most.
+            timeout_s: Longest wait.
 
         Returns:
             True if it is.
@@ -347,7 +349,7 @@ class LogWriter:
         """Write and seal everything, ship it if time is left, and release the directory.
 
         Args:
-            timeout_s: How long this may take.
+            timeout_s: Longest duration.
 
         Returns:
             True if everything is sealed. The next start seals the rest; rows that are not written are counted as lost.

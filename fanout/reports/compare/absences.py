@@ -1,4 +1,4 @@
-"""What a link was doing when an update was lost: the spans in which it could lose any, and which of them covers a time.
+"""State of a link when an update was lost: the spans in which it could lose any, and the span that covers a time.
 
 A link lost some updates when its log shows why: it was away, its node was, or an audit found later that the primary had
 dropped something; or when the log of a node above it shows that for that one.
@@ -46,14 +46,15 @@ _INDIRECT: Final = ("audit", "upstream")
 """Causes that are told by something else than the link's own absence."""
 
 _ROWS_OF_SLICE: Final = 4_000_000
-"""Of how many rows of the logs one task puts the losses of a target in order of time, about."""
+"""Rows of the logs for each task that sorts the losses of a target by time, about."""
 
 _SKIP_MARGIN_US: Final = 10_000_000
-"""How long before it is skipped a message may have been published, or later be logged by a tap; only its own topic is
-looked at."""
+"""Longest time between the skip of a message and its publication, or its row in the log of a tap. Only its own topic is
+looked at.
+"""
 
 _STOPPING_US: Final = 5_000_000
-"""How long before a node's stop in good order its links end, at most."""
+"""Longest time between the end of a node's links and its stop in good order."""
 
 
 def absences_of_targets(survey: Survey, *, scope: Scope) -> list[tuple[object, ...]]:
@@ -110,7 +111,7 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
         lost: Rows with the columns target and origin_us.
         absences: A frame of `absences_of_targets`.
         span_us: From when to when updates were lost, about.
-        rows: How many rows the logs have. With many that time is divided into slices, so that the losses of one target
+        rows: Number of rows in the logs. With many that time is divided into slices, so that the losses of one target
             are put in order by many tasks.
     """
     slices = 1 + rows // _ROWS_OF_SLICE

@@ -28,7 +28,7 @@ BRANCHES_MAX: Final = 2_000
 _LEVELS_MAX: Final = 8
 _UPDATES_MIN: Final = 3
 _CHANCE_MAX: Final = 1e-6
-"""How likely it may be that chance alone took all updates of a branch."""
+"""Greatest probability that chance alone took all updates of a branch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether the nodes that replicate one selector hold the same values: at the end by topic, over time by digest.
+"""Equality of the nodes that replicate one selector: at the end by topic, over time by digest.
 
 A *set* is a selector as several links replicate it from the same primary; its *members* are those links, and
 the reference. Nothing is joined row by row: the values of all members meet in one grouping by topic.
@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 __all__ = ["VERDICTS", "digest_points", "digest_sum", "set_verdict", "speaks_for_set", "windows_of"]
 
 VERDICTS = ("equal", "apart", "pending", "unknown")
-"""What a topic can be at the members of a set; see `ConvergenceSet`."""
+"""Verdicts on a topic at the members of a set; see `ConvergenceSet`."""
 
 _ALL: Final = (Window.unboundedPreceding, Window.unboundedFollowing)
 _LOW: Final = 2**32 - 1

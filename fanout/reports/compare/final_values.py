@@ -10,8 +10,9 @@ __all__ = ["UNEQUAL", "VERDICTS", "final_verdict"]
 UNEQUAL = ("different", "absent", "extra")
 """The verdicts on a topic that differs."""
 VERDICTS = ("equal", *UNEQUAL, "pending", "unknown")
-"""What a topic can be at a node: the reference's value; another; none where the reference has one; one where
-the reference has none; not equal, but changed too recently to be judged; not logged since a gap in a log."""
+"""Verdicts on a topic at a node: the reference's value; another value; no value though the reference has one; a value
+though the reference has none; not equal, but changed too recently to be judged; not logged since a gap in a log.
+"""
 
 
 def final_verdict() -> Column:

@@ -1,4 +1,4 @@
-"""Which rows of either side, without stamps, may be updates that the other side has in a span of time.
+"""Rows without stamps of either side that may be updates of the other side in a span of time.
 
 A link that was away gets what was kept for it when it is back, however late: up to a heartbeat that came back, in front
 of which everything had come.

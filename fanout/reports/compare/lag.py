@@ -45,13 +45,13 @@ PERCENTILES = (50, 95, 99)
 """The percentiles of a report, in per cent."""
 
 KEY = ("kind", "node", "link", "selector", "stamp_primary")
-"""What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
+"""Key of a distribution. A heartbeat has no selector and no stamp, so its last two are empty."""
 
 SERIES_KEY = ("series", *KEY, "window_us")
-"""What a distribution, or one window of a link's series, is of."""
+"""Key of a distribution, or of one window of a link's series."""
 
 PREFIX_KEY = ("node", "link", "stamp_primary", "prefix")
-"""What a distribution by topic prefix is of, over the selectors of a link."""
+"""Key of a distribution by topic prefix, over the selectors of a link."""
 
 Offsets = Mapping[tuple[str, str, str], int]
 """Offsets by node, link and who stamped, in microseconds; those that are not in it are 0."""
@@ -64,10 +64,10 @@ _CASES_MAX: Final = 16
 _OFFSETS: Final = "node string, link string, stamp_primary string, offset_us bigint"
 
 _CLOCKS_APART_US: Final = 3_600_000_000
-"""How far clocks are taken to differ."""
+"""Assumed greatest difference of clocks."""
 
 OTHERS = "(others)"
-"""Who stamped, for those that are too many to have figures each; no node can have this name."""
+"""Name of all stamping nodes that are too many to have figures each; no node can have this name."""
 
 
 def propagation_cells(
@@ -98,7 +98,7 @@ def prefix_cells(
 
     Args:
         updates: See `propagation_cells`.
-        depth: How many topic levels make a prefix.
+        depth: Number of topic levels in a prefix.
         asked: See there.
         offsets: See there.
     """

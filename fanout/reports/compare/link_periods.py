@@ -28,7 +28,7 @@ def link_periods(events: DataFrame, *, ends: DataFrame, settle_us: int, window: 
             `node` is the key.
         settle_us: Epochs that began later than this before the end and are not ready are pending. So is the newest
             of a link, however long it takes, while its process goes on.
-        window: What the report is asked to be about.
+        window: Window of the report.
 
     Returns:
         node, link, node_epoch, kind (`attempt` or `epoch`), number (an attempt's from 1, or the link epoch), which

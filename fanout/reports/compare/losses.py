@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 COUNTS = ("missing", "unknown", "superseded", *CAUSES, UNEXPLAINED)
-"""What is counted of a loss: see `UpdateFigures` and `MissingCauses`."""
+"""Counts of a loss: see `UpdateFigures` and `MissingCauses`."""
 
 
 SCOPE_KEYS: Final = {"target": ("target",), "topic": ("target", "topic"), "prefix": ("target", "prefix")}
-"""What a loss can be of, and the columns that name it."""
+"""Scopes of a loss, and the columns that name each."""
 
 
 def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us: int) -> DataFrame:
@@ -40,7 +40,7 @@ def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us:
     Args:
         absent: `absent_updates` with `cause`.
         places: (target, node, link); `target` is the key.
-        depth: How many topic levels make a prefix; 0 counts no prefixes.
+        depth: Number of topic levels in a prefix; 0 counts no prefixes.
         window_us: The width of the windows of time.
 
     Returns:
@@ -120,7 +120,7 @@ def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], dept
         expected: `expected_updates`, and `unknown_updates` where there are any.
         scopes: By name (`target`, `topic`, `prefix`) the few losses to look around: their key, first_us and
             last_us.
-        depth: How many topic levels make a prefix.
+        depth: Number of topic levels in a prefix.
         window_us: The width of the windows of time.
 
     Returns:

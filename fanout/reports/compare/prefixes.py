@@ -23,7 +23,7 @@ def count_prefixes(expected: DataFrame, *, losses: DataFrame | None, depth: int)
     Args:
         expected: `fanout.reports.compare.losses.expected_updates`.
         losses: `fanout.reports.compare.losses.count_losses`; None when nothing is lacking.
-        depth: How many topic levels make a prefix.
+        depth: Number of topic levels in a prefix.
     """
     key, counts, times = ("target", "prefix"), ("missing", "unknown"), ("first_us", "last_us")
     wanted = (

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 KEY = ("target", "primary", "epoch", "word")
-"""What identifies a word."""
+"""Key of a word."""
 
 REFERENCE: Final = -1
 """Stands in the place of a target for the reference's own sequences."""
@@ -86,7 +86,7 @@ def applied_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
 
     Args:
         rows: Stamped rows of nodes by target, with the target's spans.
-        window: What the report is asked to be about. What came later may be an update of it; but duplicated, stale and
+        window: Window of the report. A later row may be an update of it; but duplicated, stale and
             refused rows, and those that the reference lacks, are only counted of what was stamped in it.
     """
     bit = bit_of(sf.col("sequence"))
@@ -175,7 +175,7 @@ def sequence_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame
 
     Args:
         rows: The reference's rows with its own stamps.
-        window: What the report is asked to be about.
+        window: Window of the report.
     """
     applied, bit = sf.col("applied"), bit_of(sf.col("sequence"))
     inside = is_within(applied, window)

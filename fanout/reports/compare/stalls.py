@@ -1,7 +1,7 @@
 """Topics that stopped at a node: the reference has a settled update that is newer than all that the node got.
 
-What is newer is said by the time of stamping, or without stamps by the time of logging; two nodes
-log one update at different times, so that without stamps it is newer by more than the settle horizon.
+The time of stamping tells which value is newer, or without stamps the time of logging. Two nodes log one update at
+different times, so without stamps a newer value is newer by more than the settle horizon.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 VERDICTS = ("current", "stalled", "pending", "unknown")
-"""What a topic can be at a node; see `StallFigures`."""
+"""Verdicts on a topic at a node; see `StallFigures`."""
 STALLED = (
     *("group", "target", "node", "link", "selector", "topic", "settled_us", "held_us", "after_us"),
     *("stalled_links", "current_links"),
 )
-"""What is known of a topic that stopped at a node."""
+"""Columns of a topic that stopped at a node."""
 
 
 def comparable(scope: Scope) -> Column:

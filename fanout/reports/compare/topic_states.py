@@ -4,8 +4,7 @@ Each log is reduced to a row for each of its topics before the two sides meet, s
 row of another. Final values, convergence and stalls are all judged from these rows.
 
 A link's rows hold from its node's last process and its last tear-down on. The last row of a topic decides, by
-its position in the log; its digest stands for the value. Where the log has a gap after that row, nothing is
-known.
+its position in the log; its digest stands for the value. If the log has a gap after that row, nothing is known.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SOURCES = (
 )
 _PLACES = f"node string, link string, selector string, target int, `group` int, held_until_us bigint, {_FLOOR}"
 _VALUE = ("digest", "changed_us", "stamp_epoch", "sequence", "sure")
-"""What is known of a topic's last value in one log."""
+"""Columns of a topic's last value in one log."""
 
 
 def reference_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
@@ -39,7 +38,7 @@ def reference_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> Dat
 
     Args:
         updates: The table.
-        survey: What the first look found.
+        survey: Result of the first look.
         scope: The scope of the report.
 
     Returns:
@@ -96,7 +95,7 @@ def node_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> DataFram
 
     Args:
         updates: The table.
-        survey: What the first look found.
+        survey: Result of the first look.
         scope: The scope of the report.
 
     Returns:
@@ -132,7 +131,7 @@ def topic_states(reference: DataFrame, *, nodes: DataFrame, late: DataFrame | No
         reference: `reference_topics`.
         nodes: `node_topics`.
         late: `stalls.newest_late`; None where there is none.
-        targets: What each target is judged by; `target` is the key.
+        targets: Reference of each target; `target` is the key.
 
     Returns:
         The columns of `targets`; topic; settled_us, expected_us (null when it did not have to get any), held_us; for

@@ -1,4 +1,4 @@
-"""Who publishes what, by topic prefix, as the reference saw it.
+"""Traffic by publisher and topic prefix, as the reference saw it.
 
 Rows are counted by topic first, so that what is shuffled is as many rows as there are topics, not updates, and
 one topic with half of all updates is one row for each task.
@@ -30,7 +30,7 @@ def count_topics(updates: DataFrame, *, sources: DataFrame, control_topics: Sequ
     Args:
         updates: The table, as far as it is of the window.
         sources: (node, link, group, settled_until_us): what the reference logged, and until when it is counted.
-        control_topics: What lies below these is what links say to themselves, and no traffic.
+        control_topics: Topics below these are what links say to themselves, and no traffic.
         union: True if several nodes saw the same updates: then the one that saw most of a topic counts.
 
     Returns:

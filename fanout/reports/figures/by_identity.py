@@ -63,7 +63,7 @@ Around = dict[tuple[str, int, str | None], Row]
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """What `compare.losses.worst_losses` found, by scope."""
+    """Result of `compare.losses.worst_losses`, by scope."""
 
     by_target: dict[int, Row]
     by_window: dict[tuple[str, str, int], Row]
@@ -471,11 +471,11 @@ def _stamped_figures(
     """Return the figures of one target.
 
     Args:
-        counts: Of `words.count_words`.
-        lost: Of `losses.count_losses`, of the target.
-        around: How much was expected within its loss and after it.
-        absent: How many updates the reference's log lacks; None when nobody can know.
-        unidentified: How many that the target selects carry no stamp.
+        counts: Row of `words.count_words`.
+        lost: Row of `losses.count_losses`, of the target.
+        around: Number of updates expected within its loss and after it.
+        absent: Number of updates that the reference's log lacks; None when nobody can know.
+        unidentified: Number of those that the target selects without a stamp.
         hidden: The branches that it may not read.
     """
     names = (

@@ -25,16 +25,16 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class CountedClock:
-    """How a link whose updates carry no stamps logged them, against the log by which they are counted."""
+    """Delay with which a link logged updates without stamps, against the log by which they are counted."""
 
     later_us: int
-    """How much later it logged half of them."""
+    """Delay of half of them."""
     least_us: int
-    """How much later it logged all of them, at least."""
+    """Smallest delay of all of them."""
     source: tuple[str, str]
     """The node and link of the other log; link "" is what was published at the node."""
     quick_us: int | None
-    """How much later it logged half of them at its quickest times; None where these are not known."""
+    """Delay of half of them at its quickest times; None where these are not known."""
     slow_us: int | None
     """The same at its slowest times."""
 
@@ -48,7 +48,7 @@ _SLOW_US: Final = 100_000
 """So long they take at least: on a quick line updates in bursts may take longer than half of the heartbeats."""
 
 _PERCENTILE_PERMILLE: Final = 22
-"""How far a percentile may be off by its bucket, in thousandths of it."""
+"""Error of a percentile by its bucket, in thousandths of it."""
 
 
 def least_delays(survey: Survey) -> dict[Place, int]:
@@ -80,7 +80,7 @@ def find_clocks(
         propagation: The propagation times, but those of many clocks together.
         heartbeat: The round trips.
         survey: Says which node each link was connected to.
-        counted: Of the links whose updates carry no stamps, what they tell of their clocks.
+        counted: Delays of the links whose updates carry no stamps, which tell of their clocks.
     """
     least: dict[Place, int] = {}
     for one in propagation:
@@ -102,8 +102,8 @@ def _counted_difference(
     """Return the difference of the clocks of two nodes that got the same updates from one primary.
 
     An ordinary update was on its way to either for no less than nothing, and for no more than nearly all heartbeats
-    there and back. Of a line that is much slower than the other its quickest times are taken, at which an update was no
-    slower than half of its heartbeats. Where these times are not known, nearly all heartbeats stay the bound.
+    there and back. If one line is much slower than the other, its quickest times are taken, at which an update was no
+    slower than half of its heartbeats. If these times are not known, nearly all heartbeats stay the bound.
     """
     node, link, stamped_by = place
     own, other = round_trips.get((node, link)), round_trips.get(clock.source)
@@ -155,8 +155,8 @@ class _Ways:
     def round_trip_us(self, place: Place) -> int | None:
         """Return the shortest round trips of all hops together; None where one is not known.
 
-        A heartbeat goes to the next node only. Where updates may have come by several links of a node above, the way
-        with the longest round trips counts.
+        A heartbeat goes to the next node only. If updates may have come by several links of a node above, the way with
+        the longest round trips counts.
         """
         if place not in self._found:
             self._found[place] = None  # what comes back to itself is no way
@@ -190,7 +190,7 @@ def correct(
     Args:
         lag: The times as the clocks say them.
         percentiles: Between which times each percentile is.
-        difference: Of the two clocks.
+        difference: Difference of the two clocks.
     """
     if difference is None or difference.estimate_us is None or difference.at_least_us is None:
         return None

@@ -28,7 +28,7 @@ _PLACES = "member int, set int, node string, link string, selector string, whole
 def describe_convergence(material: Material) -> Part:
     """Return, for each selector, whether its nodes hold the same values at the end, and when they did before.
 
-    Of a window that ends before the logs do only the latter: what is held at the end of the logs is not of it.
+    A window that ends before the logs do has only the latter: values at the end of the logs are not of it.
     """
     states, parquet = material.states, material.parquet
     at_end = not states.scope.window.has_end

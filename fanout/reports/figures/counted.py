@@ -42,14 +42,14 @@ Link = tuple[str, str]
 Wait = tuple[int, int, int, int]
 """From when until when a link got updates that had waited, and how long at most: for the reference, for the link."""
 Waited = tuple[int, int]
-"""How long updates of a window may have waited for the reference, and for the link, in microseconds."""
+"""Longest wait of updates of a window for the reference, and for the link, in microseconds."""
 Interval = tuple[int, int]
 """By how much later than the reference a link may have logged an update, at least and at most, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much later than the reference a link logged the values that both saw once, in one window of its time."""
+    """Delay after the reference with which a link logged the values that both saw once, in one window of its time."""
 
     window: int
     updates: int
@@ -60,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a link's clock compares with the reference's."""
+    """Difference of a link's clock from the reference's."""
 
     later_us: int
     """By how much later it logged half of the updates: the difference of the clocks, and of two ordinary ways."""
@@ -117,7 +117,7 @@ def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock |
 
     Args:
         differences: Of the link.
-        windows: How many windows there are, those without an update that both saw once too.
+        windows: Number of windows, also of those without an update that both saw once.
     """
     if not differences:
         return None
@@ -137,13 +137,13 @@ def delay_intervals(
 ) -> dict[int, Interval]:
     """Return by how much later than the reference a link may have logged what it logged in each window.
 
-    As much as the values that both saw once, in the window and those near it, and a wide margin. Where these are too
+    The delay of the values that both saw once, in the window and those near it, and a wide margin. If these are too
     few, the horizon in which updates travel, and the time for which the link or the reference was away.
 
     Args:
         differences: Of the link.
         waited: By the windows in which it may have logged.
-        horizon_us: How far clocks may differ, and how long updates may travel.
+        horizon_us: Greatest difference of clocks, and longest time on the way.
     """
     known = {one.window: one for one in differences}
     least_us = min((one.least_us for one in differences), default=0)
@@ -181,7 +181,7 @@ def count_updates(
     Args:
         tables: The logs.
         survey: What they hold.
-        scope: What is compared.
+        scope: The compared logs.
         by_clocks: Returns the scope by clocks.
     """
     targets = scope.targets_of("unstamped")

@@ -16,7 +16,7 @@ __all__ = ["describe_finals"]
 def describe_finals(material: Material) -> Part:
     """Return how the final values of each target compare, and the topics that differ.
 
-    Of a window that ends before the logs do nothing: what is held then would take replaying them. Nothing either of a
+    Nothing for a window that ends before the logs do: its values would take a replay of the logs. Nothing either of a
     selector that leaves retained values out.
     """
     states, scope, parquet, list_limit = material.states, material.scope, material.parquet, material.list_limit

@@ -64,10 +64,10 @@ def make_report(
     Args:
         spark: The session.
         files: The logs.
-        name: Which report.
-        parameters: What was asked for.
+        name: Name of the report.
+        parameters: Parameters of the report.
         history: Earlier reports to compare with, as the file of the trend has them.
-        cuts: Where the logs begin of which older files are left out.
+        cuts: Start of each log whose older files are skipped.
         parquet: The directory or URI for the tables as Parquet; None writes none.
         progress: Is told the name of each stage when it begins.
 

@@ -56,8 +56,8 @@ def describe_lag(material: Material, *, depth: int | None = None) -> Part:
     """Return the propagation times, in all, over time and by prefix, and the heartbeats' round trips.
 
     Args:
-        material: What the first look found.
-        depth: How many topic levels make a prefix, 0 for no figures by prefix; None takes what was asked for.
+        material: Result of the first look.
+        depth: Number of topic levels in a prefix, 0 for no figures by prefix; None takes what was asked for.
     """
     survey, window, parquet = material.survey, material.window, material.parquet
     tables, counted = material.tables, material.counted_if_comparable()
@@ -136,7 +136,7 @@ def _describe_cells(
 
     Args:
         cells: The cells of `fanout.reports.compare.lag`; (key, window, bucket) is the key.
-        survey: What is known of the links.
+        survey: Figures of the links.
         counted: The clocks of the links whose updates carry no stamps.
         window_us: The width of the cells' windows.
         from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.

@@ -1,4 +1,4 @@
-"""What the sections of a report are made from, and what each of them gives."""
+"""Input of the sections of a report, and the result of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Material", "Part"]
 
 
 class Material:
-    """What sections are made from: the logs, what the first look found, and what was asked for.
+    """Input of sections: the logs, the result of the first look, and the parameters.
 
     Call `close` to free what Spark keeps.
 
@@ -32,8 +32,8 @@ class Material:
         spark: The session.
         tables: The logs.
         survey: What they hold.
-        parameters: What was asked for.
-        parquet: Where the tables behind the report go.
+        parameters: Parameters of the report.
+        parquet: Place of the tables behind the report.
         by_set: True to compare the members of each set with one another.
     """
 
@@ -62,7 +62,7 @@ class Material:
 
     @cached_property
     def scope(self) -> Scope:
-        """What is compared with what."""
+        """The compared pairs of logs."""
         return self._decide_scope({})
 
     def counted(self) -> CountedUpdates:
@@ -100,7 +100,7 @@ class Material:
 
     @cached_property
     def traffic_scope(self) -> Scope:
-        """Whose log says what was published.
+        """Reference: the node whose log says what was published.
 
         By the same rule it has the reference of `scope`. Its groups are others: there a primary that links over
         MQTT 3.1.1 are compared with stands twice, by identity and by value, and its updates would count twice.
@@ -124,11 +124,11 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one section found."""
+    """Result of one section."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the report by name."""
     by_target: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """Fields of a selector's figures by name, by target."""
     sequences: tuple[ReferenceSequences, ...] = ()
-    """What the reference's log holds of its sequences."""
+    """Sequences in the reference's log."""

@@ -44,7 +44,7 @@ _NO_FILE_SYSTEM: Final = (
 
 
 class ParquetTables:
-    """Where the tables of one report go: below a directory, or nowhere.
+    """Place of the tables of one report: below a directory, or nowhere.
 
     Args:
         spark: The session.

@@ -37,14 +37,14 @@ class Section:
     """One section of a report."""
 
     name: str
-    """What it is called while it is made."""
+    """Its name while it is made."""
     needs_reference: bool
     build: Callable[[Material], Part]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportKind:
-    """What one report is made of."""
+    """Parts of one report."""
 
     sections: tuple[Section, ...]
     basis: Callable[[Material], tuple[str, ...]]
@@ -106,4 +106,4 @@ REPORTS: Final[Mapping[ReportName, ReportKind]] = {
     "stalls": ReportKind((_STALLS,), _basis),
     "traffic": ReportKind((_TRAFFIC,), lambda material: (basis_statement(material.traffic_scope.reference),)),
 }
-"""What each report is made of, in the order in which its sections are made."""
+"""Sections of each report, in the order in which they are made."""

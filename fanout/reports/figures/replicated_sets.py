@@ -23,11 +23,11 @@ class ReplicatedSet:
     reference: tuple[str, str] | None
     """The node and link of the reference; None for a union, which is no node."""
     gap_members: int
-    """How many members may lack rows in their log."""
+    """Number of members that may lack rows in their log."""
 
     @property
     def members(self) -> int:
-        """How many members it has."""
+        """Number of its members."""
         return len(self.targets) + (self.reference is not None)
 
     @property

@@ -20,7 +20,7 @@ def describe_links(material: Material, *, shows: Collection[str] = ("ready", "sn
     """Return the sections on links, of what was under way in the window.
 
     Args:
-        material: What the first look found.
+        material: Result of the first look.
         shows: Which of them: `ready`, how long each link took from connect to ready, and `snapshots`, every epoch of
             every link, in numbers and the latest of them one by one. Its table goes with it.
     """

@@ -39,7 +39,7 @@ class TopicStates:
 
     Args:
         tables: The logs.
-        survey: What the first look found.
+        survey: Result of the first look.
         scope: The scope of the report.
         by_set: True to compare the members of each set with one another, too.
     """

@@ -1,1 +1,1 @@
-"""What is compared with what: the reference, and the links paired with it."""
+"""Pairs to compare: the reference, and the links paired with it."""

@@ -1,4 +1,4 @@
-"""Which log is the reference, and which link is compared with which of its links.
+"""Choice of the log that is the reference, and of the link in it that each link is compared with.
 
 Owns the choice of the reference, the groups of its links, and the rules by which two links are taken to lead
 to the same primary: by stamps, else by the node that they say they were connected to, else by address, else by name.
@@ -36,12 +36,12 @@ class ObservedLink:
 
     @property
     def title(self) -> str:
-        """What a notice calls it."""
+        """Its name in a notice."""
         return f"{self.node}/{self.name}"
 
     @property
     def stamps(self) -> frozenset[str]:
-        """Who stamped what it brought."""
+        """Nodes that stamped its updates."""
         return self.survey.stamps(self.node, link=self.name)
 
     @property
@@ -56,7 +56,7 @@ class ObservedLink:
 
     @property
     def live_rows(self) -> int:
-        """How many updates it brought."""
+        """Number of updates that it brought."""
         return self.survey.live_rows(self.node, link=self.name)
 
     @property
@@ -133,10 +133,11 @@ def observed_links(survey: Survey) -> list[ObservedLink]:
 class Pairing:
     """The groups of a reference, and which of them each link is compared with.
 
-    What a node stamped is one group. Each link of a tap is one; in a union, links that lead to the same primary are.
+    All updates that one node stamped are one group. Each link of a tap is one; in a union, links that lead to the same
+    primary are.
 
     Args:
-        survey: What the first look found, with the gaps that count.
+        survey: Result of the first look, with the gaps that count.
         reference: The reference.
         links: Every link in the logs.
 

@@ -24,7 +24,7 @@ LOG_END_TOLERANCE_US: Final = 1_000_000
 
 
 class MeasuredClock(Protocol):
-    """How a link's clock, and the way of its updates, compare with the reference's."""
+    """Difference of a link's clock, and of the way of its updates, from the reference's."""
 
     @property
     def later_us(self) -> int:
@@ -54,14 +54,14 @@ def decide_scope(
     """Return what a completeness report compares with what.
 
     Args:
-        survey: What the first look at the logs found.
+        survey: Result of the first look at the logs.
         requested: The node to take as the reference; None takes the only primary, else the only first-tier node, else
             the only tap, else the union of the secondaries.
         settle_us: The settle horizon: updates younger than this at the end are pending.
-        behind_max_us: How long before the reference's a log may end, without a stop, and count as late only; never
-            less than the settle horizon.
-        window: What the report is asked to be about.
-        clocks: Of links without stamps, by node and link, where it is known.
+        behind_max_us: Time before the end of the reference's log at which a log may end without a stop and count as
+            late only; never less than the settle horizon.
+        window: Window of the report.
+        clocks: Delays of links without stamps, by node and link, if they are known.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
@@ -127,11 +127,11 @@ def decide_traffic_scope(
     """Return the sources whose rows are counted as traffic; nothing is compared, so there are no targets.
 
     Args:
-        survey: What the first look found.
+        survey: Result of the first look.
         requested: The node whose log to count; None takes the only primary, else the only tap, else all
             secondaries together.
         settle_us: The settle horizon.
-        window: What the report is asked to be about.
+        window: Window of the report.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, or it saw nothing.

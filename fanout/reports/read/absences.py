@@ -17,7 +17,7 @@ from fanout.reports.read.scope import NEVER_US
 __all__ = ["UNHEARD_US", "Absence", "link_absences"]
 
 UNHEARD_US: Final = 60_000_000
-"""How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
+"""Longest time for which a link without heartbeats does not notice that it is cut off: twice its default Keep Alive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What the JSON in an event's detail says: the links and selectors of a `start`, the rows lost in a `gap`.
+"""JSON in the detail of an event: the links and selectors of a `start`, the rows lost in a `gap`.
 
-Owns those two shapes on the reading side. What is not of the documented shape is never guessed at: numbers without
-bound, and text that is no UTF-8, are not of it, because the queries of a report would fail on them.
+Owns those two shapes on the reading side. A value of another shape than the documented one is never guessed at: numbers
+without bound, and text that is no UTF-8, are not of it, because the queries of a report would fail on them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GapRecord:
     last_pos: int
     """The last position that may be missing; 0 when it is not known, as after a crash."""
     lost_positions: int
-    """How many positions are known to be missing; 0 after a crash."""
+    """Number of positions known to be missing; 0 after a crash."""
     first_pos: int = 0
     """The first position that may be missing; 0 when it is not known."""
 
@@ -85,7 +85,7 @@ class Selection:
     filter: str
     exclude: tuple[str, ...] = ()
     control_topic: str = CONTROL_TOPIC
-    """What lies below it is the links' talk with themselves, which a primary logs and no link applies."""
+    """Topics below it are the links' talk with themselves, which a primary logs and no link applies."""
     limits: Limits = field(default=Limits(), compare=False)
     """Messages of its topics that it leaves out; two selections that differ in these alone take the same topics."""
 

@@ -50,7 +50,7 @@ def fold_sessions(summary: DataFrame, *, sessions: DataFrame) -> DataFrame:
     proved complete are: all others count as its earliest one, so that their delays are a bound for each.
 
     Args:
-        summary: What `summarize_updates` returned.
+        summary: Result of `summarize_updates`.
         sessions: (node, link, link_epoch) of the sessions to tell apart; all three are the key.
     """
     place = ("node", "link", "link_epoch")
@@ -75,8 +75,8 @@ def summarize_events(events: DataFrame) -> DataFrame:
 
     One row has all of a `life`: from when the link is live to the next time; 0 before that. Each selector that was
     proved complete has a row of its own (`selector`), and so has each `start`, `gap`, and `audit` that found a
-    difference (`event`, with its `detail`). Of `alarm` and `skipped` all of one message or reason are one row, with the
-    newest detail and how often it was said (`times`).
+    difference (`event`, with its `detail`). All events `alarm` and `skipped` of one message or reason are one row, with
+    the newest detail and their number (`times`).
     """
     at_us, event = sf.unix_micros("at"), sf.col("event")
     is_state = event == "state"

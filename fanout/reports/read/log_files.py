@@ -1,4 +1,4 @@
-"""Which Parquet files a report reads, and what the user called the places they came from."""
+"""Parquet files that a report reads, and the user's names for their places."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class LogFiles:
     updates: tuple[str, ...]
     events: tuple[str, ...]
     directories: tuple[str, ...]
-    """What the report names as its input: the log directories, and URIs as the user gave them."""
+    """Input as the report names it: the log directories, and URIs as the user gave them."""
     sealed_only: bool = True
     """True if what nodes have not sealed yet is missing of any of them."""
     counts: tuple[int, int] | None = None
-    """How many files of each table were given, where small ones are in a copy here; None where they are the same."""
+    """Number of files of each table as given, if small ones are in a copy here; None where they are the same."""
 
     @classmethod
     def of_files(
@@ -80,7 +80,7 @@ class LogFiles:
 
     @property
     def given(self) -> tuple[int, int]:
-        """How many files of each table were given."""
+        """Number of files of each table as given."""
         return self.counts or (len(self.updates), len(self.events))
 
     def bytes_at_most(self, limit: int) -> bool:

@@ -1,4 +1,4 @@
-"""Where a log lacks rows without saying so: runs of positions that no row has and no gap event tells of.
+"""Rows that a log lacks without a gap event: runs of positions that no row has.
 
 Such rows were logged and are not among the files: a file was lost, or the node removed the oldest ones
 (`log.keep_days`). So of what they held nothing is known. Owns how these runs are found from counts by block of
@@ -48,7 +48,7 @@ def find_holes(
     """Return the runs of absent positions that no gap event tells of, as gaps of the whole node.
 
     Args:
-        survey: What the first look found.
+        survey: Result of the first look.
         blocks: The blocks that have rows.
         bits: Their size, as a power of two.
 

@@ -70,7 +70,7 @@ def plain_root(selection: Selection) -> tuple[int, str] | None:
     """Return what a topic has to begin with where that alone decides, as for `plant/7` and `plant/#`.
 
     Returns:
-        How many levels of the topic decide (0: the whole topic), and the text that they are; None where more decides.
+        Number of levels of the topic that decide (0: the whole topic), and their text; None where more decides.
     """
     levels = selection.filter.split("/")
     if selection.exclude or selection.reaches_control or "+" in levels or levels == ["#"]:

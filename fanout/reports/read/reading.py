@@ -90,7 +90,7 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
 
     Args:
         tables: The two tables, whole: what was before a window says what to expect in it.
-        window: What the report is asked to be about. Nodes are taken to be configured as they were at its end.
+        window: Window of the report. Nodes are taken to be configured as they were at its end.
 
     Raises:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.

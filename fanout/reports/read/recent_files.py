@@ -1,8 +1,8 @@
-"""Which sealed files a report on a window of time reads, and where in each node's log they begin.
+"""Sealed files that a report on a window of time reads, and their start in each node's log.
 
 Owns the choice by the footers of the files, newest first: of the rows, what a report reads goes with the length of the
-window, not with that of the logs. Of the time in front of it the events are read, but for files with heartbeats
-alone: only they say what links selected, and since when they held it. Knows files, not Spark.
+window, not with that of the logs. From the time before the window events are read, but for files with heartbeats alone:
+only events say what links selected, and since when they held it. Knows files, not Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fanout.reports.read.survey import LogCut
 __all__ = ["MARGIN_US", "Span", "cut_of", "recent_files"]
 
 MARGIN_US: Final = 300_000_000
-"""How much more than the window is read of each log: updates on the way, and heartbeats in front of an absence."""
+"""Extra time of each log beyond the window: updates on the way, and heartbeats before an absence."""
 
 _QUIET: Final = "heartbeat"
 """The event that says nothing of the time behind the next one."""

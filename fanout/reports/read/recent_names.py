@@ -1,4 +1,4 @@
-"""Which sealed files a report on a window of time reads where Spark alone sees them, as in an object store.
+"""Sealed files that a report on a window of time reads if Spark alone sees them, as in an object store.
 
 Owns the choice by names: the directories of a file say in which hour its segment was opened, and nodes seal it when
 that hour ends. So whole hours are left out, of the table `updates` alone: only the events themselves tell which of them
@@ -56,14 +56,14 @@ def recent_by_name(spark: SparkSession, files: LogFiles, *, window: AskedWindow)
     """Return the files that a report on a window needs, and where the logs begin that are not read whole.
 
     The window is by any node's clock: a log whose newest file is of an earlier hour than another's is read back by as
-    many hours more, since its clock may be slow. Where a file has another name than nodes give, or Spark cannot list
-    them, all are read, which tells why.
+    many hours more, since its clock may be slow. If a file has another name than nodes give, or Spark cannot list them,
+    all are read, which tells why.
 
     Args:
         spark: The session.
         files: The logs.
-        window: What is asked for. Of one without a begin or an end all is read: final values need all rows. So is all
-            of files on this machine, of which `recent_files` chooses.
+        window: Window of the report. For one without a begin or an end all is read: final values need all rows. So is
+            all of files on this machine, of which `recent_files` chooses.
 
     Raises:
         ReportError: A file cannot be read.

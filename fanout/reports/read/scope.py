@@ -39,7 +39,7 @@ NEVER_US: Final = 2**62
 """A time that never comes."""
 
 APART_US: Final = 1_000_000
-"""How far apart two nodes may log one update without a stamp, at least, however short the settle horizon is."""
+"""Least time within which two nodes may log one update without a stamp, however short the settle horizon is."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -118,7 +118,7 @@ WHOLE: Final = AskedWindow()
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Whose log says what there was to be replicated."""
+    """Reference: the node whose log says what there was to be replicated."""
 
     kind: ReferenceKind
     nodes: tuple[str, ...]
@@ -133,7 +133,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """What the report calls it: the node's identifier, or `union`."""
+        """Its name in the report: the node's identifier, or `union`."""
         return "union" if self.kind == "union" else self.nodes[0]
 
 
@@ -160,7 +160,7 @@ class Group:
     end_us: int
     """The end of the reference's log."""
     selections: tuple[Selection, ...] | None
-    """What the sources select; None when there is nothing that they leave out."""
+    """Selectors of the sources; None when there is nothing that they leave out."""
     gap: bool
     """True if rows of a source may be missing from its log."""
 
@@ -185,16 +185,17 @@ class Target:
     gaps_us: tuple[tuple[int, int], ...]
     """Spans (after, until) in which the node's log may lack rows: what it lacks of them is unknown."""
     offset_us: int = 0
-    """What to subtract from a time by the node's clock to get one by its group's."""
+    """Time to subtract from a time by the node's clock to get one by its group's."""
     behind_us: int = 0
     """By how much the node's log ends before `covered_until_us`, without a stop that would say why; 0 when it does not.
 
-    What came later may be in a part of the log that is not here yet: it is pending, or in a gap without end."""
+    Later updates may be in a part of the log that is not here yet: they are pending, or in a gap without end."""
     silent_after_us: int = NEVER_US
     """When that is too much for a log that is only late: updates after this, which the node has not, are unknown."""
     apart_us: int = 0
-    """How far apart the node and the reference mostly log one update, clocks left out; the settle horizon where nothing
-    is measured, and nothing for updates with stamps."""
+    """Time within which the node and the reference mostly log one update, clocks left out; the settle horizon if
+    nothing is measured, and nothing for updates with stamps.
+    """
 
     @property
     def place(self) -> dict[str, Any]:
@@ -212,11 +213,11 @@ class Scope:
     sources: tuple[Source, ...]
     targets: tuple[Target, ...]
     notices: tuple[str, ...]
-    """What a reader must know to read the figures right, one sentence each."""
+    """Notices that a reader needs to read the figures right, one sentence each."""
     left_out: tuple[str, ...] = ()
     """The links that are compared with nothing."""
     window: AskedWindow = WHOLE
-    """What the report is asked to be about; the targets' spans are those parts of it that they cover."""
+    """Window of the report; the targets' spans are those parts of it that they cover."""
     cut_off: str = ""
     """Why the reference's log does not show the window from its begin on; "" unless something says so."""
 

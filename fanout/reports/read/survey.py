@@ -1,4 +1,4 @@
-"""What the first look at the logs found: a few rows for each node, link and session, as plain values.
+"""Result of the first look at the logs: a few rows for each node, link and session, as plain values.
 
 Owns the shapes of that summary, and what can be read off them without any rule of a report: roles, configurations, when
 a link first held everything, where a log has holes. Does not know Spark.
@@ -120,14 +120,14 @@ class AlarmSummary:
     first_us: int
     last_us: int
     times: int
-    """How often it was said; of `skipped`, how many messages were."""
+    """Number of its events; for `skipped`, the number of messages."""
     detail: str
     """Of the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """Where the files that are read of a node's log begin, when older ones are left out on purpose."""
+    """Start of a node's log whose older files are skipped on purpose."""
 
     node: str
     node_epoch: int
@@ -136,7 +136,7 @@ class LogCut:
     at_us: int
     """The first time in them, by the node's clock."""
     absent: int
-    """How many positions behind that no row has."""
+    """Number of positions after it that no row has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ class Survey:
     completes: tuple[CompleteSummary, ...]
     starts: tuple[StartRecord, ...]
     gaps: tuple[GapRecord, ...]
-    """What gap events tell of."""
+    """Contents of gap events."""
     holes: tuple[GapRecord, ...] = ()
     """Rows that were logged, and are not there though no gap event says why."""
     begins: tuple[GapRecord, ...] = ()
     """Those of them with which a log begins."""
     selectors: tuple[SelectorSummary, ...] = ()
-    """What `updates` does not say of selectors; empty where it does."""
+    """Facts on selectors that `updates` does not have; empty if it has them."""
     alarms: tuple[AlarmSummary, ...] = ()
     absences: tuple[Absence, ...] = ()
     roles: dict[str, str] = field(init=False)
@@ -241,7 +241,7 @@ class Survey:
     def positions(self, node: str, *, node_epoch: int) -> tuple[int, int]:
         """Return between which positions the rows of a process should be.
 
-        What lies before all that is there of the first process is not given; later ones begin at 1.
+        Positions before the first row of the first process are not given; later processes begin at 1.
         """
         rows = [row for row in self._by_node[node] if row.node_epoch == node_epoch]
         first = min(row.first_pos for row in rows) if node_epoch == self.epochs(node)[0] else 1
@@ -249,7 +249,7 @@ class Survey:
 
     @property
     def rows(self) -> int:
-        """How many rows of updates there are."""
+        """Number of rows of updates."""
         return sum(each.rows for each in self.updates)
 
     @property

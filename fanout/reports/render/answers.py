@@ -126,7 +126,7 @@ _LOG_ENDS: Final[dict[LogEnd | None, str]] = {
 
 
 class _Late(NamedTuple):
-    """How late updates came to a node; without `lag` nobody knows."""
+    """Lag of updates at a node; unknown without `lag`."""
 
     node: str
     lag: LagSummary | None

@@ -29,7 +29,9 @@ _UNKNOWN_MIN: Final = 3
 
 
 def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> str:
-    """Return the chart; nothing where there was nothing to get. Of more than `ROWS_MAX` links those that lack most.
+    """Return the chart; nothing where there was nothing to get.
+
+    It has at most `ROWS_MAX` links, those that lack most.
 
     Args:
         section: The shares.

@@ -90,7 +90,7 @@ class Table:
     columns: tuple[Head, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str
-    """What a reader should know of its columns; an empty string for nothing."""
+    """Note for the reader on its columns; empty for none."""
     total: int | None = None
     """For a list, how many entries there are; more than it has rows when it was cut."""
 

@@ -31,7 +31,7 @@ _NAMES = frozenset({"node", "link", "node/link", "selector"})
 """Columns that say what a row is about."""
 _GUTTER = 2
 _TEXT_WIDTH_MIN = 13
-"""To what a column of names may be narrowed; they fold inside it. Numbers are never narrowed."""
+"""Least width of a column of names; they fold inside it. Numbers are never narrowed."""
 
 
 def print_report(report: Report, *, console: Console, verbose: bool = False) -> None:
@@ -39,7 +39,7 @@ def print_report(report: Report, *, console: Console, verbose: bool = False) -> 
 
     Args:
         report: The report.
-        console: Where to print; its width decides how much is folded.
+        console: Console to print to; its width decides how much is folded.
         verbose: True to print all tables too. A report without answers has nothing else.
     """
     summary = report.summary

@@ -1,4 +1,4 @@
-"""How a report's numbers, times and names are written for people; the same on a terminal and on a page."""
+"""Form of a report's numbers, times and names for people; the same on a terminal and on a page."""
 
 from __future__ import annotations
 

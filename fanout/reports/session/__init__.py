@@ -1,1 +1,1 @@
-"""What reports ask of a Spark session, over Spark Connect too: threads, places, and words for its errors."""
+"""Needs of reports beyond a Spark session, over Spark Connect too: threads, places, and words for its errors."""

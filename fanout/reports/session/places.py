@@ -1,7 +1,7 @@
 """Places that Spark reads and writes, as URIs: whether something is there, and the text of one document.
 
-What reads needs no JVM in this process. What writes has none over Spark Connect, where a document is written as Spark
-writes every result: a directory of its name with one part in it.
+Reading needs no JVM in this process. Writing has none over Spark Connect: there a document is written as Spark writes
+every result, as a directory of its name with one part in it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def query_threads(spark: SparkSession, count: int, *, name: str) -> Iterator[Thr
 
     Args:
         spark: The session.
-        count: How many threads.
+        count: Number of threads.
         name: The beginning of their names.
     """
     tag = f"fanout-{uuid4().hex}"

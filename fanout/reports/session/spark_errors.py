@@ -1,4 +1,4 @@
-"""What Spark says of a failure, as errors of ours."""
+"""Failures in Spark, as errors of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fanout.errors import ReportError
 __all__ = ["SPARK_ERRORS", "said_of", "spark_errors"]
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""What a call of Spark raises for a query, a place or a session that is no use."""
+"""Exceptions of Spark for a query, a place or a session that is no use."""
 
 _FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
 _GONE: Final = re.compile(

@@ -1,4 +1,4 @@
-"""What the logs of links say of themselves: warnings and errors, and messages that were skipped."""
+"""Alarms in the logs of links: warnings and errors, and messages that were skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a report meets what was asked of it: the lowest share of any selector against a threshold."""
+"""Verdict of a report against a threshold: the lowest share of any selector decides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(
 ) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
-    What is unknown counts against a share, since nothing proves it, and so does what the reference's log is known to
+    Unknown updates count against a share, since nothing proves them. So do updates that the reference's log is known to
     lack, or has without a stamp. A selector that never held everything fails. Secondaries that are compared with
     nothing but one another fail, since a topic that none of them may read is missing at none of them.
 

@@ -1,4 +1,4 @@
-"""What is kept of a report for the trend of later ones. Pure functions of finished values."""
+"""Figures of a report that are kept for the trend of later ones. Pure functions of finished values."""
 
 from __future__ import annotations
 

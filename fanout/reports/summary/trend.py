@@ -41,10 +41,10 @@ _WORST_FIRST: tuple[Direction, ...] = ("worse", "same", "better")
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """What one node had to get in a span of time, and how late it was."""
+    """Updates that one node had to get in a span of time, and their lag."""
 
     expected: int
-    """What is unknown is not among it."""
+    """Unknown ones are not among them."""
     missing: int
     lag: Mapping[tuple[str, str], _Latency]
     """By link and who stamped."""
@@ -52,7 +52,7 @@ class _Figures:
 
 @dataclass(frozen=True, slots=True)
 class _Latency:
-    """How late the updates of one link were, the difference of the clocks taken out."""
+    """Lag of the updates of one link, the difference of the clocks taken out."""
 
     rows: int
     p99_us: int
@@ -233,8 +233,8 @@ def _of_lag(before: _Latency | None, now: _Latency | None) -> Direction:
 def _lie_apart(before: Sequence[int], now: Sequence[int]) -> bool:
     """Return whether the values of two times lie further apart than chance parts them (Mann and Whitney).
 
-    Where one update in a hundred is late, a p99 is now that of the quick ones and now that of the late ones, and so is
-    the median of many: only their order tells a change from that.
+    If one update in a hundred is late, a p99 is now that of the quick ones and now that of the late ones, and so is the
+    median of many: only their order tells a change from that.
 
     Args:
         before: Values in order of size; fewer than five on either side are never apart.

@@ -1,4 +1,4 @@
-"""Where the tables of results are appended: Parquet below a place, or tables of a catalog."""
+"""Places to which the tables of results are appended: Parquet below a place, or tables of a catalog."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ __all__ = [
 
 
 ReportName = Literal["summary", "completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all"]
-"""What can be reported on; each is a command, and `all` is every other in one."""
+"""Names of reports; each is a command, and `all` is every other in one."""
 
 
 LogEnd = Literal["stopped", "killed", "not_shipped"]
@@ -76,29 +76,31 @@ rest is not shipped yet, since only sealed files were given."""
 
 
 class Parameters(Value):
-    """What the report was asked for."""
+    """Parameters of the report."""
 
     reference: str | None
     """The node that was asked for as the reference; null lets the report choose."""
     settle_s: float
     """The settle horizon in seconds."""
     depth: int
-    """How many levels make a topic prefix; 0 for no figures by prefix."""
+    """Number of levels in a topic prefix; 0 for no figures by prefix."""
     fail_under_percent: float | None
     list_limit: int
     """The most entries of a list; the total stands beside."""
     behind_max_s: float = 0
-    """How long before the reference's a log may end, without a stop, and what came later be pending, not unknown."""
+    """Time before the end of the reference's log at which a log may end without a stop: later updates are pending, not
+    unknown.
+    """
     since: AwareDatetime | None = None
-    """What happened before this is in no figure; null for no such bound."""
+    """Begin of the window: nothing earlier is in any figure; null for no such bound."""
     until: AwareDatetime | None = None
-    """What happened at this moment and later is in no figure; null for no such bound."""
+    """End of the window: nothing at this moment or later is in any figure; null for no such bound."""
     accept_union: bool = False
     """True if `fail_under_percent` may be met where the union of the secondaries is the reference."""
 
 
 class Inputs(Value):
-    """What was read."""
+    """Input of the report."""
 
     directories: tuple[str, ...]
     update_files: int
@@ -112,7 +114,7 @@ class Inputs(Value):
 
 
 class ReferenceSequences(Value):
-    """What the reference's log holds of one primary's epoch."""
+    """Part of the reference's log from one primary's epoch."""
 
     primary: str
     epoch: int
@@ -124,7 +126,7 @@ class ReferenceSequences(Value):
 
 
 class ReferenceSummary(Value):
-    """Whose log says what there was to be replicated."""
+    """Reference: the node whose log says what there was to be replicated."""
 
     name: str
     kind: ReferenceKind
@@ -155,11 +157,11 @@ class LogSummary(Value):
     begin: AwareDatetime
     end: AwareDatetime
     processes: int
-    """How many times the node was started."""
+    """Number of starts of the node."""
     stopped: bool
     """True if its last process stopped in good order."""
     gaps: int
-    """How many times it could not log, or crashed."""
+    """Number of times that it could not log, or crashed."""
     absent_rows: int
     """Rows inside the log that are not there without a gap that says why."""
 
@@ -190,7 +192,7 @@ class TargetReport(AtSelector):
 
     @property
     def updates(self) -> UpdateFigures | None:
-        """What came of its updates, on whichever basis."""
+        """Outcome of its updates, on any basis."""
         return self.unstamped if self.stamped is None else self.stamped
 
 
@@ -204,7 +206,7 @@ class PrefixFigures(AtSelector):
     complete_percent_at_least: float | None
     """Null, too, where the reference's log does not show every update."""
     complete_percent_at_most: float | None = None
-    """Of what the reference saw, with the unknown counted as there."""
+    """Share of the updates that the reference saw, with unknown ones counted as there."""
     first_missing: AwareDatetime | None = None
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
@@ -223,7 +225,7 @@ class CompletenessPoint(Value):
 
 
 class CompletenessSeries(AtLink):
-    """What one link had to get over time, over all of its selectors; windows in which that was nothing are left out."""
+    """Updates that one link had to get over time, over all of its selectors; windows without any are left out."""
 
     points: tuple[CompletenessPoint, ...]
 
@@ -277,18 +279,18 @@ class Outage(AtLink):
 
 
 class Alarm(AtLink):
-    """What a link's log says that a person should know, of one kind, by its node's clock."""
+    """Notices of one kind in a link's log for a person, by its node's clock."""
 
     kind: Literal["alarm", "skipped"]
     """`alarm`: warnings and errors. `skipped`: messages that could not be replicated."""
     message: str
     """The line of the log; of `skipped`, why."""
     reason: str
-    """What the newest was about, and why; empty when it does not say."""
+    """Subject and reason of the newest; empty when it does not say."""
     hint: str
-    """What to do about the newest; empty when it does not say."""
+    """Remedy for the newest; empty when it does not say."""
     times: int
-    """How often it was said; of `skipped`, how many messages were."""
+    """Number of its events; for `skipped`, the number of messages."""
     first: AwareDatetime
     last: AwareDatetime
 
@@ -308,14 +310,14 @@ class MissingTopic(AtSelector):
     missing: int
     unknown: int
     superseded: int
-    """Of the missing: a later value of the topic came in a snapshot or audit."""
+    """Missing updates after which a later value of the topic came in a snapshot or audit."""
     first_missing: AwareDatetime
     """When the first update that is missing was published."""
     last_missing: AwareDatetime
     going_on: bool | None
     """True if the loss had not ended by the end of what was judged."""
     cause: MissingCause
-    """That of most of the missing."""
+    """Cause of most of the missing updates."""
 
 
 class DifferingTopic(AtSelector):
@@ -356,7 +358,7 @@ class RoundTrip(AtLink):
 
 
 class ClockDifference(AtLink):
-    """How far a node's clock is ahead of the clock that stamped its updates; negative when it is behind.
+    """Lead of a node's clock over the clock that stamped its updates; negative when it is behind.
 
     No update arrives before it was stamped, so the least propagation time is more than the difference. The
     quickest update took less than the quickest heartbeat took to the same node and back, so it is not more by
@@ -408,7 +410,7 @@ class PrefixLag(AtLink):
 
 
 class HopLag(Value):
-    """How late updates became, in the mean, on the way from one node of a chain to the next.
+    """Mean lag that updates gained on the way from one node of a chain to the next.
 
     Of the selectors that both nodes have. The means of a chain add up as far as the same updates came to both.
     """
@@ -417,9 +419,9 @@ class HopLag(Value):
     to_node: str
     stamped_by: str
     updates_before: int | None = None
-    """How many updates the mean at the first node is of; null when that node stamped them."""
+    """Number of updates in the mean at the first node; null when that node stamped them."""
     updates: int | None = None
-    """How many updates the mean at the second node is of."""
+    """Number of updates in the mean at the second node."""
     mean_us: int
     """The difference of the mean propagation times at both; the difference of their clocks is in it."""
     corrected_mean_us: int | None
@@ -429,7 +431,7 @@ class HopLag(Value):
 
 
 class LagSection(Value):
-    """How late updates were."""
+    """Lag of updates."""
 
     propagation: tuple[Propagation, ...] = ()
     heartbeat: tuple[RoundTrip, ...] = ()
@@ -439,15 +441,15 @@ class LagSection(Value):
     """The width of the windows of `over_time`; 0 when nothing was measured over time."""
     over_time: tuple[LagSeries, ...] = ()
     hops: tuple[HopLag, ...] = ()
-    """Of every chain of nodes, in the order of the way; empty where updates take one hop."""
+    """Hops of every chain of nodes, in the order of the way; empty if updates take one hop."""
     prefixes: Listed[PrefixLag] | None = None
     """The slowest first, by p99 less the least time of the link; null when prefixes were not asked for."""
     others: int = 0
-    """How many of those that stamped have no figures of their own: too many, they are added up as `(others)`."""
+    """Number of stamping nodes without figures of their own: too many, they are added up as `(others)`."""
 
 
 class ReadySummary(AtLink):
-    """How often a link connected, and how long it took to hold everything."""
+    """Number of connections of a link, and the time that it took to hold everything."""
 
     attempts: int
     ready: int
@@ -502,10 +504,10 @@ class Report(Value):
     logs: tuple[LogSummary, ...]
     reference: ReferenceSummary | None = None
     basis: tuple[str, ...] = ()
-    """What the figures are relative to and how far they can be trusted, one statement for each basis in use."""
+    """Reference of the figures and trust in them, one statement for each basis in use."""
     window: WindowSummary | None = None
     notices: tuple[str, ...] = ()
-    """What a reader must know to read the figures right."""
+    """Notices that a reader needs to read the figures right."""
     targets: tuple[TargetReport, ...] = ()
     prefixes: Listed[PrefixFigures] | None = None
     """By selector, those that lack most updates first."""

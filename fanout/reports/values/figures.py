@@ -30,7 +30,7 @@ __all__ = [
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHANCE_MAX: Final = 0.01
-"""How likely a loss that seems to have ended may go on."""
+"""Greatest probability that a loss which seems to have ended goes on."""
 _MISSING_MIN: Final = 3
 """With fewer missing updates nothing says how often one is lost."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -81,7 +81,7 @@ class AtSelector(AtLink):
 def goes_on(missing: int, *, within: int, after: int) -> bool | None:
     """Return whether a loss had not ended; None where the updates that came behind it show neither.
 
-    Of those expected from its first to its last missing update a share p is missing. A loss that went on would let
+    A share p of the updates expected from its first to its last missing one is missing. A loss that went on would let
     `after` updates come without one more missing with the probability (1 - p)**after; below 1 per cent it has ended. It
     goes on where several are missing, and no more came behind the last than between two of them.
 
@@ -154,13 +154,13 @@ class UpdateFigures(Value):
     """Those that its log lacks in a gap of the log: lost by the log or by the node, nobody knows. Without stamps also
     those that a second copy of an equal value, or an end of the log, hides."""
     superseded: int
-    """Of the missing: a later value of the topic came in a snapshot or audit."""
+    """Missing updates after which a later value of the topic came in a snapshot or audit."""
     causes: MissingCauses
     """Of the missing."""
     pending: int
     """Updates in the covered span that are too young to be judged; not part of `expected`."""
     pending_applied: int
-    """Of the pending: those that are there already."""
+    """Pending updates that are there already."""
     duplicated: int
     """Rows of updates less distinct updates: over the node's whole log, or of what was stamped in the window asked
     for."""
@@ -212,14 +212,14 @@ class FinalFigures(Value):
 
 
 class Cumulative(Value):
-    """How many rows lie below a bound."""
+    """Number of rows below a bound."""
 
     below_us: int
     rows: int
 
 
 class Distribution(Value):
-    """How long something took: counts are exact, percentiles within 2.2 per cent, the extremes exact."""
+    """Durations: counts are exact, percentiles within 2.2 per cent, the extremes exact."""
 
     rows: int
     least_us: int

@@ -47,13 +47,13 @@ class LinkEpoch(AtLink):
     ready_s: float | None
     """From `begin` to the first `live`; null when it was never live."""
     entered_live: int
-    """How many times it became live; more than 1 after a resumed session or a stall."""
+    """Number of times that it became live; more than 1 after a resumed session or a stall."""
     selectors: int
-    """How many selectors were proved complete."""
+    """Number of selectors that were proved complete."""
     topics: int | None
     """Topics held when it first became live."""
     evidence: str
-    """What proved its selectors, joined by a comma."""
+    """Evidence for its selectors, joined by a comma."""
     tear_downs: int
     last: AwareDatetime
     """The last event of it in the log, a heartbeat of the link included."""
@@ -73,7 +73,7 @@ class LinkSnapshots(AtLink):
     topics: int | None
     """Topics held when it last became ready."""
     evidence: str
-    """What proved its latest ready epoch."""
+    """Evidence for its latest ready epoch."""
 
 
 class SnapshotSection(Value):
@@ -85,7 +85,7 @@ class SnapshotSection(Value):
 
 
 class Member(AtLink):
-    """What one node holds of one selector at the end of its log; without a link, what was published at it."""
+    """Values of one selector at one node at the end of its log; without a link, those that were published at it."""
 
     topics: int | None
     """Null with `until`, like everything that is said of the end of the logs."""
@@ -122,7 +122,7 @@ class ConvergenceSet(Value):
 
 
 class HeldValue(AtLink):
-    """What one member holds of one topic."""
+    """Value of one topic at one member."""
 
     digest: str | None
     """Null when it holds no value."""
@@ -155,7 +155,7 @@ class StallFigures(AtSelector):
     stalled: int
     """It has not, though it could log."""
     alone: int
-    """Of the stalled: another node that selects the topic is current."""
+    """Stalled topics that another node with the same selection has current."""
     pending: int
     """Not current, but every update that it lacks is too young to be judged."""
     unknown: int
@@ -192,7 +192,7 @@ class StallSection(Value):
 
 
 class SourceTraffic(Value):
-    """What the reference saw of one primary."""
+    """Updates of one primary that the reference saw."""
 
     source: str
     """The links of the reference that saw it; `published` for what was published at the reference itself."""
@@ -208,7 +208,7 @@ class SourceTraffic(Value):
 
 
 class Publisher(Value):
-    """How many updates were stamped, hence published, at one node."""
+    """Number of updates stamped, hence published, at one node."""
 
     node: str | None
     """Null for updates without a stamp: where they were published is not known."""
@@ -233,7 +233,7 @@ class PrefixTraffic(Value):
 
 
 class TrafficSection(Value):
-    """Who publishes what, by topic prefix."""
+    """Traffic by publisher and topic prefix."""
 
     depth: int
     sources: tuple[SourceTraffic, ...]

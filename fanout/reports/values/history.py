@@ -22,7 +22,7 @@ Microseconds = Annotated[int, Field(gt=-(2**70), lt=2**70)]
 
 
 class PastLag(Value):
-    """How late the updates of one link were, of those that one node stamped, the difference of the clocks taken out."""
+    """Lag of the updates of one link that one node stamped, the difference of the clocks taken out."""
 
     link: str
     stamped_by: str
@@ -33,18 +33,18 @@ class PastLag(Value):
 
 
 class PastNode(Value):
-    """What one node had to get, over all of its selectors, and how late it was."""
+    """Updates that one node had to get, over all of its selectors, and their lag."""
 
     node: str
     expected: Count
-    """What is unknown is not among it."""
+    """Unknown ones are not among them."""
     missing: Count
     unknown: Count
     complete_percent_at_least: Percent | None = None
     """Null when nothing can be proved."""
     complete_percent_at_most: Percent | None = None
     lag: tuple[PastLag, ...]
-    """Of links with enough updates for a p99, and clocks that can be compared."""
+    """Lag of links with enough updates for a p99, and clocks that can be compared."""
 
     @model_validator(mode="after")
     def _possible(self) -> PastNode:

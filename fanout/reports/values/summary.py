@@ -34,20 +34,20 @@ value is not the reference's. `not_proved`: nothing is known to be missing, and 
 MissingCause = Literal[
     "restart", "new_epoch", "resumed", "away", "audit", "upstream", "skipped", "selector", "max_age", "hidden", "live"
 ]
-"""What the link was doing; see `MissingCauses`."""
+"""State of the link; see `MissingCauses`."""
 
 Direction = Literal["better", "same", "worse"]
 
 
 class CauseCount(Value):
-    """How many of a node's missing updates have one cause."""
+    """Number of a node's missing updates with one cause."""
 
     cause: MissingCause
     updates: int
 
 
 class PrefixMissing(Value):
-    """How many updates a node lacks under one topic prefix."""
+    """Number of updates that a node lacks under one topic prefix."""
 
     prefix: str
     missing: int
@@ -72,7 +72,7 @@ class NodeSummary(Value):
     going_on: bool | None = None
     """True if the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
     causes: tuple[CauseCount, ...] = ()
-    """Of the missing, most first; those that are 0 are left out."""
+    """Causes of the missing updates, most first; those of none are left out."""
     prefixes: tuple[PrefixMissing, ...] = ()
     """The topic prefixes that lack anything, most first; branches that are not readable, or topics where prefixes were
     not asked for. Empty where they are more than three."""
@@ -85,7 +85,7 @@ class NodeSummary(Value):
 
 
 class LagSummary(Value):
-    """How late updates reached one node from where they were stamped: of its selector with the highest p99."""
+    """Lag of updates at one node from where they were stamped: of its selector with the highest p99."""
 
     node: str
     stamped_by: str
@@ -99,11 +99,11 @@ class LagSummary(Value):
     raw_p99_us: int
     """As the two clocks say it."""
     clock_ahead_us: int | None
-    """How far the node's clock is ahead of the one that stamped, as it is estimated; negative when it is behind."""
+    """Estimated lead of the node's clock over the one that stamped; negative when it is behind."""
 
 
 class HopSummary(Value):
-    """How late updates became on one hop of a chain of nodes, in the mean."""
+    """Mean lag that updates gained on one hop of a chain of nodes."""
 
     from_node: str
     to_node: str
@@ -139,8 +139,9 @@ class Trend(Value):
     """True if it is getting worse."""
 
     against: Literal["first_half", "history"]
-    """What the figures are compared with: the first half of the window, whose second half is `now`, or all
-    reports of the last 30 days together, as the file of the trend has them."""
+    """Base of the comparison: the first half of the window, whose second half is `now`, or all reports of the last 30
+    days together, as the file of the trend has them.
+    """
     before_begin: AwareDatetime
     before_end: AwareDatetime
     begin: AwareDatetime
@@ -159,8 +160,9 @@ class Summary(Value):
     nodes: tuple[NodeSummary, ...]
     """Those that are not complete first, and of them those that lack most."""
     lag: tuple[LagSummary, ...]
-    """In the order of `nodes`; a node that never got a stamped update has none. Of each node at most three, of those
-    that stamped with the highest p99."""
+    """In the order of `nodes`; a node that never got a stamped update has none. At most three for each node, of the
+    stamping nodes with the highest p99.
+    """
     hops: tuple[HopSummary, ...]
     """Along the chains of nodes; empty when every node is fed by the one that stamps."""
     trend: Trend | None

@@ -110,7 +110,7 @@ class Ingress(Protocol):
 
 
 class SessionFound(enum.Enum):
-    """Where the session of a client is that has none at this node."""
+    """Place of the session of a client that has none at this node."""
 
     HERE = "here"
     """It has come here."""

@@ -81,7 +81,7 @@ class AuthorizationFlow:
         """Prepare.
 
         Args:
-            context: Shared objects of the server. Of one SUBSCRIBE as many Topic Filters are checked as a session may
+            context: Shared objects of the server. One SUBSCRIBE has as many Topic Filters checked as a session may
                 have; more get 0x97.
             gate: The gate; None allows everything.
             ingress: Receives the messages that may be published.

@@ -65,7 +65,7 @@ class ClientFigures:
     address: str | None
     """Its address, of a PROXY header where a trusted proxy sent one; None without a connection."""
     connected_s: float | None
-    """How long it has been connected; None without a connection."""
+    """Time since it connected; None without a connection."""
     user: str
     """The verified user; empty without one."""
     version: int
@@ -81,7 +81,7 @@ class ClientFigures:
     unsent_bytes: int
     """Bytes written to its connection that the system has not taken."""
     slow_s: float | None
-    """How long it has been slow; None when it is not."""
+    """Time since it became slow; None when it is not."""
     acked_bytes: int | None
     """Bytes that its end of the connection has acknowledged; None where the system does not tell."""
     subscriptions: int

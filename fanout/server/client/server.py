@@ -128,7 +128,7 @@ class Server:
         self.counters = counters
         """Totals of this server."""
         self.quotas = UserQuotas(config, gate=gate, counters=counters, logger=logger)
-        """What users have, and may have."""
+        """Usage and quotas of users."""
         self.registry = SessionRegistry(config=config, store=store, counters=counters, quotas=self.quotas)
         """The sessions."""
         self.recent: RecentUpdates | None = None

@@ -67,7 +67,7 @@ class SessionLifecycles:
         Args:
             context: Shared objects of the server.
             registry: The sessions.
-            quotas: What users have, and may have.
+            quotas: Usage and quotas of users.
             authorization: Publishes Will Messages that are allowed.
             dispatcher: Delivers undelivered messages of an ended session to the other members of its share groups.
             gate: Checks sessions again when its rules change; None allows everything.
@@ -108,7 +108,7 @@ class SessionLifecycles:
         """Accept a client: resume or take over its session, or begin one; or refuse it after all.
 
         In a pool, a client whose session is not here waits until the other members have answered: it comes from there,
-        or the client may end it. Where no client has a user everybody may, so nobody is asked.
+        or the client may end it. If no client has a user, everybody may, so nobody is asked.
         """
         finder = self.finder
         if finder is not None and finder.is_leaving:
@@ -407,7 +407,7 @@ class SessionLifecycles:
             reason_code: Reason Code of the DISCONNECT.
 
         Returns:
-            What became of it; None when the client has no session.
+            Its outcome; None when the client has no session.
         """
         session = self._registry.get(client_id)
         if session is None:

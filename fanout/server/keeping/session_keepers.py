@@ -1,6 +1,6 @@
 """Keepers of durable sessions: all places outside this process where sessions are kept, as one.
 
-What a client relies on is written to it when every keeper has it. Without a keeper nothing waits.
+A packet that a client relies on is written to it when every keeper has the state. Without a keeper nothing waits.
 """
 
 from __future__ import annotations

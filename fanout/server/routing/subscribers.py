@@ -52,8 +52,9 @@ class SessionState(enum.Enum):
     DIRECT = "direct"
     """Its queue is empty and its socket writable: its audience writes to it."""
     QUEUED = "queued"
-    """Its queue is not empty, its socket is full, or the age of what waits has a bound: messages are queued. Where the
-    socket is full, those that may be conflated are kept as the newest of each topic."""
+    """Its queue is not empty, its socket is full, or the age of what waits has a bound: messages are queued. If the
+    socket is full, those that may be conflated are kept as the newest of each topic.
+    """
 
 
 class Subscriber(ABC):

@@ -1,7 +1,8 @@
 """Output of one connection that waits until the session it speaks of is kept: on disk, at another member, or both.
 
-What a client is told about its session has to be true after a kill: Packet Identifiers at QoS 2, acknowledgements of
-what changes the session, the session's begin. Messages at QoS 0 and 1 do not wait: they may come twice.
+A packet that tells a client about its session has to be true after a kill: Packet Identifiers at QoS 2,
+acknowledgements of what changes the session, the session's begin. Messages at QoS 0 and 1 do not wait: they may come
+twice.
 """
 
 from __future__ import annotations

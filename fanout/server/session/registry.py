@@ -58,7 +58,7 @@ class SessionRegistry:
     ) -> None:
         self.config = config
         self.quotas = quotas
-        """What users have, and may have; None where nobody counts it."""
+        """Usage and quotas of users; None where nobody counts it."""
         self._store = store
         self._counters = counters
         self._sessions: dict[str, Session] = {}

@@ -36,7 +36,7 @@ class Quota(NamedTuple):
 
 @dataclass(slots=True)
 class Usage:
-    """What one user has."""
+    """Usage of one user."""
 
     sessions: int = 0
     """Sessions, those without a connection included."""
