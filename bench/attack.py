@@ -6,21 +6,17 @@ import argparse
 import asyncio
 import contextlib
 import importlib
-import logging
-import multiprocessing
 import os
 import tempfile
-import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.arguments import above_0, at_least, existing_file
-from bench.attacks.control import control
-from bench.attacks.ordinary import Noticed, answers_s, observe
-from bench.attacks.target import Target, Verdict
+from bench.attacks.at_once import attack_at_once
+from bench.attacks.target import Target, Verdict, can_attack
 from bench.processes import Node, free_port, link, make_certificate, pool_section, selector
 from bench.report import Report, Row
 from fanout.access.passwords import hash_password
@@ -51,9 +47,6 @@ AT_ONCE: Final = tuple(name for name in ATTACKS if name not in {*_OF_POOL, *_OF_
 _USERS: Final = ("ordinary", "attacker")
 _PASSWORD: Final = "a password of the benchmark"
 _MEMBERS: Final = 3
-_QUIET_S: Final = 5.0
-_READYZ_S: Final = 1.0
-_TIMES_QUIET: Final = 5.0
 _OF_STARTED: Final = ("http_port", "tls_port", "agent_port", "pool_port", "ca_file", "token_file", "password", "pid")
 """Options that tell of a started node."""
 
@@ -75,7 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=ATTACKS, action="append", help="this attack only; may be given again")
     parser.add_argument("--pool", action="store_true", help="all attacks on a member of a pool of three, without users")
     parser.add_argument("--all-at-once", action="store_true", help="all attacks on one node at the same time")
-    parser.add_argument("--seconds", type=above_0, default=30.0, help="time of all at once (30)")
+    parser.add_argument("--seconds", type=above_0, default=30.0, help="time of all at once, at least (30)")
+    parser.add_argument(
+        "--seconds-max", type=above_0, default=600.0, help="time after which all at once ends in any case (600)"
+    )
     node = parser.add_argument_group("a started node on this machine, in place of one that the command starts")
     node.add_argument("--port", type=at_least(1, largest=65_535), help="port of its MQTT listener")
     for name, what in (
@@ -108,8 +104,13 @@ def run(arguments: argparse.Namespace) -> AttackReport:
         if arguments.all_at_once:
             with _apart():
                 target = ends.enter_context(alone(arguments, scratch))
-            at_once = [name for name in arguments.only or AT_ONCE if name in AT_ONCE]
-            found += _at_once(target, at_once, seconds=arguments.seconds)
+            found += attack_at_once(
+                target,
+                partial(_started, scratch / "decoy", arguments, has_users=bool(target.users)),
+                [name for name in arguments.only or ATTACKS if name not in _OF_FILES and can_attack(name, target)],
+                seconds=arguments.seconds,
+                seconds_max=arguments.seconds_max,
+            )
         else:
             names = list(arguments.only or ATTACKS)
             for make, some in (
@@ -132,7 +133,7 @@ def _row(name: str, verdict: Verdict | None) -> Row:
     return Row(
         {
             "attack": name.replace("_", " "),
-            "verdict": "holds" if verdict.held else "BROKEN",
+            "verdict": verdict.word,
             "promise": verdict.promise,
             "measured": measured,
         }
@@ -141,10 +142,9 @@ def _row(name: str, verdict: Verdict | None) -> Row:
 
 def _attack(name: str, target: Target) -> Verdict | None:
     """Return the verdict of one attack; None if the target has not what it needs."""
-    module = importlib.import_module(f"bench.attacks.{name}")
-    if not all(getattr(target, need) for need in module.NEEDS):
+    if not can_attack(name, target):
         return None
-    verdict: Verdict = asyncio.run(module.run(target))
+    verdict: Verdict = asyncio.run(importlib.import_module(f"bench.attacks.{name}").run(target))
     return verdict
 
 
@@ -171,6 +171,13 @@ def _node(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
             patience=arguments.patience,
         )
         return
+    with _started(scratch, arguments) as target:
+        yield replace(target, scratch=files)
+
+
+@contextlib.contextmanager
+def _started(scratch: Path, arguments: argparse.Namespace, *, has_users: bool = True) -> Iterator[Target]:
+    scratch.mkdir(parents=True, exist_ok=True)
     users_file = scratch / "users"
     users_file.write_text("".join(f"{user}:{hash_password(_PASSWORD.encode())}\n" for user in _USERS))
     users_file.chmod(0o600)
@@ -180,8 +187,7 @@ def _node(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
     settings = (
         f'[[server.listener]]\naddress = "mqtts://127.0.0.1:{tls_port}"\n'
         f'certificate_file = "{certificate}.crt"\nkey_file = "{certificate}.key"\n'
-        f'[access]\npassword_file = "{users_file}"\n'
-    )
+    ) + (f'[access]\npassword_file = "{users_file}"\n' if has_users else "")
     http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
     with Node(scratch, role="primary", name="target", settings=settings, http=http) as node:
         assert node.process is not None
@@ -192,8 +198,7 @@ def _node(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
             tls_port=tls_port,
             agent_port=agent_port,
             pid=node.process.pid,
-            users=dict.fromkeys(_USERS, _PASSWORD),
-            scratch=files,
+            users=dict.fromkeys(_USERS, _PASSWORD) if has_users else {},
             scale=arguments.scale,
             patience=arguments.patience,
         )
@@ -232,83 +237,6 @@ def _pool(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
             scale=arguments.scale,
             patience=arguments.patience,
         )
-
-
-def _at_once(target: Target, names: list[str], *, seconds: float) -> Iterator[tuple[str, Verdict]]:
-    """Attack with all for some seconds, each in a process of low priority, as if it were on another machine."""
-    quiet, _, _ = asyncio.run(_watch(target, _QUIET_S))
-    context = multiprocessing.get_context("spawn")
-    with (
-        control() as port,
-        ProcessPoolExecutor(len(names), mp_context=context, initializer=os.nice, initargs=(10,)) as processes,
-    ):
-        attackers = [
-            processes.submit(_again, name, replace(target, addresses=(f"127.0.1.{number + 1}",)), seconds)
-            for number, name in enumerate(names)
-        ]
-        noticed, beside, readyz_s = asyncio.run(_watch(target, seconds, control_port=port))
-        times = {name: attacker.result() for name, attacker in zip(names, attackers, strict=True)}
-    modules = [importlib.import_module(f"bench.attacks.{name}") for name in names]
-    resident_mib = round(quiet.resident_mib_max + sum(getattr(module, "GROWTH_MIB", 0.0) for module in modules))
-    p99_s, quiet_s, control_s = noticed.percentile(0.99), quiet.percentile(0.99), beside.percentile(0.99)
-    yield (
-        "ordinary client",
-        Verdict(
-            held=p99_s <= _TIMES_QUIET * max(quiet_s, control_s),
-            promise=f"99 % of its pings take {_TIMES_QUIET:g} times as long as without attacks, or as the control's",
-            figures={
-                "quiet_s_p99": round(quiet_s, 4),
-                "control_s_p99": round(control_s, 4),
-                **noticed.figures,
-            },
-        ),
-    )
-    yield (
-        "readiness",
-        Verdict(
-            held=readyz_s <= _READYZ_S,
-            promise=f"/readyz answers within {_READYZ_S:g} s",
-            figures={"readyz_s_max": round(readyz_s, 3)},
-        ),
-    )
-    yield (
-        "memory",
-        Verdict(
-            held=noticed.resident_mib_max <= resident_mib,
-            promise=f"resident memory stays below {resident_mib} MiB: that without attacks, and what each may take",
-            figures={"resident_mib_max": noticed.resident_mib_max, **{f"{name}_times": n for name, n in times.items()}},
-        ),
-    )
-
-
-def _again(name: str, target: Target, seconds: float) -> int:
-    """Attack again and again until the time is over; return how often that ended."""
-    logging.getLogger("asyncio").disabled = True  # tasks that the end of the time interrupts
-    module = importlib.import_module(f"bench.attacks.{name}")
-    until_s, times = time.monotonic() + seconds, 0
-    while (left_s := until_s - time.monotonic()) > 0:
-        try:
-            asyncio.run(asyncio.wait_for(module.run(target), left_s))
-        except (TimeoutError, OSError, AssertionError, EOFError):  # its own client was refused, as it may be
-            continue
-        times += 1
-    return times
-
-
-async def _watch(target: Target, seconds: float, *, control_port: int | None = None) -> tuple[Noticed, Noticed, float]:
-    """Return the pings of an ordinary client for a time, those to a control, and the slowest answer of /readyz."""
-    slowest_s = 0.0
-    until_s = time.monotonic() + seconds
-    async with contextlib.AsyncExitStack() as ends:
-        beside = Noticed()
-        if control_port is not None:
-            beside = await ends.enter_async_context(observe(Target(port=control_port)))
-        noticed = await ends.enter_async_context(observe(target))
-        while time.monotonic() < until_s:
-            if target.http_port is not None:
-                slowest_s = max(slowest_s, await answers_s(target, "/readyz", status=b""))
-            await asyncio.sleep(0.2)
-    return noticed, beside, slowest_s
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 
-from bench.attacks.ordinary import observe
+from bench.attacks.ordinary import observe, open_stream
 from bench.attacks.target import Target, Verdict
 
 __all__ = ["NEEDS", "run"]
@@ -23,8 +23,8 @@ async def run(target: Target) -> Verdict:
     async with observe(target) as noticed:
         for number in range(target.scaled(_CONNECTIONS)):
             with contextlib.suppress(OSError):
-                address = (target.addresses[number % len(target.addresses)], 0)
-                held.append((await asyncio.open_connection("127.0.0.1", target.agent_port, local_addr=address))[1])
+                address = target.addresses[number % len(target.addresses)]
+                held.append((await open_stream(target, target.agent_port, address=address))[1])
             if number % 100 == 0:
                 slowest_s = max(slowest_s, await _line_s(target))
         slowest_s = max(slowest_s, await _line_s(target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from bench.attacks.ordinary import answers_s, observe
+from bench.attacks.ordinary import answers_s, observe, open_stream
 from bench.attacks.target import Target, Verdict
 
 __all__ = ["NEEDS", "run"]
@@ -23,8 +23,8 @@ async def run(target: Target) -> Verdict:
     async with observe(target) as noticed:
         for number in range(target.scaled(_CONNECTIONS)):
             with contextlib.suppress(OSError):
-                address = (target.addresses[number % len(target.addresses)], 0)
-                silent.append((await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=address))[1])
+                address = target.addresses[number % len(target.addresses)]
+                silent.append((await open_stream(target, target.http_port, address=address))[1])
             if number % 100 == 0:
                 slowest_s = max(slowest_s, await answers_s(target))
         slowest_s = max(slowest_s, await answers_s(target))

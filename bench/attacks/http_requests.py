@@ -52,11 +52,13 @@ async def _ask(target: Target, number: int) -> int:
                 reader, writer = await open_http(target, address=address)
                 try:
                     while True:
+                        await target.effort.turn()
                         writer.write(request)
                         head = await reader.readuntil(b"\r\n\r\n")
                         length = _LENGTH.search(head)
                         await reader.readexactly(int(length[1]) if length else 0)
                         answered += 1
+                        target.effort.done["answers"] += 1
                 finally:
                     writer.transport.abort()
     except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from bench.attacks.ordinary import connect, observe, resident_mib
+from bench.attacks.ordinary import connect, observe, open_stream, resident_mib
 from bench.attacks.target import Target, Verdict
 from fanout.mqtt.packets import Connect, Will, encode
 
@@ -60,7 +60,7 @@ def _range(target: Target) -> range:
 async def _hold(target: Target, data: bytes, address: str) -> asyncio.StreamWriter | None:
     """Send data on a new connection, and leave it open; None when the target closed it."""
     try:
-        _, writer = await asyncio.open_connection("127.0.0.1", target.port, local_addr=(address, 0))
+        _, writer = await open_stream(target, target.port, address=address)
         writer.write(data)
         await asyncio.wait_for(writer.drain(), 5)
     except (OSError, TimeoutError):

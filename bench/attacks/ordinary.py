@@ -16,7 +16,7 @@ from bench.attacks.target import Target
 from fanout.mqtt.packets import Connect, encode
 from fanout.mqtt.properties import Properties
 
-__all__ = ["Noticed", "answers_s", "connect", "observe", "open_http", "resident_mib"]
+__all__ = ["Noticed", "answers_s", "connect", "observe", "open_http", "open_stream", "resident_mib"]
 
 _PINGREQ, _PINGRESP = b"\xc0\x00", b"\xd0\x00"
 _PAUSE_S = 0.01
@@ -57,6 +57,34 @@ def resident_mib(target: Target) -> float:
         return 0.0
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) / 1024
+
+
+async def open_stream(
+    target: Target,
+    port: int | None,
+    *,
+    address: str | None,
+    tls: ssl.SSLContext | None = None,
+    tls_name: str | None = None,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a port of the target when the attack may; a connection from another address counts as its action.
+
+    Args:
+        target: The target.
+        port: The port.
+        address: Address to come from; None for 127.0.0.1, which is no attacker's.
+        tls: Context for TLS; None without TLS.
+        tls_name: Name in the certificate; None if it is not looked at.
+    """
+    if address is None:
+        return await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=tls_name)
+    await target.effort.turn()
+    target.effort.done["attempts"] += 1
+    opened = await asyncio.open_connection(
+        "127.0.0.1", port, local_addr=(address, 0), ssl=tls, server_hostname=tls_name
+    )
+    target.effort.done["connections"] += 1
+    return opened
 
 
 async def connect(
@@ -103,8 +131,7 @@ async def connect(
         version=version,
     )
     async with asyncio.timeout(deadline_s):
-        local = None if address is None else (address, 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port or target.port, local_addr=local)
+        reader, writer = await open_stream(target, port or target.port, address=address)
         writer.write(encode(packet, version=version))
         try:
             first = await reader.readexactly(2)
@@ -118,9 +145,8 @@ async def connect(
 async def open_http(target: Target, *, address: str | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the HTTP interface of the target, over TLS if it has a CA; from 127.0.0.1 if no address is given."""
     tls = None if target.ca_file is None else _context(target.ca_file)
-    local = None if address is None else (address, 0)
     name = None if tls is None else "localhost"
-    return await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=local, ssl=tls, server_hostname=name)
+    return await open_stream(target, target.http_port, address=address, tls=tls, tls_name=name)
 
 
 @functools.cache
@@ -148,6 +174,9 @@ async def answers_s(target: Target, path: str = "/livez", *, status: bytes = b" 
 async def observe(target: Target, *, user: str | None = "ordinary") -> AsyncIterator[Noticed]:
     """Ping the target as an ordinary client, one ping after the other, until the block ends."""
     noticed = Noticed(resident_mib_max=resident_mib(target))
+    if not target.is_observed:
+        yield noticed
+        return
     name = user if user in target.users else None
     code, reader, writer = await connect(target, client_id=f"ordinary-{secrets.token_hex(4)}", user=name)
     assert code == 0, f"the ordinary client is refused with 0x{code:02X}"

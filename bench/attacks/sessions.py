@@ -34,6 +34,7 @@ async def run(target: Target) -> Verdict:
                 )
                 writer.transport.abort()
                 begun += code == 0
+                target.effort.done["sessions"] += code == 0
                 if code:
                     await asyncio.sleep(_REFUSED_S)
 

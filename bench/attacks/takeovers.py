@@ -34,6 +34,7 @@ async def run(target: Target) -> Verdict:
                 address = target.addresses[number % len(target.addresses)]
                 code, _, writer = await connect(target, client_id=f"taken-{name}", user=user, address=address)
                 done += code == 0
+                target.effort.done["takeovers"] += code == 0
                 if former is not None:
                     former.transport.abort()
                 former = writer

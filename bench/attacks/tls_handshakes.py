@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Iterator
 
-from bench.attacks.ordinary import observe
+from bench.attacks.ordinary import observe, open_stream
 from bench.attacks.target import Target, Verdict
 from fanout.mqtt.packets import Connect, encode
 
@@ -35,8 +35,8 @@ async def run(target: Target) -> Verdict:
     async with observe(target) as noticed:
         for number in range(target.scaled(_SILENT)):
             with contextlib.suppress(OSError):
-                address = (target.addresses[number % len(target.addresses)], 0)
-                _, writer = await asyncio.open_connection("127.0.0.1", target.tls_port, local_addr=address)
+                address = target.addresses[number % len(target.addresses)]
+                _, writer = await open_stream(target, target.tls_port, address=address)
                 writer.write(_CLIENT_HELLO)
                 silent.append(writer)
         numbers = iter(range(target.scaled(_WHOLE)))
@@ -60,11 +60,10 @@ async def _make(target: Target, numbers: Iterator[int]) -> int:
     for number in numbers:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(10):
-                address = (target.addresses[number % len(target.addresses)], 0)
-                _, writer = await asyncio.open_connection(
-                    "127.0.0.1", target.tls_port, local_addr=address, ssl=_CONTEXT
-                )
+                address = target.addresses[number % len(target.addresses)]
+                _, writer = await open_stream(target, target.tls_port, address=address, tls=_CONTEXT)
                 writer.transport.abort()
+                target.effort.done["handshakes"] += 1
                 done += 1
     return done
 

@@ -35,6 +35,7 @@ async def run(target: Target) -> Verdict:
                 with contextlib.suppress(OSError, TimeoutError):
                     _, reader, writer = await connect(target, client_id="properties", user=user, address=address)
                     writer.write(data)
+                    target.effort.done["packets"] += 1
                     async with asyncio.timeout(5):
                         while await reader.read(4096):
                             pass

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from bench.attack import AT_ONCE
+from bench.attacks.at_once import attack_at_once
+from bench.attacks.control import control
+from bench.attacks.target import Target
 
 
 def test_a_node_holds_against_each_attack() -> None:
@@ -19,3 +26,21 @@ def test_a_node_holds_against_each_attack() -> None:
     for name in AT_ONCE:
         assert name.replace("_", " ") in run.stdout
     assert run.stdout.count(" holds ") == len(AT_ONCE)
+
+
+@pytest.mark.parametrize(("seconds_max", "word"), [(300.0, "ended"), (0.01, "UNFINISHED")])
+def test_an_attack_that_did_not_come_to_its_end_shows_nothing(seconds_max: float, word: str) -> None:
+    """It has a verdict of its own; others count what they did. The target answers pings only, and so does the decoy."""
+
+    @contextlib.contextmanager
+    def target() -> Iterator[Target]:
+        with control() as port:
+            yield Target(port=port, scale=0.001)
+
+    with target() as attacked:
+        verdicts = dict(attack_at_once(attacked, target, ["takeovers"], seconds=0.01, seconds_max=seconds_max))
+    takeovers = verdicts["takeovers"]
+    assert takeovers.word == word
+    assert (takeovers.figures["rounds"] > 0) == takeovers.held == (word == "ended")
+    assert not takeovers.held or takeovers.figures["connections"] >= 10
+    assert verdicts["ordinary client"].word in {"holds", "BROKEN"}
