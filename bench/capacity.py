@@ -38,9 +38,9 @@ class Cost:
     """Cost of some number of things at a node."""
 
     count: int
-    """How many."""
+    """Number of them."""
     resident_bytes: int
-    """How much more memory the node had with them, all together."""
+    """Extra memory of the node with all of them."""
     cpu_s: float
     """CPU time that it took to add them, all together."""
 

@@ -33,7 +33,7 @@ _SCATTERED: int = 200_000
 
 @dataclass(frozen=True, slots=True)
 class OnlyRun:
-    """What one run gave."""
+    """Result of one run."""
 
     snapshot_cpu_us: float
     scattered_cpu_us: float

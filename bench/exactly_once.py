@@ -27,9 +27,9 @@ ALONE, MEMBER = "alon", "memb"
 _LABELS = {ALONE: "alone", MEMBER: "member of a pool", VALUES: "values on disk", SESSIONS: "sessions on disk too"}
 _VERSION = 4
 _LEFT = 0.98
-"""Of the messages per second of a secondary alone, this much must be left in a pool."""
+"""Part of the messages per second of a secondary alone that must be left in a pool."""
 _LEFT_ON_DISK = 0.85
-"""Of the messages per second with values on disk, this much must be left with durable sessions there too."""
+"""Part of the messages per second with values on disk that must be left with durable sessions there too."""
 _SETTLE_S = 0.5
 _SILENCE_S = 30.0
 _READ_BYTES = 1 << 16

@@ -31,11 +31,11 @@ __all__ = ["add_arguments", "run"]
 _ASKED = {0: {1: 1.0, 10: 5.0, 100: 40.0, 1000: 100.0}, 1: {1: 1.0, 10: 3.0, 100: 20.0, 1000: 40.0}}
 """Delivered per second, ours divided by the bridge's, by QoS and number of subscribers."""
 _LOG_LEAVES = 0.9
-"""Of what is delivered per second without a replication log, this much must be left with one."""
+"""Part of the deliveries per second without a replication log that must be left with one."""
 _SESSIONS_LEAVE = 0.85
-"""Of what is delivered per second to durable sessions in memory, this much must be left with them on disk."""
+"""Part of the deliveries per second to durable sessions in memory that must be left with them on disk."""
 _COPIES_LEAVE = 0.9
-"""Of what a member of a pool delivers per second to durable sessions, this much must be left with copies of them."""
+"""Part of a member's deliveries per second to durable sessions that must be left with copies of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ class JoinRun:
     seconds: float
     """From the first SUBSCRIBE until the last subscriber has the last topic."""
     live_p50_ms: float
-    """Of the updates that another subscriber got meanwhile."""
+    """Latency of the updates that another subscriber got meanwhile."""
     live_p99_ms: float
     """The same, at 99 %."""
     cpu_s_per_million: float
@@ -36,7 +36,7 @@ class JoinRun:
     delivered: float
     """Retained messages that the crowd got."""
     expected: float
-    """What it should have got."""
+    """Messages that it should have got."""
 
     def figures(self) -> dict[str, float | int | str]:
         """Return what a table shows."""

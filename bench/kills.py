@@ -43,7 +43,7 @@ _STATES = ("resuming", "verifying")
 _STATE_S = 2.0
 _STATE = re.compile(r"link state .*? state=(\w+)")
 _OPENED = "sessions restored"
-"""Of each process, this comes before its link does anything."""
+"""First line of each process, before its link does anything."""
 _PUBLISHERS, _SUBSCRIBERS = 3, 4
 _NEVER_CUT = 1 << 30
 _REST_S = 4.0

@@ -109,9 +109,9 @@ def publishes(
     """Return PUBLISH packets of one size, spread evenly over `topics` topics.
 
     Args:
-        messages: How many.
+        messages: Number of them.
         root: First level of their topics.
-        topics: How many topics.
+        topics: Number of topics.
         payload_bytes: Size of each payload.
         qos: 0 or 1.
         retain: The RETAIN flag.

@@ -56,8 +56,8 @@ def paced(side: Side, *, subscribers: int, samples: int, per_s: float, seconds: 
 
     Args:
         side: The server under test.
-        subscribers: How many in all.
-        samples: How many of them take latencies; at least one does.
+        subscribers: Number of them.
+        samples: Number of those that take latencies; at least one does.
         per_s: Updates a second.
         seconds: For how long.
         payload_bytes: Size of each payload.

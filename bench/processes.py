@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _ANSWER_S = 30.0
-"""How long a node may take to answer over HTTP: on a busy machine the first answer waits for the interface."""
+"""Time for a node's answer over HTTP: on a busy machine the first answer waits for the interface."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PORTS = range(20_000, 32_768)
 """Below the ports that Linux and macOS give to outgoing connections: between a look and the bind, and while a
@@ -162,7 +162,7 @@ class Server:
 
     @property
     def host(self) -> str:
-        """Where it listens."""
+        """Its address."""
         return "127.0.0.1"
 
     @property
@@ -376,14 +376,14 @@ class Node(Server):
             links: The part of its configuration that `link` returns, once or more often.
             settings: Further lines for `[server]`; must be empty for a tap.
             log: True if it writes a replication log; a text has further lines for `[log]`.
-            drain_s: How long it drains before it stops.
+            drain_s: Duration of draining before it stops.
             http: Further lines for `[http]`.
             members: Processes that make a pool on this machine, whose first has the HTTP interface; 0 for one node.
         """
         self.name = name
         """The node's identifier."""
         self.role = role
-        """What it does."""
+        """Its role."""
         ports = free_ports(2 * members or 1)
         self.http_port = ports[0]
         """Port of the HTTP interface on loopback; further members have the next ones."""

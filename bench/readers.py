@@ -51,15 +51,15 @@ class Audience:
     root: str
     """They subscribe to all below it."""
     count: int
-    """How many that read as fast as they can."""
+    """Number of those that read as fast as they can."""
     packet_bytes: int
     """Size of every packet that they get."""
     qos: int = 0
     """Of their subscriptions."""
     stalled: int = 0
-    """How many more that never read."""
+    """Number of others that never read."""
     half_speed: int = 0
-    """How many more that have never read more than half of what the first fast one has."""
+    """Number of others that have never read more than half of what the first fast one has."""
     latencies: bool = False
     """True if payloads start with the time at which they were sent, and the readers take the difference."""
     subscribed: bool = True

@@ -24,13 +24,13 @@ __all__ = ["add_arguments", "run"]
 
 _SCRIPT: Final = "script"
 _ASKED: Final = {"summary": 1.3, "all": 2.0}
-"""How many times the cost of the script a report may cost."""
+"""Greatest cost of a report, in costs of the script."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a command and all processes that it started used."""
+    """Resources of a command and all processes that it started."""
 
     seconds: float
     cpu_s: float

@@ -31,7 +31,7 @@ DEPTH = 2
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one report took."""
+    """Cost of one report."""
 
     seconds: float
     """From reading the logs to the report, without the start of Spark."""

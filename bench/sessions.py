@@ -36,7 +36,7 @@ class _Run:
     delivered: float
     """Messages that came to the sessions that were looked at."""
     expected: float
-    """What waited for them."""
+    """Messages that waited for them."""
 
     def figures(self) -> Figures:
         """Return what a table shows of it, by column."""

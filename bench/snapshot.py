@@ -40,7 +40,7 @@ class SnapshotRun:
     delivered: float
     """Messages that a later subscriber got."""
     expected: float
-    """How many topics there are."""
+    """Number of topics."""
 
     def figures(self) -> dict[str, float | int | str]:
         """Return what a table shows."""

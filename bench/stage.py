@@ -99,7 +99,7 @@ LABELS = {
     OURS_TLS: "ours, TLS",
     BRIDGE_TLS: "bridge, TLS",
 }
-"""What a table calls them."""
+"""Their name in a table."""
 
 _FLASHMQ_BINARY = "FLASHMQ"
 """The environment variable that names the binary."""
@@ -119,7 +119,7 @@ class Side:
     name: str
     """Also the root of its topics."""
     server: Server
-    """What is measured."""
+    """The measured load."""
     publish_port: int
     """Port at which its topics are published: the primary's."""
 
@@ -355,16 +355,16 @@ def burst(
 
     Args:
         side: The server under test.
-        subscribers: How many read as fast as they can.
+        subscribers: Number of those that read as fast as they can.
         qos: Of the publisher and the subscribers.
-        messages: How many.
+        messages: Number of them.
         payload_bytes: Size of each payload.
-        topics: How many topics they are spread over.
-        retained: How many topics have a retained value already, which the subscribers get before.
-        stalled: How many subscribers more that never read.
-        half_speed: How many subscribers more that read half as fast as the others.
+        topics: Number of topics that they are spread over.
+        retained: Number of topics with a retained value already, which the subscribers get before.
+        stalled: Number of other subscribers that never read.
+        half_speed: Number of other subscribers that read half as fast as the rest.
         durable: True if their sessions outlive their connections.
-        bursts: How often, without a pause: a run of seconds, with never more in flight than a window.
+        bursts: Number of repetitions without a pause, with never more in flight than a window.
         clients: Makes the subscribers; None for those of MQTT.
     """
     packets = publishes(messages, root=side.name, topics=topics, payload_bytes=payload_bytes, qos=qos)

@@ -58,7 +58,7 @@ class Client:
 
     def __init__(self, receive: Callable[[Message], None]) -> None:
         self.session_present = False
-        """What CONNACK said."""
+        """Result in CONNACK."""
         self.asked = False
         """True if CONNECT was sent, so that there may be a session, be it that nothing answered."""
         self.lost = asyncio.Event()

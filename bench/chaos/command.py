@@ -26,7 +26,7 @@ REPEATED = False
 
 
 class ChaosReport:
-    """What all seeds showed."""
+    """Result of all seeds."""
 
     bench: ClassVar[str] = "chaos"
 

@@ -49,7 +49,7 @@ class Window:
         Args:
             node: The node.
             at: When it began.
-            horizon_s: How long after its end the node may take to notice, or to connect again.
+            horizon_s: Time after its end for the node to notice it, or to connect again.
         """
         touched = self.kind not in _LOCAL_KINDS and self.target in (PRIMARY, node, ABOVE.get(node))
         return touched and self.begin <= at <= self.end + timedelta(seconds=horizon_s)

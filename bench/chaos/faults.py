@@ -26,7 +26,7 @@ __all__ = ["FILTERS", "START_S", "Injector", "learn_truth"]
 FILTERS = ("plant/#", "office/#", "hall/#")
 """Everything that the publisher publishes."""
 START_S = 120.0
-"""How long a server may take to start: a busy machine compiles slowly."""
+"""Time for the start of a server: a busy machine compiles slowly."""
 
 
 async def learn_truth(primary: Server, truth: Truth, *, since: float) -> None:

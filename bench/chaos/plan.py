@@ -33,13 +33,13 @@ LEAF = "leaf"
 ABOVE = {LEAF: EDGES[1]}
 """Path between a node and the primary."""
 PRIMARIES = ("mosquitto", "fanout")
-"""What the primary can be."""
+"""Kinds of primary."""
 SAMPLE_TOPICS = 256
 """Topics of each selector that a link asks for with each heartbeat: all, for a single lost update may be the fault."""
 _SAMPLED_S = 3.0
-"""How long a difference may go unnoticed by samples."""
+"""Longest time for which samples do not notice a difference."""
 _HOP_S = 4.0
-"""How much longer a loss may go unnoticed one hop further below: three heartbeats more, and a busy machine."""
+"""Extra time without notice of a loss one hop further below: three heartbeats more, and a busy machine."""
 NARROW = "narrow rights"
 """The user of the links may not read some topics any more; the primary goes on, and silently delivers the others."""
 ROLL_BACK = "kill and roll back"
@@ -63,16 +63,16 @@ _STAMPED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the servers of one run are configured."""
+    """Configuration of the servers of one run."""
 
     max_queued_messages: int
-    """Of the primary, beyond which it drops silently; 0 for no limit."""
+    """Limit of the primary, beyond which it drops silently; 0 for no limit."""
     audit_interval_s: float
-    """Of every link: short where the primary drops, for nothing else finds what a live session has lost."""
+    """Interval of every link: short if the primary drops, for nothing else finds what a live session has lost."""
     session_expiry_s: int
-    """Of the link behind the proxy."""
+    """Session Expiry Interval of the link behind the proxy."""
     on_session_loss: str
-    """Of the other secondary."""
+    """Policy of the other secondary."""
     stored: bool = False
     """True if the other secondary has its retained values on disk, hence after a kill too."""
     primary_role: str = "mosquitto"
@@ -80,7 +80,7 @@ class Setting:
     has_leaf: bool = False
     """True if there is a secondary of the other secondary."""
     publish_qos: int = 1
-    """Of everything that is published."""
+    """QoS of all that is published."""
     version: int = 5
     """MQTT version of the link behind the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
     stamped: bool = False
@@ -101,7 +101,7 @@ class Setting:
 
     @property
     def horizon_s(self) -> float:
-        """How long a node may call itself ready without a value of the primary.
+        """Longest time for which a node may call itself ready without a value of the primary.
 
         A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; narrowed
         rights, and a loss in a live session, with a sample or the next audit, at most a tenth late; the rest is for a
@@ -134,9 +134,9 @@ class Fault:
     target: str
     """`PRIMARY` or a secondary."""
     kind: str
-    """What is done to it."""
+    """The fault."""
     outage_s: float
-    """How long it lasts."""
+    """Its duration."""
     burst: tuple[str, int] | None
     """Kind and number of messages published meanwhile; None for the publisher's own pace."""
     burst_after: tuple[str, int] | None

@@ -37,9 +37,9 @@ class Edge:
     prefixes: Mapping[str, str]
     """First level of the topics that it replicates, to what it puts before them."""
     horizon_s: float
-    """How long it may call itself ready without a value, at most."""
+    """Longest time for which it may call itself ready without a value."""
     unqueued: frozenset[str] = frozenset()
-    """Of the first levels, those at QoS 0, which nobody keeps for a session without a connection."""
+    """First levels at QoS 0, which nobody keeps for a session without a connection."""
     resident_bytes_max: int = 0
     """The most memory that it was seen to use."""
     filters: tuple[str, ...] = field(init=False)

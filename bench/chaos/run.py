@@ -65,12 +65,12 @@ _FINDINGS_MAX = 20
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run showed."""
+    """Result of one run."""
 
     seed: int
     setting: Setting
     faults: dict[str, int] = field(default_factory=dict)
-    """How often each kind of fault was injected."""
+    """Number of faults of each kind."""
     findings: list[str] = field(default_factory=list)
     """Violations; empty for a good run."""
     findings_total: int = 0
@@ -366,7 +366,7 @@ async def run_seed(
     Args:
         seed: Decides the configuration, the faults and what is published.
         seconds: For how long faults are injected.
-        turns: How often faults are injected, however long it takes; None for the time.
+        turns: Number of faults, however long it takes; None for the time.
         reports: True if the reports on the logs are made and judged too; they need Java.
         keep: A directory for all files of the run; None for one that is removed.
         primary_role: Kind of the primary, as for `draw_setting`.

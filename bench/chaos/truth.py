@@ -23,7 +23,7 @@ EXPIRY_SLACK_S = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a topic was set to."""
+    """A value of a topic."""
 
     payload: bytes
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Truth:
         self.life = 0
         self.known_since: float | None = None
         self.publishes: Counter[tuple[str, bytes]] = Counter()
-        """How often each value of a topic was sent."""
+        """Number of times that each value of a topic was sent."""
         self._life_of: dict[bytes, int] = {}
         self._topics: dict[str, _Topic] = {}
 

@@ -98,9 +98,9 @@ class RoamingClient:
         """
         self.client_id = client_id
         self.subscriber = Subscriber(publishers)
-        """What it got."""
+        """Messages that it got."""
         self.sent: list[Sent] = []
-        """What it published."""
+        """Messages that it published."""
         self.subscribed = asyncio.Event()
         """Set once its subscriptions were acknowledged for the first time."""
         self.connected = False

@@ -33,9 +33,9 @@ class LongQueue:
         self.got: set[int] = set()
         """Numbers of the messages that came."""
         self.sessions_lost = 0
-        """How often its session was not there."""
+        """Number of visits without its session."""
         self.moves = 0
-        """How often it was, at a member."""
+        """Number of visits with it, at a member."""
         self._ports, self._count, self._draw = ports, count, draw
 
     @property

@@ -77,7 +77,7 @@ class Verdict:
     expected: int
     """Messages, once for each subscriber that has to get them."""
     delivered: int
-    """Of these, how many came."""
+    """Number of these that came."""
     lost: int
     """Missing, though acknowledged, and no lapse of the subscriber's session explains it."""
     lost_in_lapses: int

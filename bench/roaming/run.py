@@ -32,7 +32,7 @@ TOLD_MAX = 50
 """Lines of logs that are kept with a seed."""
 _SUBSCRIBED_S = 60.0
 _REST_S = 6.0
-"""How long nothing may have come when everything is taken to have come."""
+"""Time without a message after which all count as having come."""
 _SETTLE_S = 60.0
 _LONG_S = 120.0
 """Time beyond the run in which long queues are taken."""
@@ -53,7 +53,7 @@ class Plan:
     steps_max: int
     """Steps of handshakes that one connection lives for at most."""
     paho: int
-    """How many of the clients are paho's."""
+    """Number of the clients that are paho's."""
     long_queues: int = 0
     """Clients that roam with a long queue."""
     queued: int = 0

@@ -27,7 +27,7 @@ class Disk:
 
     @property
     def directory(self) -> Path:
-        """Where the files of the process are that runs, or that is to run."""
+        """Directory of the files of the process that runs, or that is to run."""
         return self._directory / str(self._processes)
 
     def turn_over(self, draw: random.Random, *, loses: bool) -> None:

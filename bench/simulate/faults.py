@@ -1,4 +1,4 @@
-"""What happens to the servers of a simulation: drawn from a seed."""
+"""Faults of the servers of a simulation: drawn from a seed."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Machine:
         self.is_dead = True
 
     def keep(self, handle: asyncio.Handle) -> None:
-        """Keep a callback that cannot run now. That of a dead machine is kept too: its end would run `finally`."""
+        """Keep a callback that cannot run now. The one of a dead machine is kept too: its end would run `finally`."""
         self._waiting.append(handle)
 
 

@@ -236,7 +236,7 @@ class Network:
         self.loop, self.draw = loop, draw
         self._slow = draw.choice(_SLOW)
         self.listeners: dict[Address, _Listener] = {}
-        """Who listens where."""
+        """Listeners by address."""
         self.transports: dict[_Transport, None] = {}
         """Ends of open connections."""
         self.route: Callable[[Address], Address] = lambda address: address

@@ -1,4 +1,4 @@
-"""What a simulated process takes in place of the machine: clocks, chance, listening sockets, calls between members."""
+"""Replacements for the machine in a simulated process: clocks, chance, listening sockets, calls between members."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Calls:
         """Prepare.
 
         Args:
-            network: What they travel on.
+            network: Network on which they travel.
             tell: Takes a line of the trace, and the machine that it is about.
         """
         self.network, self.tell = network, tell

@@ -32,7 +32,7 @@ DEAD_AFTER_S: Final = 1.5
 _NAMED_S: Final = DEAD_AFTER_S / 2
 """Time after which a new process has sent heartbeats: nobody can use the copies that it makes before."""
 TOPICS: Final = "roam/#"
-"""What the members replicate."""
+"""Selectors of the members."""
 
 
 class Member:

@@ -75,7 +75,7 @@ class Primary:
         self.retained: dict[str, Message] = {}
         """Newest retained message by topic."""
         self.taken: Counter[bytes] = Counter()
-        """How often it took each payload."""
+        """Number of times that it took each payload."""
         self.sessions: dict[str, _Session] = {}
 
     def connect(self) -> _Connection:

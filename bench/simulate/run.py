@@ -24,7 +24,7 @@ from bench.simulate.primary import Message, Primary
 __all__ = ["Outcome", "simulate"]
 
 _MEMORY: Final = Path("/dev/shm")
-"""Where the files of a simulation are, if it is there: what they lose is decided by the seed, so no disk need wait."""
+"""Directory of the files of a simulation, if it is there: the seed decides what they lose, so no disk need wait."""
 _START_S = 60.0
 _SETTLE_S = 60.0
 _REST_S = 2.0
@@ -38,9 +38,9 @@ class Outcome:
 
     seed: int
     findings: list[str] = field(default_factory=list)
-    """What should not have happened."""
+    """Violations."""
     trace: list[str] = field(default_factory=list)
-    """What happened, in order."""
+    """Events, in order."""
     simulated_s: float = 0.0
     steps: int = 0
     cpu_s: float = 0.0

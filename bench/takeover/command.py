@@ -26,7 +26,7 @@ _COPIES = {"on": True, "off": False}
 
 
 class TakeoverReport:
-    """What all runs showed."""
+    """Result of all runs."""
 
     bench: ClassVar[str] = "takeover"
 
@@ -48,7 +48,7 @@ class TakeoverReport:
                 Ask(f"copies {name}: clients with Session Present 1", each.returned_present, at_least=sessions),
             )
         )
-        """What each run promised."""
+        """Promises of each run."""
 
     @property
     def exit_code(self) -> int:

@@ -51,12 +51,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run showed."""
+    """Result of one run."""
 
     expected: float
     """Messages, once for each session that has to get them."""
     lost: float
-    """Of these, how many never came."""
+    """Number of these that never came."""
     doubled: float
     """Further deliveries at QoS 2."""
     repeated: float

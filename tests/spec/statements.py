@@ -28,7 +28,7 @@ normative statement that binds a Server, and the test over a real socket that sh
 told that breaks the statement: the Reason Code of MQTT 5; over MQTT 3.1.1, which has no DISCONNECT from a Server, its
 Network Connection is closed. [conformance.md](conformance.md) has what other people's suites find.
 
-What is left to a Server, and how it is decided:
+Choices that the specification leaves to a Server:
 
 - Overlapping subscriptions of one client bring one copy, at the highest QoS, with all Subscription Identifiers.
 - A message at QoS 0 is not kept for a client that is away.

@@ -473,7 +473,7 @@ async def test_3_1_4_5_connack_success(node: NodeInMemory, version: int) -> None
 
 @statement(v5="3.1.4-6", v4="3.1.4-5")
 async def test_3_1_4_6_nothing_after_a_refused_connect(node: NodeInMemory, version: int) -> None:
-    """What follows a CONNECT that is refused is not processed."""
+    """Packets after a refused CONNECT are not processed."""
     client = await RawClient.open(node.port, version=version)
     client.send_bytes(
         connect_bytes(version=version, level=6 if version == 5 else 2)

@@ -168,7 +168,7 @@ async def test_3_10_4_1_unsubscribe(node: NodeInMemory, version: int) -> None:
 
 @statement(v5="3.10.4-3", v4="3.10.4-3")
 async def test_3_10_4_3_delivery_is_completed(node: NodeInMemory, version: int) -> None:
-    """What was begun at QoS 1 and 2 before UNSUBSCRIBE is completed after it."""
+    """Deliveries at QoS 1 and 2 that began before UNSUBSCRIBE are completed after it."""
     async with await connect(node, version=version) as client:
         await client.subscribe(b"t", qos=2)
         node.set(b"t", b"x", qos=2, retain=False)

@@ -291,7 +291,7 @@ async def test_4_8_2_6_refused_by_the_member(node: NodeInMemory) -> None:
 @statement(v5="4.8.2-4 4.8.2-5")
 @pytest.mark.parametrize(("qos", "expected"), [(1, [b"1", b"2"]), (2, [b"2"])])
 async def test_4_8_2_5_session_of_a_member_ends(node: NodeInMemory, qos: int, expected: list[bytes]) -> None:
-    """What a member did not acknowledge at QoS 1, or was not sent, goes to another; never what was sent at QoS 2."""
+    """A message at QoS 1 without an acknowledgement, or unsent, goes to another member; one sent at QoS 2 does not."""
     properties = Properties(receive_maximum=1)
     async with await connect(node) as other:
         one = await connect(node, properties=properties)
