@@ -120,7 +120,7 @@ class Convergence:
         since_s, since_ns, cuts = now_s, now_ns, 1
         if before is not None and bool(before.differing) == bool(differing):
             since_s, since_ns, cuts = before.since_s, before.since_ns, before.cuts + 1
-        elif before is not None and differing:  # it may have begun right behind the cut at which they were equal
+        elif before is not None and differing:  # it may have begun right after the cut at which they were equal
             since_s, since_ns = before.compared_s, before.compared_ns
         self._pairs[link, member] = _Pair(theirs.marker, differing, now_s, now_ns, since_s, since_ns, cuts)
         if not differing and not self._differing(link, now_s):

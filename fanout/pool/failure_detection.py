@@ -19,7 +19,7 @@ _MARGIN_S: Final = 1.0
 _WITNESS_S: Final = 1.5
 """Age of an own heartbeat with which the primary is a witness, or half of `dead_after_s` if that is more."""
 _LOOK_S: Final = 1.0
-"""Time between two looks, behind which this node did not run in between."""
+"""Time between two looks, after which this node did not run in between."""
 
 
 def isolated_after_s(dead_after_s: float) -> float:

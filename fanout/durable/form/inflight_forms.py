@@ -66,7 +66,7 @@ class _LogForms:
         self._forms: list[bytes] = []
         """Those from `_begin` to `_end`, each as one that was sent and has no answer."""
         self._expiring_until = 0
-        """Position behind the last one that expires: what remains of its time is another at each record."""
+        """Position after the last one that expires: what remains of its time is another at each record."""
 
     def of(self, completed: int, received: int, messages: ExportedMessages) -> bytes | None:
         """Return what a session with these positions has in flight; None when one of them expires."""

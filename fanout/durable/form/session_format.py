@@ -215,7 +215,7 @@ def decode_in_steps(
 
 
 def read_owner(data: bytes) -> tuple[Identity | None, int]:
-    """Return the owner of the session of some bytes, and since when it has it; nothing behind it is read.
+    """Return the owner of the session of some bytes, and since when it has it; nothing after it is read.
 
     Raises:
         SessionFormInvalid: They do not begin like a session.

@@ -65,7 +65,7 @@ class _Going:
     keep: Callable[[int, bytes], bool] | None = None
     """Queued messages that are part of the value; None for all."""
     markers: Mapping[str, str] = field(default_factory=dict)
-    """Link to the marker behind the value; empty when it is inexact."""
+    """Link to the marker after the value; empty when it is inexact."""
 
 
 @dataclass(slots=True)
@@ -360,7 +360,7 @@ class ServerSessions:
         return self._values.why_refused(coming.read, waiting=coming.waiting) is None
 
     def adopt(self, client_id: str, *, exact: bool) -> bool:
-        """Make the session of a value, with what was collected behind the markers; without any, with all of it."""
+        """Make the session of a value, with what was collected after the markers; without any, with all of it."""
         coming = self._coming.get(client_id)
         exported = None if coming is None else coming.read
         if exported is None or coming is None:

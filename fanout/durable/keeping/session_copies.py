@@ -43,7 +43,7 @@ _TURN_S: Final = 0.02
 _LOOKED_FOR: Final = 5_000
 """Messages of one queue whose places are looked for in one turn: some ten milliseconds."""
 _REFRESH: Final = 4
-"""A place moves on, though nothing was sent, once such a part of what is remembered has come behind it."""
+"""A place moves on, though nothing was sent, once such a part of what is remembered has come after it."""
 
 _Step = tuple[SharedInflight, int]
 """State that sessions in step share: the log, and the position up to which it is acknowledged."""
@@ -273,7 +273,7 @@ class SessionCopies:
             if len(inline) > COPIED_MESSAGES_MAX:
                 return None
             found = places.of(message[0])
-            if index < own and message[2]:  # retained ones are sent out of turn: what came behind them is not for it
+            if index < own and message[2]:  # retained ones are sent out of turn: what came after them is not for it
                 inline.append(message)
             elif found is None:  # one that is held without a name comes behind the first place, where its link has one
                 if places.link_of(message[0]) not in named:
@@ -368,7 +368,7 @@ class _Places:
         return self._links[id(update)]
 
     def at(self, first: Found | None, *, exactly: bool) -> dict[str, Place]:
-        """Return the place in each stream in front of an update; of None behind everything."""
+        """Return the place in each stream in front of an update; of None after everything."""
         return dict(self._all(first, exactly=exactly))
 
     @property
@@ -397,11 +397,11 @@ class _Places:
         return self._whole(first, exactly=False)
 
     def ends(self, *, exactly: bool) -> tuple[tuple[str, Place], ...] | None:
-        """Return the place behind everything; None when it lacks a name."""
+        """Return the place after everything; None when it lacks a name."""
         return self._whole(None, exactly=exactly)
 
     def needs_from(self, places: Iterable[tuple[str, Place]]) -> int:
-        """Return `RecentUpdates.grown` at the oldest update behind places."""
+        """Return `RecentUpdates.grown` at the oldest update after places."""
         return min(map(self._grown_at, places), default=self._recent.grown)
 
     def _grown_at(self, named: tuple[str, Place]) -> int:
@@ -460,7 +460,7 @@ def _look_for_strays(session: Session, entry: _Entry, places: _Places) -> bool:
 def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
     """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order; strays were looked for.
 
-    These are the ones up to the first that has a place, and those behind it that have none: the others follow from
+    These are the ones up to the first that has a place, and those after it that have none: the others follow from
     that place. Each message is looked for once at most, so that a long queue costs no more than a short one.
     """
     queue = session.sender.queue

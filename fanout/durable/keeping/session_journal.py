@@ -30,9 +30,9 @@ __all__ = ["SessionJournal", "SessionStore"]
 LOOK_S: Final = 1.0
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
 _FAR: Final = 100_000
-"""Updates in the history, behind which a session that needs none of them is written anew, so that they can go."""
+"""Updates in the history, after which a session that needs none of them is written anew, so that they can go."""
 _TOO_FAR: Final = 1_000_000
-"""Updates in the history, behind which a session is written with its whole queue."""
+"""Updates in the history, after which a session is written with its whole queue."""
 
 
 class SessionStore(Protocol):

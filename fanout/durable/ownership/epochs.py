@@ -34,7 +34,7 @@ class Epoch(NamedTuple):
     counter: int
     """Milliseconds of the clock of the pool, or one more than the newest epoch that was given."""
     node: str
-    """`node.id` of the member that gave it, behind `INHERITED` when it went on with the session of a dead one."""
+    """`node.id` of the member that gave it, after `INHERITED` when it went on with the session of a dead one."""
 
     @property
     def member(self) -> str:

@@ -121,7 +121,7 @@ class SessionHost(Protocol):
         """Return whether a session may come: `adopt` would succeed now, and unless offered its user has room for it."""
 
     def adopt(self, client_id: str, *, exact: bool) -> bool:
-        """Make the session of a value, with what was collected behind the markers; without any, with all of it."""
+        """Make the session of a value, with what was collected after the markers; without any, with all of it."""
 
     def stop_collecting(self, client_id: str) -> None:
         """Forget what was collected."""

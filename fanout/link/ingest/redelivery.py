@@ -186,7 +186,7 @@ class RedeliveryFilter:
             return
         behind, since_ns = self._last_position, now_ns
         first = rows[0]
-        if first[FLAGS] & QOS and (last - first[PACKET_ID]) % _PACKET_ID_MAX == count - 1:  # all of these are behind it
+        if first[FLAGS] & QOS and (last - first[PACKET_ID]) % _PACKET_ID_MAX == count - 1:  # all of these are after it
             behind, since_ns = self._last_position - (count - 1), now_ns - 1
         if not self._gaps or self._gaps[-1][0] < behind:
             self._gaps.append((behind, since_ns))

@@ -776,7 +776,7 @@ class SessionLifecycle:
         return any(self.evidence) and all(each.evidence or each.joins for each in self.selectors)
 
     def _proved_from(self, first: int) -> list[int]:
-        """Return the positions of the selectors that do not join: `first` and those behind it, then the others."""
+        """Return the positions of the selectors that do not join: `first` and those after it, then the others."""
         count = len(self.selectors)
         around = (index % count for index in range(first, first + count))
         return [index for index in around if not self.selectors[index].joins]

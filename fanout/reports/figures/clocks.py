@@ -269,7 +269,7 @@ def find_hops(
 
 
 def _in_order(below: Mapping[tuple[str, str], Sequence[_Hop]], stamped_by: str) -> list[_Hop]:
-    """Return the hops below the node that stamped, each before those behind it."""
+    """Return the hops below the node that stamped, each before those after it."""
     order: list[_Hop] = []
     reached = {stamped_by}
     left = list(reversed(below.get((stamped_by, stamped_by), ())))

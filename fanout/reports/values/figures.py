@@ -79,11 +79,11 @@ class AtSelector(AtLink):
 
 
 def goes_on(missing: int, *, within: int, after: int) -> bool | None:
-    """Return whether a loss had not ended; None where the updates that came behind it show neither.
+    """Return whether a loss had not ended; None where the updates that came after it show neither.
 
     A share p of the updates expected from its first to its last missing one is missing. A loss that went on would let
     `after` updates come without one more missing with the probability (1 - p)**after; below 1 per cent it has ended. It
-    goes on where several are missing, and no more came behind the last than between two of them.
+    goes on where several are missing, and no more came after the last than between two of them.
 
     Args:
         missing: Updates that are missing.
@@ -115,7 +115,7 @@ class MissingCauses(Value):
     restart: int = 0
     """Its node was down, or had not held everything again yet."""
     new_epoch: int = 0
-    """It was away, and the session was gone: the snapshot behind it brings the newest value of each topic only."""
+    """It was away, and the session was gone: the snapshot after it brings the newest value of each topic only."""
     resumed: int = 0
     """It was away, or stalled, and its session went on: the primary had not kept everything for it."""
     away: int = 0

@@ -142,7 +142,7 @@ class NewestValues:
         return self._sealed[0].position
 
     def seal(self, position: int) -> None:
-        """Seal the open part behind the other sealed ones, from which messages of the same topics are removed.
+        """Seal the open part after the other sealed ones, from which messages of the same topics are removed.
 
         Args:
             position: Position of the next message to be queued; all before it are sent first.
