@@ -61,6 +61,33 @@ BEHIND = re.compile(
     r"\bbehind\b(?! (?:HAProxy|an?|one|is it)\b)(?<![*-]behind)(?<!(?:is| s) behind)(?<!(?:are|far) behind)"
 )
 """Of neither place nor lag."""
+SHELL = {".", "break", "cat", "cd", "chmod", "do", "done", "echo", "exit", "for", "grep", "kill", "mkdir"} | {
+    *("printf", "read", "rm", "sleep", "tar", "wait"),
+}
+RUN_BY = {
+    "./scripts/demo": "tests/acceptance/test_whole_runs.py",
+    "/usr/sbin/haproxy": "tests/acceptance/test_ten_minutes.py",
+    "haproxy": "tests/config/test_haproxy_example.py",
+    "helm": "tests/config/test_kubernetes.py",
+    "kubeconform": "tests/config/test_kubernetes.py",
+    "mosquitto_pub": "tests/acceptance/test_ten_minutes.py",
+    "mosquitto_sub": "tests/server/test_clients.py",
+    "openssl": "tests/acceptance/test_tls.py",
+    "pip": "tests/test_installation.py",
+    "prometheus": "tests/acceptance/test_ten_minutes.py",
+    "promtool": "tests/config/test_docker.py",
+}
+"""Other programs in blocks of pages, and a file with a test that runs them in the same way."""
+NOT_RUN = {
+    **dict.fromkeys(("./scripts/test", "scripts/setup", "mypy", "ruff"), "runs the tests, or runs before them"),
+    **dict.fromkeys(("apt-get", "install", "sudo", "systemctl", "useradd"), "changes the machine"),
+    **dict.fromkeys(("aws", "docker", "git", "kubectl"), "needs a server of others"),
+    **dict.fromkeys(("curl", "jq", "start-the-load-balancer"), "takes what other tests look at"),
+    **dict.fromkeys(("python", "python3", "/opt/fanout/bin/pip"), "makes the environment that the tests run in"),
+    **dict.fromkeys(("pack/bin/pip", "pack/bin/venv-pack", "venv"), "packs an environment for a cluster"),
+    **dict.fromkeys(("pytest", "tests.conformance"), "runs suites of others, before a release"),
+}
+"""Programs in blocks that no test runs, and why."""
 OF_OTHERS = {"max_outgoing_packet_count"}
 """Keys of other programs that pages name."""
 
@@ -269,22 +296,38 @@ def test_the_table_of_lost_sessions_has_the_defaults() -> None:
 
 
 def commands_in(text: str, *programs: str) -> Iterator[list[str]]:
-    """Yield the words of each command of these programs in lines of a shell; of `python -m` behind these words."""
+    """Yield the words of each command of these programs in lines of a shell, without the program."""
+    yield from (words[1:] for words in shell_commands(text) if words[0] in programs)
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command in lines of a shell; of `python -m` those behind these words."""
     for line in text.replace("\\\n", " ").splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
-        lexer.whitespace_split = True
+        lexer = shlex.shlex(re.sub(r"(^|\s)#.*", "", line), posix=True, punctuation_chars="|&;")
+        lexer.whitespace_split, lexer.commenters = True, ""
         words: list[str] = []
         for word in [*lexer, ";"]:
             if word[0] in "|&;":
                 while words and "=" in words[0]:
-                    words = words[1:]
+                    inner = words[0].partition("=$(")[2]
+                    words = [inner, *words[1:]] if inner else words[1:]
                 if words[:2] == ["python", "-m"]:
                     words = words[2:]
-                if words and words[0] in programs:
-                    yield list(itertools.takewhile(lambda each: not re.match(r"\d*[<>]", each), words[1:]))
+                if words := nested(words):
+                    yield list(itertools.takewhile(lambda each: not re.match(r"\d*[<>]", each), words))
                 words = []
-            else:
+            elif words or not word.isdecimal():  # of "2>&1"
                 words.append(word)
+
+
+def nested(words: list[str]) -> list[str]:
+    """Return a command of fanout by its name alone: behind a prompt, a path, `kubectl exec`, or `spark-submit`."""
+    if words[:1] == ["$"] or words[:2] == ["kubectl", "exec"]:
+        words = words[words.index("--" if words[0] == "kubectl" else "$") + 1 :]
+    elif words[:1] == ["spark-submit"]:
+        entry = min(words.index(one) for one in ("$ENTRY", "entry.py") if one in words)
+        words = ["fanout", *words[entry + 1 :]]
+    return ["fanout", *words[1:]] if words and words[0].endswith("/fanout") else words
 
 
 def parse(words: list[str]) -> None:
@@ -301,10 +344,27 @@ def parse(words: list[str]) -> None:
 
 @on_every_page
 def test_every_command_of_a_block_is_accepted(page: str) -> None:
-    """The command line takes it as printed."""
-    for block in blocks(page, "sh"):
+    """The command line takes it as printed, beside its output too."""
+    shown = re.findall(r"^\$ .+$", PAGES[page], re.MULTILINE)
+    for block in (*blocks(page, "sh"), *shown):
         for words in commands_in(block, "fanout"):
             parse(words)
+
+
+@on_every_page
+def test_every_program_of_a_block_is_run_or_known_not_to_be(page: str) -> None:
+    """Other programs than fanout's own, whose command lines are read above."""
+    for block in blocks(page, "sh"):
+        text = re.sub(r"<<'?END'?\n.*?\nEND\n", "\n", block, flags=re.DOTALL)
+        for program, *_ in shell_commands(text):
+            assert program in {"fanout", "bench", *SHELL, *RUN_BY, *NOT_RUN}, program
+
+
+def test_what_runs_a_program_of_a_block_names_it() -> None:
+    """And nothing that is not run is run by a test after all."""
+    assert not RUN_BY.keys() & NOT_RUN.keys()
+    for program, file in RUN_BY.items():
+        assert Path(program).name in (ROOT / file).read_text(), program
 
 
 def test_every_command_beside_the_configurations_is_accepted() -> None:

@@ -328,9 +328,9 @@ class DirectStore(DiskStore):
         while self._passes_over:
             removed = self.database.execute(
                 # Not "(pass, topic) IN": for that SQLite reads every mark of the pass.
-                "DELETE FROM scratch.mark WHERE pass = ?1 AND topic <= (SELECT max(topic) FROM"
-                " (SELECT topic FROM scratch.mark WHERE pass = ?1 ORDER BY topic LIMIT ?2))",
-                (self._passes_over[0], FORGOTTEN_AT_ONCE),
+                "DELETE FROM scratch.mark WHERE pass = ? AND topic <= (SELECT max(topic) FROM"
+                " (SELECT topic FROM scratch.mark WHERE pass = ? ORDER BY topic LIMIT ?))",
+                (self._passes_over[0], self._passes_over[0], FORGOTTEN_AT_ONCE),
             ).rowcount
             if removed == FORGOTTEN_AT_ONCE:
                 return

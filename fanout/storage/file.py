@@ -66,12 +66,14 @@ _CLIENTS_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS history (position INTEGER PRIMARY KEY, batches BLOB NOT NULL)",
 )
 """Data that clients need after a kill. `position` is the number of the last batch in a row."""
-_PIECE: Final = "substr(?2, json_extract(value, '$[{}]'), json_extract(value, '$[{}]'))"
+_PIECE: Final = "substr(:rows, json_extract(value, '$[{}]'), json_extract(value, '$[{}]'))"
 _PUT: Final = (
-    f"INSERT INTO retained SELECT ?1, {_PIECE.format(0, 1)}, {_PIECE.format(2, 3)} FROM json_each(?3) WHERE true"
-    " ON CONFLICT DO UPDATE SET value = excluded.value"
+    f"INSERT INTO retained SELECT :store, {_PIECE.format(0, 1)}, {_PIECE.format(2, 3)} FROM json_each(:places)"
+    " WHERE true ON CONFLICT DO UPDATE SET value = excluded.value"
 )
-_REMOVE: Final = f"DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT {_PIECE.format(0, 1)} FROM json_each(?3))"
+_REMOVE: Final = (
+    f"DELETE FROM retained WHERE store = :store AND topic IN (SELECT {_PIECE.format(0, 1)} FROM json_each(:places))"
+)
 
 
 @dataclass(slots=True)
@@ -383,7 +385,8 @@ class RetainedFile:
     def _execute(self, statement: str, store: int, pieces: list[bytes], places: list[str]) -> None:
         """Execute a statement for the collected rows, if there are any, and clear them."""
         if pieces:
-            self.database.execute(statement, (store, b"".join(pieces), f"[{','.join(places)}]"))
+            parameters = {"store": store, "rows": b"".join(pieces), "places": f"[{','.join(places)}]"}
+            self.database.execute(statement, parameters)
             pieces.clear()
             places.clear()
 

@@ -38,30 +38,30 @@ _BITS: Final = 20
 _MASK: Final = 2**_BITS - 1
 _ABOVE_ALL: Final = b"\xff"
 """Sorts after every topic, and after all with the same beginning: UTF-8 never has this byte."""
-_TOPIC: Final = f"substr(?2, place.value >> {_BITS}, place.value & {_MASK})"
+_TOPIC: Final = f"substr(?, place.value >> {_BITS}, place.value & {_MASK})"
 _SELECT: Final = (
-    "SELECT retained.topic, retained.value FROM json_each(?3) AS place CROSS JOIN retained"
-    f" ON retained.store = ?1 AND retained.topic = {_TOPIC}"
+    "SELECT retained.topic, retained.value FROM json_each(?) AS place CROSS JOIN retained"
+    f" ON retained.store = ? AND retained.topic = {_TOPIC}"
 )
 _MARKS: Final = (
-    "SELECT mark.topic, mark.flags FROM json_each(?3) AS place CROSS JOIN scratch.mark AS mark"
-    f" ON mark.pass = ?1 AND mark.topic = {_TOPIC}"
+    "SELECT mark.topic, mark.flags FROM json_each(?) AS place CROSS JOIN scratch.mark AS mark"
+    f" ON mark.pass = ? AND mark.topic = {_TOPIC}"
 )
 _MARK: Final = (
-    f"INSERT INTO scratch.mark SELECT ?1, {_TOPIC}, ?4 FROM json_each(?3) AS place WHERE true"
+    f"INSERT INTO scratch.mark SELECT ?, {_TOPIC}, ? FROM json_each(?) AS place WHERE true"
     " ON CONFLICT DO UPDATE SET flags = excluded.flags"
 )
-_UNMARK: Final = f"DELETE FROM scratch.mark WHERE pass = ?1 AND topic IN (SELECT {_TOPIC} FROM json_each(?3) AS place)"
+_UNMARK: Final = f"DELETE FROM scratch.mark WHERE pass = ? AND topic IN (SELECT {_TOPIC} FROM json_each(?) AS place)"
 _EXPIRING: Final = "INSERT OR IGNORE INTO scratch.expiring VALUES (?, ?, ?)"
 _NOT_EXPIRING: Final = "DELETE FROM scratch.expiring WHERE store = ? AND expires = ? AND topic = ?"
-_TOPICS: Final = "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
+_TOPICS: Final = "SELECT topic FROM retained WHERE store = ? AND topic >= ? AND topic < ? ORDER BY topic LIMIT ?"
 _LAST_TOPIC: Final = (
-    "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic DESC LIMIT 1"
+    "SELECT topic FROM retained WHERE store = ? AND topic >= ? AND topic < ? ORDER BY topic DESC LIMIT 1"
 )
 _NTH_TOPIC: Final = (
-    "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT 1 OFFSET ?4"
+    "SELECT topic FROM retained WHERE store = ? AND topic >= ? AND topic < ? ORDER BY topic LIMIT 1 OFFSET ?"
 )
-_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 LIMIT ?4)"
+_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM retained WHERE store = ? AND topic >= ? AND topic < ? LIMIT ?)"
 _STEP_MAX: Final = 1_000
 """Largest number of topics that `spread` steps over: some 0.1 ms."""
 _ROOTS_MAX: Final = 1_000
@@ -70,8 +70,8 @@ _KEY_BYTES: Final = 8
 """Number of bytes of a topic, after what all topics of a stretch have in common, that place it in the stretch."""
 _UNMARKED: Final = (
     "SELECT topic, NOT EXISTS"
-    " (SELECT 1 FROM scratch.mark WHERE pass = ?5 AND mark.topic = retained.topic AND flags & 1)"
-    " FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
+    " (SELECT 1 FROM scratch.mark WHERE pass = ? AND mark.topic = retained.topic AND flags & 1)"
+    " FROM retained WHERE store = ? AND topic >= ? AND topic < ? ORDER BY topic LIMIT ?"
 )
 _MARKED: Final = "SELECT topic, flags FROM scratch.mark WHERE pass = ? AND topic >= ? ORDER BY topic LIMIT ?"
 
@@ -142,7 +142,7 @@ class RetainedTable(TopicSearch):
         """Return the values of those of `topics`, none of them twice, that have one, in that order."""
         store = self.store
         with self._rows.reading():
-            rows = self._rows.database.execute(_SELECT, (store, b"".join(topics), _places(topics)))
+            rows = self._rows.database.execute(_SELECT, (_places(topics), store, b"".join(topics)))
             return [decode_update(topic, value) for topic, value in rows]
 
     def match_values(self, topic_filter: bytes) -> Iterator[list[Update]]:
@@ -231,7 +231,7 @@ class RetainedTable(TopicSearch):
             found: list[Update] = []
             size, rest = 0, 0
             with self._rows.reading():
-                rows = self._rows.database.execute(_SELECT, (store, b"".join(topics), _places(topics)))
+                rows = self._rows.database.execute(_SELECT, (_places(topics), store, b"".join(topics)))
                 for topic, value in rows:
                     found.append(decode_update(topic, value))
                     size += len(value)
@@ -289,16 +289,16 @@ class RetainedTable(TopicSearch):
     def marks(self, number: int, topics: Sequence[bytes]) -> list[tuple[bytes, int]]:
         """Return those of `topics` that have a mark in a pass, with it."""
         with self._rows.reading():
-            return self._rows.database.execute(_MARKS, (number, b"".join(topics), _places(topics))).fetchall()
+            return self._rows.database.execute(_MARKS, (_places(topics), number, b"".join(topics))).fetchall()
 
     def mark(self, number: int, flags: int, topics: Sequence[bytes]) -> None:
         """Mark topics in a pass; 0 removes the mark."""
         with self._rows.writing():
-            parameters: tuple[object, ...] = (number, b"".join(topics), _places(topics))
+            joined, places = b"".join(topics), _places(topics)
             if flags:
-                self._rows.database.execute(_MARK, (*parameters, flags))
+                self._rows.database.execute(_MARK, (number, joined, flags, places))
             else:
-                self._rows.database.execute(_UNMARK, parameters)
+                self._rows.database.execute(_UNMARK, (number, joined, places))
 
     def marked(self, number: int, flag: int) -> list[bytes]:
         """Return every topic whose mark in a pass has a flag."""
@@ -328,7 +328,7 @@ class RetainedTable(TopicSearch):
         low, high = root, root + _ABOVE_ALL
         while True:
             with self._rows.reading():
-                rows = self._rows.database.execute(_UNMARKED, (store, low, high, _PIECE_TOPICS, number)).fetchall()
+                rows = self._rows.database.execute(_UNMARKED, (number, store, low, high, _PIECE_TOPICS)).fetchall()
             if not rows:
                 return
             low = rows[-1][0] + b"\0"

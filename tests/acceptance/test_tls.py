@@ -39,7 +39,7 @@ def fanout(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.mosquitto
 def test_the_documented_steps_work(tmp_path: Path) -> None:
-    """Each block as it is written, but for ports, and localhost for the broker's name."""
+    """Each block as it is written, from openssl on, but for ports, and localhost for the broker's name."""
     (making, first), (broker, second), (node, third), (running, fourth) = blocks_of(
         "A secondary of a Mosquitto with TLS and client certificates"
     )

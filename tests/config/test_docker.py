@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sysconfig
 import tomllib
@@ -17,6 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
+from bench.processes import Server, find_mosquitto, free_port
 from fanout.api.app import ENDPOINTS
 from fanout.config import NodeConfig, parse_config
 
@@ -36,11 +38,33 @@ def instruction(name: str) -> list[str]:
     return re.findall(rf"^ *{name} +(.+)$", DOCKERFILE, re.MULTILINE)
 
 
+def lint(dockerfile: Path) -> None:
+    """Have hadolint read a Dockerfile."""
+    program = Path(sysconfig.get_path("scripts")) / "hadolint"
+    answer = subprocess.run([program, dockerfile], capture_output=True, text=True, timeout=30, check=False)
+    assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
+
+
 def test_hadolint_finds_no_fault() -> None:
     """In the Dockerfile."""
-    program = Path(sysconfig.get_path("scripts")) / "hadolint"
-    answer = subprocess.run([program, DOCKER / "Dockerfile"], capture_output=True, text=True, timeout=30, check=False)
-    assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
+    lint(DOCKER / "Dockerfile")
+
+
+def test_a_base_with_a_digest_reaches_each_stage(tmp_path: Path) -> None:
+    """Every stage begins with the argument or with another stage; the page pins the base that stands there."""
+    [default] = instruction("ARG")
+    stages = [line.split() for line in instruction("FROM")]
+    assert DOCKERFILE.index("ARG ") < DOCKERFILE.index("FROM ")
+    assert {image for image, *_ in stages} <= {"${BASE}", *(name for *_, name in stages)}
+    page = (ROOT / "docs" / "how-to" / "run-as-a-service.md").read_text()
+    assert f"\n{default}\n" in page
+    assert '--build-arg "BASE=$BASE@$DIGEST"' in page
+    pinned = tmp_path / "Dockerfile"
+    pinned.write_text(
+        (DOCKER / "Dockerfile").read_text().replace(f"\nARG {default}\n", f"\nARG {default}@sha256:{'0' * 64}\n")
+    )
+    assert "@sha256:0" in pinned.read_text()
+    lint(pinned)
 
 
 def test_a_report_that_could_not_be_made_is_tried_again_soon(tmp_path: Path) -> None:
@@ -165,6 +189,17 @@ def test_prometheus_asks_what_is_there(tmp_path: Path) -> None:
     path.write_text(text.replace(rules[1], str((DOCKER / rules[0]).resolve())))
     answer = subprocess.run([program, "check", "config", path], capture_output=True, text=True, timeout=30, check=False)
     assert answer.returncode == 0, answer.stderr
+
+
+def test_mosquitto_takes_its_file(tmp_path: Path) -> None:
+    """It starts, and listens at the port that the file names."""
+    if (program := find_mosquitto()) is None:
+        pytest.skip("Mosquitto is not installed; scripts/setup installs it")
+    port = free_port()
+    path = tmp_path / "mosquitto.conf"
+    path.write_text((DOCKER / "mosquitto.conf").read_text().replace("listener 1883\n", f"listener {port} 127.0.0.1\n"))
+    with Server([str(program), "-c", str(path)], log=tmp_path / "log", port=port):
+        socket.create_connection(("127.0.0.1", port), 10).close()
 
 
 def test_grafana_finds_its_files() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -70,7 +71,7 @@ def type_of(manifest: dict[str, Any]) -> Any:
     "manifest", [one for one in OBJECTS if one["kind"] != "ServiceMonitor"], ids=lambda one: one["kind"]
 )
 def test_a_manifest_is_of_its_type(manifest: dict[str, Any]) -> None:
-    """No key is unknown or missing; ServiceMonitor is of an operator, and its types are nowhere in an index."""
+    """No key is unknown or missing; ServiceMonitor is of an operator, and only kubeconform looks at it."""
     assert faults(manifest, type_of(manifest), manifest["kind"]) == []
 
 
@@ -204,6 +205,16 @@ def test_helm_makes_the_same() -> None:
         return sorted(objects, key=lambda one: (one["kind"], one["metadata"]["name"]))
 
     assert by_name(yaml.safe_load_all(answer.stdout)) == by_name(OBJECTS)
+
+
+def test_kubeconform_accepts_them() -> None:
+    """ServiceMonitor too. `KUBERNETES_SCHEMAS` is the location of JSON schemas, in the form that kubeconform takes."""
+    program, schemas = shutil.which("kubeconform"), os.environ.get("KUBERNETES_SCHEMAS")
+    if program is None or not schemas:
+        pytest.skip("kubeconform is not installed, or KUBERNETES_SCHEMAS is not set")
+    command = [program, "-strict", "-schema-location", schemas, str(MANIFESTS)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @pytest.mark.parametrize("pod", [POD, BY_KIND["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]])

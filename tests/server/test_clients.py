@@ -156,7 +156,8 @@ async def test_aiomqtt_reads_and_publishes(node: NodeInMemory, version: int) -> 
             seen.append((message.payload, message.retain))
             if len(seen) == 4:
                 break
-        assert seen == [(b"value", True), (b"0", False), (b"1", False), (b"2", False)]
+        # Each handshake at QoS 2 ends when it ends: there is no order between levels.
+        assert sorted(seen, key=str) == [(b"0", False), (b"1", False), (b"2", False), (b"value", True)]
 
 
 async def run(*command: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fanout.errors import LogError, system_reason
-from fanout.replog.files.schema import SCHEMA_VERSION
+from fanout.replog.files.schema import SCHEMA_VERSION, refuse_version
 
 __all__ = ["DEPTH_MAX", "DIRECTORIES_MAX", "find_logs", "is_log", "refuse_later", "shared_nodes"]
 
@@ -100,10 +100,7 @@ def refuse_later(place: str, names: Iterable[str], names_in: Callable[[str], Ite
     for name in names:
         later = _VERSION.fullmatch(name)
         if later and int(later[1]) > SCHEMA_VERSION and not _TABLES.isdisjoint(names_in(name)):
-            raise LogError(
-                f"{place} has version {later[1]} of the replication log, and this fanout reads {SCHEMA_VERSION}",
-                hint="Read it with the version of fanout that wrote it, or a later one",
-            )
+            refuse_version(place, int(later[1]))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fanout.errors import LogError
+
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
@@ -26,6 +28,7 @@ __all__ = [
     "UPDATES",
     "check_expansion",
     "event_names",
+    "refuse_version",
 ]
 
 SCHEMA_VERSION = 1
@@ -170,3 +173,20 @@ def check_expansion(metadata: pq.FileMetaData, *, nbytes: int) -> None:
     groups = (metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
     if rows > _FEW_ROWS and (rows > nbytes * ROWS_PER_BYTE_MAX or max(groups, default=0) > GROUP_ROWS_MAX):
         raise pa.ArrowInvalid(f"its {nbytes:,} bytes expand to {rows:,} rows, which no node writes")
+
+
+def refuse_version(place: object, version: int) -> None:
+    """Refuse a later version of the log: what this one could read of it would be a part, or misread.
+
+    Args:
+        place: The directory or file that has it, for the message.
+        version: The version that it has.
+
+    Raises:
+        LogError: It is later than `SCHEMA_VERSION`.
+    """
+    if version > SCHEMA_VERSION:
+        raise LogError(
+            f"{place} has version {version} of the replication log, and this fanout reads {SCHEMA_VERSION}",
+            hint="Read it with the version of fanout that wrote it, or a later one",
+        )

@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, Final, Self
 
 import pyarrow as pa
 
-from fanout.replog.files.schema import EVENTS, SCHEMA_VERSION, UPDATES
+from fanout.replog.files.schema import EVENTS, SCHEMA_VERSION, UPDATES, refuse_version
 from fanout.runtime.directories import sync_directory
 
 __all__ = [
@@ -367,6 +367,11 @@ class SegmentReader:
         return sum(one.size for one in self.damage)
 
     def __iter__(self) -> Iterator[Frame]:
+        """Read the frames.
+
+        Raises:
+            LogError: A later version of fanout wrote the segment.
+        """
         begin = self._read(0, _MARK.size)
         if begin.startswith(_MARK_MAGIC):
             self._mark = begin[: len(_MARK_MAGIC) + 8]
@@ -425,7 +430,7 @@ class SegmentReader:
             return None
         self._floor = max(self._floor, floor)
         if kind == FrameKind.OPENED:
-            identity = None if at else _identity(body)
+            identity = None if at else _identity(body, self._stream.name)
             if identity is None or (_mark(identity.token) if identity.token else b"") != self._mark:
                 return None
             self.identity = identity
@@ -531,11 +536,17 @@ def _identity_of_rows(frame: Frame, *, number: int, token: str) -> SegmentIdenti
     )
 
 
-def _identity(body: bytes) -> SegmentIdentity | None:
-    """Read the body of the first frame; None when another version of the format wrote it."""
+def _identity(body: bytes, path: str) -> SegmentIdentity | None:
+    """Read the body of the first frame; None when it is no identity.
+
+    Raises:
+        LogError: A later version of fanout wrote it.
+    """
     try:
-        return SegmentIdentity(**json.loads(body))
-    except (TypeError, ValueError):
+        told = json.loads(body)
+        refuse_version(path, int(told["schema_version"]))
+        return SegmentIdentity(**told)
+    except (KeyError, TypeError, ValueError):
         return None
 
 

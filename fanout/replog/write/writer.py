@@ -174,7 +174,8 @@ class LogWriter:
         """Lock the node's part of the directory, recover the last run's segments, and start to write.
 
         Raises:
-            LogError: Another process writes this node's log, or the directory cannot be used.
+            LogError: Another process writes this node's log, the directory cannot be used, or a later version of
+                fanout left a segment, which stays as it is.
         """
         self._lock.acquire()
         place = open_directory(self._directory, self._node)
@@ -183,6 +184,9 @@ class LogWriter:
             left_over = list(left_over_segments(place))
             last_run = self._lock.last_run or self._unknown_run(left_over)
             missing = missing_segments(self._directory, node=self._node, runs=self._runs.runs)
+        except LogError:
+            self._lock.release(clean=False)
+            raise
         except (OSError, pa.ArrowException) as error:
             self._lock.release(clean=False)
             raise LogError(

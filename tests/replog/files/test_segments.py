@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import struct
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from fanout.errors import LogError
 from fanout.replog.files.columns import EventRow, LogSource, RowEncoder
+from fanout.replog.files.sealing import open_directory
 from fanout.replog.files.segments import FrameKind, SegmentFile, SegmentIdentity, SegmentReader, _encode, encode_rows
-from tests.replog.rows import EPOCH, NOW_NS, make_rows, make_updates, segment_rows
+from fanout.replog.read.reading import stage
+from fanout.replog.write.writer import LogWriter
+from tests.replog.rows import EPOCH, NOW_NS, ManualClock, make_rows, make_updates, segment_rows
 
 IDENTITY = SegmentIdentity(node="edge-1", role="secondary", node_epoch=EPOCH, number=1, opened_us=NOW_NS // 1000)
 SOURCE = LogSource("plant", ())
@@ -89,6 +95,25 @@ def test_the_last_frame_is_found(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with path.open("rb") as stream:
         assert SegmentReader(stream).skim() is None
+
+
+def test_a_segment_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    """Its rows could mean something else, and its identity have more; a writer that starts leaves it as it is."""
+    place = open_directory(tmp_path, "edge-1")
+    place.mkdir(parents=True)
+    identity = json.dumps(asdict(IDENTITY) | {"schema_version": 2, "of_version_2": True}).encode()
+    path = place / f"{EPOCH}-000001.seg"
+    path.write_bytes(_encode(FrameKind.OPENED, identity) + FRAMES[0])
+    data = path.read_bytes()
+    starts = [
+        LogWriter(tmp_path, node="edge-1", role="tap", node_epoch=EPOCH + later, clock=ManualClock()).open
+        for later in (1, 2)
+    ]
+    for refused in (lambda: whole_frames(path), lambda: stage([tmp_path], target=tmp_path / "staged"), *starts):
+        with pytest.raises(LogError, match="seg has version 2 of the replication log, and this fanout reads 1"):
+            refused()
+    assert [one.name for one in place.iterdir() if one.suffix != ".seg"] == ["lock"]
+    assert path.read_bytes() == data
 
 
 def damaged(data: bytes, ends: list[int]) -> Iterator[tuple[bytes, int]]:
