@@ -20,6 +20,7 @@ import typer
 
 from bench.__main__ import command_line
 from fanout.api.app import ACTIONS, ENDPOINTS
+from fanout.api.browse.top_metrics import TOP_METRIC
 from fanout.api.metrics import METRICS
 from fanout.api.models import (
     AccessStatus,
@@ -441,6 +442,7 @@ def test_every_metric_exists(page: str) -> None:
     metrics = {spec.name: spec.labels for spec in METRICS} | {
         name: labels for name, (_, labels) in REPORT_METRICS.items()
     }
+    metrics |= dict([TOP_METRIC])
     for name, labels in re.findall(r"\b(fanout_[a-z_]+)(?:\{([^}]*)\})?", PAGES[page]):
         if name == "fanout_fault":
             continue

@@ -7,11 +7,13 @@ import json
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
 from fanout.api.app import create_app
 from tests.api.stand_in import StandInNode
 from tests.node.browse.pieces import Node, value
+from tests.replog.rows import ManualClock
 from tests.support.waiting import wait_until
 
 
@@ -34,6 +36,26 @@ async def test_pages_and_one_topic(topics: Node, http: httpx.AsyncClient) -> Non
     assert (await http.get("/v1/topics/a%252Fb")).json()["held"]["topic"] == "a%2Fb"
     tree = (await http.get("/v1/tree", params={"prefix": "plant"})).json()
     assert [(one["name"], one["topics"]) for one in tree["children"]] == [("s1", 1), ("s2", 1)]
+
+
+async def test_the_busiest_topics_are_series_of_prometheus(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """No more of them than asked for; names of strangers neither break the text nor make one series twice."""
+    clock = ManualClock()
+    topics = Node([], clock=clock)
+    node.browser = topics.browser
+
+    async def series(count: int) -> list[tuple[str, float]]:
+        answer = (await http.get("/v1/top/metrics", params={"count": count})).raise_for_status()
+        assert answer.headers["content-type"].startswith("text/plain")
+        [family] = text_string_to_metric_families(answer.text)
+        return [(sample.labels["topic"], sample.value) for sample in family.samples]
+
+    assert await series(10) == []
+    long = "x" * 300
+    topics.publish(*map(value, ['a"\x07b'] * 30 + ["b"] * 20 + [f"{long}1", f"{long}2"] * 5 + ["c"]))
+    clock.advance(10)
+    assert await series(2) == [('a"\\x07b', 3), ("b", 2)]
+    assert await series(5) == [('a"\\x07b', 3), ("b", 2), (f"{'x' * 200}… (301 characters)", 1), ("c", 0.1)]
 
 
 @pytest.mark.parametrize(

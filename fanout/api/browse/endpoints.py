@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, TopicsDocument, TopTopics, TreeDocument
+from fanout.api.browse.top_metrics import top_metrics
 from fanout.api.browse.view import READER_KEY, NodeBrowser, Reader, TopicQuery
 from fanout.errors import FanoutError
 from fanout.runtime.slices import OneForMany
@@ -26,6 +28,7 @@ BROWSE_ENDPOINTS: Final = (
     "/v1/topics/{topic}",
     "/v1/tree",
     "/v1/top",
+    "/v1/top/metrics",
     "/v1/stream",
     "/v1/events",
     "/v1/lag/history",
@@ -178,6 +181,21 @@ def add_browsing(
         await check_rights(request, b"#")
         with places.place(request):
             return browser.top(count)
+
+    @app.get(
+        "/v1/top/metrics",
+        operation_id="top_metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}, **busy},
+    )
+    async def metrics_of_top(
+        request: Request,
+        count: Annotated[int, Query(ge=1, le=100, description="Most series in the answer.")] = 10,
+    ) -> Response:
+        """Answer the busiest topics as Prometheus text, a series each; it counts as `/v1/top` does."""
+        await check_rights(request, b"#")
+        with places.place(request):
+            return Response(top_metrics(browser.top(count)), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
     async def stream(

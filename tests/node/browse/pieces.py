@@ -12,7 +12,7 @@ from fanout.node.browse.pages import Store
 from fanout.node.combined_store import CombinedStore
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
-from fanout.runtime.system_clock import SystemClock
+from fanout.runtime.system_clock import Clock, SystemClock
 
 __all__ = ["Node", "value"]
 
@@ -27,7 +27,12 @@ class Node:
     """A node's replicas, observers and browser."""
 
     def __init__(
-        self, *links: Iterable[str], own: Iterable[str] = (), serves: bool = True, gate: Gate | None = None
+        self,
+        *links: Iterable[str],
+        own: Iterable[str] = (),
+        serves: bool = True,
+        gate: Gate | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Hold topics.
 
@@ -36,6 +41,7 @@ class Node:
             own: Topics of the node's own namespace.
             serves: False for a tap.
             gate: Access control of clients; None for none.
+            clock: The clock; None for that of the machine.
         """
         self.stores = [Store(f"link{number}", self._replica(topics)) for number, topics in enumerate(links)]
         self.stores.append(Store(None, self._replica(own)))
@@ -49,7 +55,7 @@ class Node:
             match=CombinedStore([store.replica for store in self.stores]).match,
             observe=self._observe if serves else None,
             stale_s=lambda: self.stale_s,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             gate=gate,
         )
 

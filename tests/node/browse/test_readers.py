@@ -82,6 +82,7 @@ async def http(node: Node) -> AsyncIterator[httpx.AsyncClient]:
         ("/v1/tree?prefix=plant", 403),
         ("/v1/tree?prefix=plant/ann/%23", 422),
         ("/v1/top", 403),
+        ("/v1/top/metrics", 403),
         ("/v1/stream?filter=plant/bob/%23", 403),
         ("/v1/status", 401),
         ("/v1/events", 401),
