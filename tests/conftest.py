@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _check_compiled() -> None:
     """Refuse to test a compiled module that is older than its source."""
-    for extension in PACKAGE.rglob("*.so"):
+    for extension in PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):  # of this Python
         source = extension.with_name(f"{extension.name.partition('.')[0].removesuffix('__mypyc')}.py")
         if not source.exists() or source.stat().st_mtime > extension.stat().st_mtime:
             raise pytest.UsageError(
