@@ -28,6 +28,7 @@ from fanout.selection import (
     overlap,
     sample_topic,
 )
+from tests.support.examples import examples
 
 # The oracle: every topic over a few levels that filters name and two that none names, up to a depth beyond
 # which no filter of the tests can tell topics apart.
@@ -148,7 +149,7 @@ class TestAgainstEnumeration:
             assert obviously_matched(common, TOPICS) == shared
 
     @given(SELECTORS, SELECTORS)
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     def test_overlap_at_the_primary_is_exact_with_excludes(self, a: Selector, b: Selector) -> None:
         """Two selectors overlap if and only if some topic is in both filters and in no exclude."""
         shared = obviously_replicated(a, TOPICS) & obviously_replicated(b, TOPICS)
@@ -162,7 +163,7 @@ class TestAgainstEnumeration:
             assert depth(witness) == min(map(depth, shared))
 
     @given(PREFIXED, PREFIXED)
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     def test_overlap_of_local_names_is_exact_with_prefixes(self, a: Selector, b: Selector) -> None:
         """Two selectors overlap locally if and only if topics of both get the same local name."""
         shared = obvious_locals(a, FEW_TOPICS) & obvious_locals(b, FEW_TOPICS)

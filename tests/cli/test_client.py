@@ -39,7 +39,7 @@ def test_a_node_is_named_by_an_argument_or_an_option(command: tuple[str, ...], r
     """Each command that asks a node takes its address in both ways, and prints JSON if wanted."""
     url = f"http://127.0.0.1:{free_port()}"
     words = [*command, *ARGUMENTS.get(" ".join(command), [])]
-    for given in ([url], ["--url", url], [f"--url={url}", "--json"]):
+    for given in ([url], ["--url", url, "--json"]):
         answer = runner.invoke(app, [*words, *given])
         assert answer.exit_code == ExitCode.UNREACHABLE, answer.output
         assert f"nothing listens at {url}" in answer.stderr

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import MAX, FilterTrie, check_topic_filter, check_topic_name, matches, parse_shared
 from tests.mqtt.strategies import refused
+from tests.support.examples import examples
 
 ILL_FORMED = [b"a\0b", b"\0", b"\xed\xa0\x80", b"a/\xff", b"\xc3"]
 
@@ -164,14 +165,14 @@ def test_matches_the_examples_of_the_specification(
 
 
 @given(small_filters, small_topics)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_matches_as_the_oracle(topic_filter: bytes, topic: bytes) -> None:
     """`matches` agrees with a slow, obvious matcher."""
     assert matches(topic_filter, topic) == oracle(topic_filter, topic)
 
 
 @given(st.lists(st.tuples(small_filters, st.integers(0, 3)), max_size=20), small_topics)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_trie_finds_what_the_oracle_finds(pairs: list[tuple[bytes, int]], topic: bytes) -> None:
     """`match` gives the value of each matching filter, once per filter and value."""
     trie: FilterTrie[int] = FilterTrie()

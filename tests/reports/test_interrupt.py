@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until_blocking
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-STAGES = ("starting Spark", "first look at the logs", " rows")
+STAGES = ("starting Spark", pytest.param("first look at the logs", marks=pytest.mark.long), " rows")
 """What the line of progress says when Ctrl-C comes: the JVM starts, reads, and runs one query beside another.
 
 Each section of the report is told with the number of rows; the line may not be drawn while a certain one runs.

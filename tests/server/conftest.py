@@ -1,4 +1,4 @@
-"""Fixtures for tests of the server: a node in memory that listens on a free port, on both event loops."""
+"""Fixtures for tests of the server: a node in memory that listens on a free port."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from tests.server.node_in_memory import NodeInMemory
 
 StartNode = Callable[..., Awaitable[NodeInMemory]]
 
+TRANSPORT_TESTS = {"accept", "test_connection.py"}
+"""Folder and module whose tests depend on the transports of the event loop."""
 
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every test with asyncio's own event loop, and with uvloop, which a node uses."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run tests with uvloop, which a node uses, and tests of connections with asyncio's own event loop too."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if TRANSPORT_TESTS.intersection(item.path.parts):
+        loops["asyncio"] = asyncio.new_event_loop
+    return loops
 
 
 @pytest.fixture
