@@ -6,14 +6,11 @@ from fanout.chain.stamp import split_trailer
 from fanout.mqtt.decoder import Decoder, PublishRow, PublishRun
 from fanout.replica.update import Stamp
 from fanout.server.messages.encoding import (
-    TWO_BYTES,
     Message,
     WireVariant,
-    encode_frame,
     encode_message,
     message_bytes,
     remaining_expiry_s,
-    split_at_packet_id,
 )
 from tests.server.node_in_memory import update
 
@@ -29,18 +26,6 @@ def decode(frame: bytes, *, version: int) -> PublishRow:
     assert isinstance(run, PublishRun)
     (row,) = run.rows
     return row
-
-
-def test_message_for_mqtt_311_has_no_properties() -> None:
-    """MQTT 3.1.1 gets topic, payload and flags, whatever else the update has."""
-    message: Message = (
-        update(b"t", b"p", properties=CONTENT_TYPE, expires_ns=NOW_NS + 1, stamp=STAMP),
-        1,
-        True,
-        (7,),
-    )
-    frame = encode_message(message, wire=WireVariant(4), now_ns=NOW_NS, packet_id=5, dup=True)
-    assert decode(frame, version=4) == (b"t", b"p", 0b1011, 5, b"", None, 0)
 
 
 def test_message_for_mqtt_5_has_properties_expiry_and_identifiers() -> None:
@@ -65,12 +50,6 @@ def test_stamp_goes_only_to_those_who_asked() -> None:
     assert plain[4] == CONTENT_TYPE
 
 
-def test_update_without_stamp_is_sent_without() -> None:
-    """A receiver that asked for stamps gets an unstamped update as it is."""
-    message: Message = (update(b"t", b"p"), 0, False, ())
-    assert decode(encode_message(message, wire=WireVariant(5, stamped=True), now_ns=0), version=5)[4] == b""
-
-
 def test_remaining_expiry_is_rounded_up_and_never_negative() -> None:
     """What has just begun is sent in full, a part of a second counts as one, the past is 0 [MQTT-3.3.2-6]."""
     assert remaining_expiry_s(NOW_NS + 10_000_000_000, NOW_NS) == 10
@@ -79,25 +58,6 @@ def test_remaining_expiry_is_rounded_up_and_never_negative() -> None:
     assert remaining_expiry_s(NOW_NS, NOW_NS + 5) == 0
     set_back_ns = NOW_NS - 10**18  # the longest interval is longer then than four bytes hold
     assert remaining_expiry_s(NOW_NS + 0xFFFF_FFFF * 10**9, set_back_ns) == 0xFFFF_FFFF
-
-
-def test_frame_at_qos_1_takes_any_packet_identifier() -> None:
-    """The two parts of a frame with a Packet Identifier between them are the whole PUBLISH, at any length."""
-    for version in (4, 5):
-        for size in (0, 100, 130, 20_000):
-            message: Message = (update(b"topic/x", b"p" * size), 2, True, ())
-            frame = encode_frame(message, wire=WireVariant(version), now_ns=0)
-            assert isinstance(frame, tuple)
-            whole = frame[0] + TWO_BYTES[0xABCD] + frame[1]
-            expected = encode_message(message, wire=WireVariant(version), now_ns=0, packet_id=0xABCD)
-            assert whole == expected
-            assert split_at_packet_id(expected, topic=b"topic/x") == frame
-
-
-def test_frame_at_qos_0_is_whole() -> None:
-    """A frame without Packet Identifier is the PUBLISH itself."""
-    message: Message = (update(b"t", b"p"), 0, False, ())
-    assert encode_frame(message, wire=WireVariant(4), now_ns=0) == b"\x30\x04\x00\x01tp"
 
 
 def test_message_bytes_counts_its_parts() -> None:

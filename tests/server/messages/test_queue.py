@@ -35,46 +35,6 @@ def drain(queue: MessageQueue, piece: int = 1) -> list[int]:
     return found
 
 
-def test_queue_gives_messages_in_order() -> None:
-    """Messages come out in the order of appending, however they are taken, and the figures follow."""
-    for piece in (1, 2, 10):
-        queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
-        size = message_bytes(messages(1)[0])
-        assert queue.append(batch(1, 2, 3)) == []
-        assert queue.append(batch(4)) == []
-        assert queue.append(batch(7, 5, 6), start=1) == []
-        assert (queue.messages, queue.bytes, queue.appended_total) == (6, 6 * size, 6)
-        assert drain(queue, piece) == [1, 2, 3, 4, 5, 6]
-        assert (queue.messages, queue.bytes, queue.appended_total) == (0, 0, 6)
-
-
-def test_queue_starts_where_a_batch_starts() -> None:
-    """The first batch of an empty queue may start in its middle; a batch without a rest changes nothing."""
-    queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
-    assert queue.append(batch(1, 2), start=2) == []
-    assert not queue
-    queue.append(batch(1, 2, 3), start=2)
-    assert drain(queue) == [3]
-
-
-def test_full_queue_drops_the_oldest_messages() -> None:
-    """Beyond the bound of messages the oldest go and are handed back, across batches."""
-    queue = MessageQueue(messages_max=4, bytes_max=10_000, overflow="drop_oldest")
-    queue.append(batch(1, 2, 3))
-    dropped = queue.append(batch(4, 5, 6, 7))
-    assert [int(message[0][1]) for message in dropped] == [1, 2, 3]
-    dropped = queue.append(batch(8))
-    assert [int(message[0][1]) for message in dropped] == [4]
-    assert drain(queue) == [5, 6, 7, 8]
-
-
-def test_batch_larger_than_the_queue_keeps_its_end() -> None:
-    """Of a batch that alone is over the bound, the newest messages stay."""
-    queue = MessageQueue(messages_max=2, bytes_max=10_000, overflow="drop_oldest")
-    assert len(queue.append(batch(1, 2, 3, 4, 5))) == 3
-    assert drain(queue) == [4, 5]
-
-
 def test_queue_is_bounded_in_bytes() -> None:
     """Beyond the bound of bytes the oldest go; a message that alone is over it goes itself."""
     size = message_bytes(messages(1)[0])
@@ -127,34 +87,6 @@ def test_queues_that_share_batches_weigh_a_message_together(monkeypatch: pytest.
     assert weighed <= 2 * 200
 
 
-def test_durable_part_of_a_batch_has_no_qos_0() -> None:
-    """A session without a connection keeps what has QoS 1 or 2; all such sessions share one batch."""
-    mixed = MessageBatch(messages(1) + messages(2, qos=1) + messages(3, qos=2), wire=WIRE)
-    durable = mixed.durable()
-    assert [int(message[0][1]) for message in durable.messages] == [2, 3]
-    assert mixed.durable() is durable
-
-
-def test_batch_is_encoded_once_for_its_wire_variant() -> None:
-    """A batch that was not encoded is encoded for the first who needs it, and for all."""
-    one = batch(1, 2)
-    frames = one.shared_frames(WIRE, now_ns=0)
-    assert frames is not None
-    assert one.data == b"".join(frame for frame in frames if isinstance(frame, bytes))
-    assert one.shared_frames(WIRE, now_ns=0) is frames
-    mixed = MessageBatch(messages(1) + messages(2, qos=1), wire=WIRE)
-    assert mixed.shared_frames(WIRE, now_ns=0) is not None
-    assert mixed.data is None
-
-
-def test_batch_is_not_shared_with_other_receivers_or_when_it_ages() -> None:
-    """Another wire variant, a Message Expiry Interval or a Maximum Packet Size need an own encoding."""
-    assert batch(1).shared_frames(WireVariant(5), now_ns=0) is None
-    assert batch(1, expires_ns=5).shared_frames(WIRE, now_ns=0) is None
-    limited = WireVariant(4, packet_bytes_max=10)
-    assert MessageBatch(messages(1), wire=limited).shared_frames(limited, now_ns=0) is None
-
-
 def one(number: int, *, topic: bytes = b"t", qos: int = 0, retain: bool = True) -> Message:
     """Make a message."""
     return (update(topic, b"%d" % number, retain=retain), qos, False, ())
@@ -202,31 +134,11 @@ def overflowing(*, messages_max: int = 3, bytes_max: int = 10_000) -> MessageQue
     return MessageQueue(messages_max=messages_max, bytes_max=bytes_max, overflow="disconnect")
 
 
-def test_messages_at_qos_1_and_2_are_not_dropped() -> None:
-    """With more of them than may wait the queue has overflowed, and has them all."""
-    queue = overflowing()
-    assert (queue.append(batch(1, 2, 3, qos=1)), queue.overflowed) == ([], False)
-    assert (queue.append(batch(4, qos=2)), queue.overflowed) == ([], True)
-    assert drain(queue) == [1, 2, 3, 4]
-
-
 def test_queue_overflows_in_bytes() -> None:
     """So it does with more bytes than may wait."""
     queue = overflowing(messages_max=100, bytes_max=2 * message_bytes(messages(1)[0]))
     assert (queue.append(batch(1, 2, qos=1)), queue.overflowed) == ([], False)
     assert (queue.append(batch(3, qos=1)), queue.overflowed) == ([], True)
-
-
-def test_oldest_messages_at_qos_0_make_room() -> None:
-    """Those in front go for newer ones of any QoS, as far as needed."""
-    queue = overflowing()
-    queue.append(MessageBatch(messages(1, 2) + messages(3, qos=1), wire=WIRE))
-    dropped = queue.append(batch(4, qos=1))
-    assert [int(message[0][1]) for message in dropped] == [1]
-    dropped = queue.append(batch(5))
-    assert [int(message[0][1]) for message in dropped] == [2]
-    assert not queue.overflowed
-    assert drain(queue) == [3, 4, 5]
 
 
 def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
@@ -242,27 +154,6 @@ def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
         assert (queue.messages, queue.bytes) == (3 - first, (3 - first) * size)
         assert queue.appended_total == queue.messages
         assert drain(queue) == [1, 2, 4][first:]
-
-
-def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:
-    """In an empty queue too: what of it has QoS 0 goes, and with the rest it overflows or not."""
-    queue = overflowing(messages_max=1)
-    dropped = queue.append(MessageBatch(messages(1, qos=1) + messages(2), wire=WIRE))
-    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([2], False)
-    assert drain(queue) == [1]
-    dropped = queue.append(MessageBatch(messages(3) + messages(4, 5, qos=1), wire=WIRE))
-    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([3], True)
-    assert drain(queue) == [4, 5]
-
-
-def test_message_at_qos_0_for_a_queue_full_of_others_goes_itself() -> None:
-    """Nothing of it is left, and what waited is untouched."""
-    queue = overflowing()
-    queue.append(batch(1, 2, 3, qos=1))
-    dropped = queue.append(batch(4, 5))
-    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([4, 5], False)
-    assert queue.appended_total == 3
-    assert drain(queue) == [1, 2, 3]
 
 
 def test_the_newest_messages_are_those_at_the_end() -> None:

@@ -8,7 +8,7 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.server.messages.encoding import Message
-from fanout.server.messages.shared_inflight import Follower, SharedInflight, packet_ids
+from fanout.server.messages.shared_inflight import Follower, SharedInflight
 from tests.server.node_in_memory import update
 
 LAST = 65_535
@@ -29,12 +29,6 @@ def follow(log: SharedInflight, count: int = 1, *, window: int = 100) -> Followe
 def kept(log: SharedInflight) -> int:
     """Return how many messages are kept."""
     return sum(len(messages) for _, messages, _ in log._entries)
-
-
-def test_identifiers_go_round() -> None:
-    """Behind 65,535 comes 1."""
-    assert packet_ids(LAST - 1, 2) == (b"\xff\xff", b"\x00\x01")
-    assert packet_ids(LAST, 1) == (b"\x00\x01",)
 
 
 def test_read_is_taken_only_when_it_is_what_is_expected() -> None:
@@ -92,22 +86,6 @@ def test_who_leaves_takes_what_is_in_flight() -> None:
     assert (log.followers, stays.in_flight, kept(log)) == (1, 3, 3)
 
 
-def test_window_and_own_identifiers_limit_a_follower() -> None:
-    """Own messages in flight count for the window, and their identifiers are not used twice."""
-    log = SharedInflight()
-    outbound: Outbound[Message] = Outbound(window=5)
-    (own,) = messages(1)
-    outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=1)
-    follower = Follower(outbound)
-    assert not follower.join(log, 5)
-    assert not follower.join(log, 4)  # 4 is in use
-    assert follower.join(log, 3)
-    assert follower.limit == 3
-    outbound.acknowledge(PacketType.PUBACK, 4)
-    follower.refresh()
-    assert follower.limit == 5
-
-
 @pytest.mark.parametrize("rounds", [1000])
 def test_what_nobody_has_in_flight_is_forgotten(rounds: int) -> None:
     """With a follower that is always one batch behind, what is kept stays small."""
@@ -139,17 +117,6 @@ def test_who_has_too_many_bytes_in_flight_is_below_the_floor() -> None:
     quick.leave()
     log.begin_behind(3)
     assert follow(log).completed >= log.floor
-
-
-def test_who_has_too_many_bytes_of_its_own_does_not_join() -> None:
-    """It must acknowledge first."""
-    outbound: Outbound[Message] = Outbound(bytes_max=100)
-    (own,) = messages(1)
-    outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=100)
-    follower = Follower(outbound)
-    assert not follower.join(SharedInflight(), 1)
-    outbound.acknowledge(PacketType.PUBACK, 4)
-    assert follower.join(SharedInflight(), 1)
 
 
 def test_a_read_with_both_answers_of_qos_2_is_taken_run_by_run() -> None:

@@ -38,43 +38,6 @@ def drain(values: NewestValues, *, newest: bool = True) -> list[bytes]:
     return found
 
 
-def test_newest_message_keeps_the_place_of_the_first() -> None:
-    """A topic has its turn by its first change, with its newest value; what it replaced is counted."""
-    counters = Counters()
-    values = NewestValues(counters=counters)
-    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
-    put(values, message(b"a", b"a2"))
-    assert len(values) == 2
-    values.seal(0)
-    assert drain(values) == [b"a2", b"b1"]
-    assert not values
-    assert counters.conflated == 1
-
-
-def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
-    """A topic that changes again before its turn is taken once, with the newest value."""
-    counters = Counters()
-    values = NewestValues(counters=counters)
-    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
-    values.seal(0)
-    put(values, message(b"b", b"b2"), message(b"c", b"c1"))
-    assert drain(values) == [b"a1", b"b2"]
-    values.seal(0)
-    assert drain(values) == [b"c1"]
-    assert counters.conflated == 1
-
-
-def test_older_value_is_taken_where_something_is_queued_between() -> None:
-    """When messages stand between an older and a newer value, each of them keeps its place."""
-    values = NewestValues(counters=Counters())
-    put(values, message(b"a", b"a1"))
-    values.seal(0)
-    put(values, message(b"a", b"a2"))
-    assert drain(values, newest=False) == [b"a1"]
-    values.seal(0)
-    assert drain(values) == [b"a2"]
-
-
 def test_sealing_again_merges() -> None:
     """What is sealed later follows what is sealed already, one value a topic."""
     counters = Counters()
@@ -87,74 +50,6 @@ def test_sealing_again_merges() -> None:
     assert values.sealed == len(values) == 3
     assert drain(values) == [b"b1", b"a2", b"c2"]
     assert counters.conflated == 1
-
-
-def test_each_part_has_its_turn_in_the_queue() -> None:
-    """What is sealed waits for what was queued before, and not for what was queued between two parts."""
-    values = NewestValues(counters=Counters())
-    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
-    values.seal(3)
-    put(values, message(b"b", b"b2"))
-    values.seal(5)
-    assert values.turn == 3
-    assert take(values) == [b"a1"]
-    assert values.turn == 5
-    assert drain(values) == [b"b2"]
-
-
-def test_what_is_taken_at_once_is_bounded() -> None:
-    """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
-    counters = Counters()
-    values = NewestValues(counters=counters)
-    put(values, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
-    values.seal(3)
-    put(values, message(b"8", b"0008"))
-    values.seal(5)
-    put(values, message(b"1", b"new1"), message(b"9", b"new9"))
-    assert take(values, messages_max=3) == [b"0000", b"0001", b"0002"]  # newer ones are for the last part
-    assert counters.conflated == 0
-    assert take(values, messages_max=9, bytes_max=9) == [b"0003", b"0004"]
-    assert (values.sealed, values.turn) == (4, 3)
-    assert take(values, messages_max=9) == [b"0005", b"0006", b"0007"]
-    assert (values.sealed, values.turn) == (1, 5)
-    assert take(values, messages_max=9) == [b"0008"]
-    assert (values.sealed, len(values)) == (0, 2)
-
-
-def test_taking_out_gives_what_is_open() -> None:
-    """Only what is open is taken out; what is sealed stands before the queue anyway."""
-    values = NewestValues(counters=Counters())
-    assert values.remove([message(b"a", b"x")]) == []
-    put(values, message(b"a", b"a1"))
-    values.seal(0)
-    put(values, message(b"b", b"b1"), message(b"c", b"c1"))
-    assert values.remove([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
-    assert len(values) == 2
-
-
-def test_retained_value_takes_the_place_of_the_same_value() -> None:
-    """A value that was just sent as retained does not follow, unless it tells of more Subscription Identifiers."""
-    counters = Counters()
-    values = NewestValues(counters=counters)
-    put(values, message(b"a", b"a1", identifiers=(1,)), message(b"b", b"b1", identifiers=(1, 2)))
-    for topic in (b"a", b"b", b"c"):
-        values.supersede(message(topic, b"", identifiers=(1,)))
-    values.seal(0)
-    assert drain(values) == [b"b1"]
-    assert counters.conflated == 1
-
-
-def test_clearing_tells_how_many_waited() -> None:
-    """What is forgotten is counted by the caller."""
-    values = NewestValues(counters=Counters())
-    put(values, message(b"a", b"a1"))
-    values.seal(0)
-    put(values, message(b"b", b"b1"))
-    assert values.take_cleared() == []
-    assert values.clear() == 2
-    assert not values
-    assert sorted(topic for each in values.take_cleared() for topic in each) == [b"a", b"b"]
-    assert values.take_cleared() == []
 
 
 def do(values: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:

@@ -58,14 +58,6 @@ def test_sessions_are_found_until_they_end(registry: SessionRegistry) -> None:
     assert registry.index.routes(b"a/1") == registry.index.routes(b"b") == ((), ())
 
 
-def test_number_of_sessions_is_bounded() -> None:
-    """At the limit there is no room for another."""
-    registry = make_registry(sessions_max=1)
-    assert not registry.full
-    registry.create("c", wire=V5)
-    assert registry.full
-
-
 def test_subscriptions_are_bounded() -> None:
     """Beyond the limit a new filter is refused with 0x97; an old one may still be changed."""
     registry = make_registry(subscriptions_max=2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.replica.update import Update
@@ -54,20 +52,6 @@ def ack(kind: PacketType, *packet_ids: int, codes: list[int] | None = None) -> A
     return AckRun(kind, list(packet_ids), codes)
 
 
-def test_pieces_are_limited_in_messages() -> None:
-    """One piece has about as many messages as asked for, and order is kept across pieces."""
-    peer = Peer(make_session())
-    values = [update(b"r/%d" % number, b"r") for number in range(5)]
-    deliver(peer, *values)
-    peer.session.enqueue(batch(*(message(b"%d" % number, qos=1) for number in range(5))))
-    peer.take_piece(messages_max=3)
-    assert peer.read().count(b"r/") == 3
-    peer.take_piece(messages_max=2)
-    assert peer.read().count(b"r/") == 2
-    peer.take(messages_max=2)
-    assert peer.read() == b"".join(publish(b"%d" % number, 1, number + 1) for number in range(5))
-
-
 def test_pieces_are_limited_in_bytes() -> None:
     """One piece has about as many bytes as asked for, wherever its messages come from."""
     peer = Peer(make_session(), window=4)
@@ -85,18 +69,6 @@ def test_pieces_are_limited_in_bytes() -> None:
         sizes.append(peer.read().count(large))
     assert sum(sizes) == 12
     assert max(sizes) == 2
-
-
-def test_unknown_pubrec_of_mqtt_311_is_released() -> None:
-    """MQTT 3.1.1 has no Reason Code for it: PUBREL frees the client's identifier, in order; nothing else changes."""
-    peer = Peer(make_session(wire=WireVariant(4)), window=2)
-    session = peer.session
-    session.send(batch(message(b"1", qos=2), message(b"2", qos=2), wire=WireVariant(4)), now_ns=0)
-    assert session.acknowledge(ack(PacketType.PUBREC, 1, 9, 2)) == b"\x62\x02\x00\x01\x62\x02\x00\x09\x62\x02\x00\x02"
-    assert session.acknowledge(ack(PacketType.PUBCOMP, 9)) == b""
-    assert len(session.sender.inflight.outbound) == 2
-    assert session.acknowledge(ack(PacketType.PUBCOMP, 1, 2)) == b""
-    assert len(session.sender.inflight.outbound) == 0
 
 
 def test_resumption_honours_a_smaller_receive_maximum() -> None:
@@ -153,19 +125,6 @@ def test_ping_waits_for_retained_messages_and_what_replaced_them() -> None:
     assert session.sender.ping()
 
 
-def test_ping_does_not_wait_for_a_later_subscribe() -> None:
-    """Retained messages of a SUBSCRIBE behind the PINGREQ do not hold it, but for what is ahead of them."""
-    peer = Peer(make_session())
-    deliver(peer, update(b"a", b"1"), topic_filter=b"a")
-    assert not peer.session.sender.ping()
-    deliver(peer, update(b"b", b"2"), topic_filter=b"b")
-    peer.take_piece(messages_max=1)
-    peer.take(messages_max=1)
-    data = peer.read()
-    assert data.startswith(publish(b"1", flags=1, topic=b"a"))
-    assert data.count(PINGRESP) == 1
-
-
 def test_ping_does_not_wait_for_acknowledgements() -> None:
     """A session that waits for its client answers PINGREQ at once [MQTT-3.3.4-10]."""
     peer = Peer(make_session(), window=1)
@@ -191,30 +150,6 @@ def test_ping_of_a_link_is_never_early() -> None:
     session.acknowledge(ack(PacketType.PUBACK, 1))
     peer.take()
     assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b") + PINGRESP
-
-
-def test_ping_behind_an_acknowledgement_waits_again() -> None:
-    """As soon as the client has acknowledged, or subscribed anew, a PINGREQ takes its turn."""
-    peer = Peer(make_session(), window=1)
-    session = peer.session
-    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
-    peer.take()
-    deliver(peer, update(b"c", b"3"), topic_filter=b"c")
-    assert not session.sender.ping()
-    peer.take()
-    assert session.sender.ping()
-    session.acknowledge(ack(PacketType.PUBACK, 1))
-    assert not session.sender.ping()
-
-
-def test_ping_behind_queued_messages_does_not_wait_for_acknowledgements() -> None:
-    """The same holds when the retained messages are through and a live one waits for the client."""
-    peer = Peer(make_session(), window=1)
-    deliver(peer, update(b"a", b"1"))
-    assert not peer.session.sender.ping()
-    peer.session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
-    peer.take()
-    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", 1, 1) + PINGRESP
 
 
 def test_ping_waits_for_what_replaced_retained_messages() -> None:
@@ -257,43 +192,6 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     assert peer.read() == PINGRESP
 
 
-def test_cancelling_one_of_several_keeps_the_others() -> None:
-    """A delivery without a waiting PINGREQ goes without a trace."""
-    peer = Peer(make_session())
-    deliver(peer, update(b"a", b"1"), topic_filter=b"a")
-    deliver(peer, update(b"b", b"2"), topic_filter=b"b")
-    peer.session.cancel_retained(b"a")
-    peer.take()
-    assert peer.read() == publish(b"2", flags=1, topic=b"b")
-
-
-def test_subscribing_again_starts_retained_messages_again() -> None:
-    """What was left of them is replaced, and a PINGREQ that waited waits for the new ones."""
-    peer = Peer(make_session())
-    session = peer.session
-    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
-    peer.take_piece(messages_max=1)
-    assert not session.sender.ping()
-    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
-    peer.take()
-    first, second = publish(b"1", flags=1, topic=b"a"), publish(b"2", flags=1, topic=b"b")
-    assert peer.read() == first + first + second + PINGRESP
-
-
-def test_expired_message_is_dropped_from_the_queue() -> None:
-    """A message that expired while it waited is dropped and counted [MQTT-3.3.2-5]; others tell what is left."""
-    counters = Counters()
-    peer = Peer(make_session(counters=counters))
-    peer.session.pause()
-    second_ns = 1_000_000_000
-    one = batch(*(message(b"%d" % n, expires_ns=at * second_ns, retain=False) for n, at in ((1, 1), (2, 9))))
-    peer.session.enqueue(one)
-    peer.session.resume()
-    peer.take(now_ns=4 * second_ns)
-    assert peer.read() == b"\x30\x0a\x00\x01t\x05\x02\x00\x00\x00\x052"
-    assert counters.dropped[DropReason.EXPIRED] == 1
-
-
 def test_packet_over_the_maximum_size_is_not_sent() -> None:
     """A PUBLISH over the client's Maximum Packet Size is dropped and counted [MQTT-3.1.2-25]."""
     counters = Counters()
@@ -320,27 +218,6 @@ def test_message_too_large_for_the_new_connection_is_completed() -> None:
     assert peer.read() == publish(b"y", 1, 3, flags=8)
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
     assert len(session.sender.inflight.outbound) == 1
-
-
-def test_queued_batch_is_encoded_anew_for_another_version() -> None:
-    """A session resumed over MQTT 3.1.1 gets what was queued for MQTT 5 in its own form."""
-    session = make_session()
-    session.enqueue(batch(message(b"1", qos=1)))
-    session.wire = WireVariant(4)
-    session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
-    peer = Peer(session, window=2)
-    peer.take()
-    assert peer.read() == b"\x32\x06\x00\x01t\x00\x011" + b"\x32\x06\x00\x01t\x00\x022"
-    session.acknowledge(ack(PacketType.PUBACK, 1, 2))
-    peer.take()
-    assert peer.read() == b"\x32\x06\x00\x01t\x00\x033"
-
-
-def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
-    """What an end of the session would lose is what was not completed and what was not sent."""
-    peer = Peer(make_session(), window=1)
-    peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
-    assert peer.session.sender.unsent == 3
 
 
 def test_newest_values_do_not_outlive_the_connection() -> None:
@@ -413,39 +290,6 @@ def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
     assert counters.deliveries == 8
 
 
-def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
-    """A piece of large or expiring values is divided, and what has expired meanwhile is left out [MQTT-3.3.2-5]."""
-    peer = Peer(make_session())
-    properties = (b"\x26\x00\x01n\xc3\x50" + b"x" * 50_000) * 2
-    large = {b"%d" % number: update(b"%d" % number, b"", properties=properties) for number in range(2)}
-    large |= {b"%d" % number: update(b"%d" % number, b"x" * 100_000) for number in range(2, 4)}
-    deliver_piece(Values(large | {b"e": update(b"e", b"expired", expires_ns=5)}), peer)
-    sizes: list[int] = []
-    while peer.session.sender.pending:
-        peer.take_piece(bytes_max=150_000, now_ns=5)
-        sizes.append(peer.read().count(b"x" * 50_000) // 2)
-    assert sizes == [2, 2, 0]
-
-
-def test_search_that_finds_nothing_comes_in_pieces() -> None:
-    """A long search gives others their turn, though it gives this session nothing."""
-    peer = Peer(make_session())
-    store = Values({})
-    searched = []
-
-    def match(topic_filter: bytes) -> Iterator[list[Update]]:
-        for number in range(100):
-            searched.append(number)
-            yield []
-
-    store.match = match  # type: ignore[method-assign]  # a search such as a large store has
-    deliver_piece(store, peer)
-    peer.take_piece(messages_max=256)
-    assert 1 <= len(searched) < 10
-    peer.take(messages_max=256)
-    assert (len(searched), peer.read()) == (100, b"")
-
-
 def test_session_that_overflowed_takes_nothing_more() -> None:
     """It enters itself where the shell finds it, and what still comes counts as lost with its end."""
     counters = Counters()
@@ -471,20 +315,3 @@ def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
     peer.take()
     expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
     assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
-
-
-def test_window_holds_back_what_needs_an_acknowledgement() -> None:
-    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
-    peer = Peer(make_session(), window=2)
-    session = peer.session
-    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
-    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
-    assert session.sender.inflight.blocked
-    assert session.write is None
-    session.enqueue(batch(message(b"5")))
-    peer.take()
-    assert peer.read() == b""
-    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
-    peer.take()
-    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
-    assert session.write is not None
