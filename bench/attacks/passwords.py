@@ -19,6 +19,7 @@ _ADMITTED_S = 2.0
 async def run(target: Target) -> Verdict:
     """Guess, and connect with the right password meanwhile; it must not have been remembered."""
     attacker = target.addresses[0]
+    before = target.effort.done["attempts"]
     guesses = [
         asyncio.create_task(
             connect(target, client_id=f"guess-{number}", user="ordinary", password=f"wrong-{number}", address=attacker)
@@ -32,6 +33,9 @@ async def run(target: Target) -> Verdict:
         code, _, writer = await connect(target, client_id="ordinary", user="ordinary", deadline_s=15 * _ADMITTED_S)
         writer.close()
     admitted_s = time.perf_counter() - begun_s
+    all_sent = before + len(guesses)
+    while target.effort.done["attempts"] < all_sent and not all(map(asyncio.Task.done, guesses)):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
     for guess in guesses:
         guess.cancel()
     for outcome in await asyncio.gather(*guesses, return_exceptions=True):

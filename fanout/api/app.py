@@ -26,7 +26,7 @@ from fanout import __version__
 from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, add_browsing
 from fanout.api.browse.shares import Shares
 from fanout.api.browse.view import OPERATOR_KEY, READER_KEY, Reader
-from fanout.api.metrics import node_registry
+from fanout.api.metrics import encode_metrics, process_metrics
 from fanout.api.models import (
     BODY_BYTES_MAX,
     AuditDetail,
@@ -162,7 +162,6 @@ def create_app(
         responses=_GUARDED,
     )
     app.add_middleware(OperatorGuard, access=access, browser=node.browser)
-    registry = node_registry(node)
     turns = _Turns(node.browser.slices, streams_max=streams_max)
     slowest: OneForMany[int, ClientsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
     explaining = asyncio.Lock()
@@ -239,7 +238,9 @@ def create_app(
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
         except (TypeError, ValueError):  # not a version
             encode, content_type = choose_encoder("")
-        text = await turns.make(lambda: encode(registry), request)
+        with turns.place(request):
+            process = await asyncio.to_thread(process_metrics)
+            text = await node.browser.slices.run(encode_metrics(node, process, encode=encode))
         return Response(text, headers={"Content-Type": content_type})
 
     @app.post(
@@ -405,14 +406,14 @@ class _Turns:
                 raise _Refusal(429, "too many streams are open", hint="Ask again later, or raise http.streams_max")
             yield
 
-    async def make(self, document: Callable[[], Made], request: Request | None = None) -> Made:
-        """Make a document at once, when it is its turn; see `place` for `request`."""
+    async def make(self, document: Callable[[], Made]) -> Made:
+        """Make a document at once for an operator, when it is its turn."""
 
         def steps() -> Generator[None, None, Made]:
             yield
             return document()
 
-        with self.place(request):
+        with self.place():
             return await self._slices.run(steps())
 
 

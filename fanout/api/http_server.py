@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.api.accepting import ALL_ALIKE, Places
 from fanout.api.models import HTTP_CLOSE_REASONS, HttpStatus
 from fanout.errors import ListenError
+from fanout.runtime.gc_freeze import set_aside
 from fanout.runtime.listening import open_listening_sockets
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class HttpServer:
     async def _serve(self, sockets: list[socket.socket]) -> None:
         try:
             self._server = await asyncio.to_thread(self._make_server)
+            set_aside()  # a full collection of it would stop the event loop for a tenth of a second
             if not self._ending:
                 await self._server.serve(sockets=sockets)
         finally:

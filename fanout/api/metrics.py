@@ -7,12 +7,12 @@ client. A metric without a known value is absent, never zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -33,7 +33,7 @@ from fanout.api.models import (
 )
 from fanout.api.node_view import NodeView
 
-__all__ = ["METRICS", "MetricSpec", "NodeCollector", "node_registry"]
+__all__ = ["METRICS", "MetricSpec", "encode_metrics", "process_metrics"]
 
 Sample: TypeAlias = tuple[str, tuple[str, ...], float]
 """(name of the metric, label values in the order of its labels, value)."""
@@ -198,27 +198,53 @@ METRICS = (
 """Every metric of a node, without those of the process (`process_...`), which prometheus-client adds."""
 
 
-class NodeCollector(Collector):
-    """Turns a node's documents into metric families at each scrape."""
-
-    def __init__(self, node: NodeView) -> None:
-        self._node = node
-
-    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
-        """Return the families that have a value now, in the order of `METRICS`."""
-        families = {spec.name: spec.family() for spec in METRICS}
-        status = self._node.status()
-        for name, labels, value in _samples(status, self._node.lag().links):
-            families[name].add_metric(labels, value)
-        return [family for family in families.values() if family.samples]
+_PROCESS: Final = ProcessCollector(registry=None)
 
 
-def node_registry(node: NodeView) -> CollectorRegistry:
-    """Return a new registry with the metrics of `node` and of this process."""
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(node))
-    ProcessCollector(registry=registry)
-    return registry
+class _Families(Collector):
+    """Metric families as a collector, which the encoders of prometheus-client take."""
+
+    def __init__(self, *families: Metric) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._families
+
+
+def process_metrics() -> list[Metric]:
+    """Read the metrics of this process from the system; it lists all descriptors, so call it in a thread."""
+    return list(_PROCESS.collect())
+
+
+def encode_metrics(
+    node: NodeView, process: Iterable[Metric], *, encode: Callable[[Collector], bytes]
+) -> Generator[None, None, bytes]:
+    """Make the text of all metrics that have a value now, in the order of `METRICS`; each step makes a family.
+
+    Args:
+        node: The node, whose documents are read in the first step.
+        process: Metrics of its process, which come last.
+        encode: Encoder of prometheus-client for the families of a collector.
+
+    Returns:
+        The text.
+    """
+    yield
+    found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for name, labels, value in _samples(node.status(), node.lag().links):
+        found.setdefault(name, []).append((labels, value))
+    end = encode(_Families())  # of OpenMetrics
+    parts: list[bytes] = []
+    for spec in METRICS:
+        if spec.name in found:
+            yield
+            family = spec.family()
+            for labels, value in found[spec.name]:
+                family.add_metric(labels, value)
+            parts.append(encode(_Families(family)).removesuffix(end))
+    yield
+    return b"".join([*parts, encode(_Families(*process))])
 
 
 def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:

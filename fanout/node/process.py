@@ -16,6 +16,7 @@ from fanout.config import MemberNumber, NodeConfig, Role
 from fanout.errors import ConfigError, ListenError, RequestRefused, StoreError
 from fanout.node.node import Node
 from fanout.node.reload import Reloads
+from fanout.runtime.gc_freeze import collect_little_at_a_time
 from fanout.runtime.service_manager import ServiceManager
 
 __all__ = ["run_node"]
@@ -60,6 +61,7 @@ async def run_node(
         StoreError: The file of retained values cannot be used.
     """
     os.umask(os.umask(_OTHERS) | _OTHERS)
+    collect_little_at_a_time()
     logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
     node = Node(config, role=role, logger=logger, path=path, digest=digest, member=member)
     loop = asyncio.get_running_loop()

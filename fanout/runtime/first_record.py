@@ -27,9 +27,6 @@ _RECORD_BYTES_MAX: Final = 16 * 1024
 _CLOSED: Final = (7, 8)
 """States of a connection in TCP_INFO of Linux that the other end has closed: CLOSE after a reset, CLOSE_WAIT."""
 _LOOK_COSTS_S: Final = 0.0001
-_LOOK_S: Final = 0.01
-"""Pause before another look at a record that is not whole; it doubles with each."""
-_LOOK_S_MAX: Final = 1.0
 _LEFT: Final = "the client left"
 
 
@@ -37,7 +34,7 @@ async def wait_for_handshake(connection: socket.socket, turnstile: Turnstile, *,
     """Wait until all of a ClientHello can be read, or what is no TLS, and then for a turn.
 
     Args:
-        connection: An accepted socket that does not block; nothing is read from it.
+        connection: An accepted socket of TCP that does not block; nothing is read from it.
         turnstile: Bounds the handshakes, and the looks at such sockets, in a turn of the event loop.
         who: The peer that connects, as for the turnstile.
 
@@ -50,7 +47,6 @@ async def wait_for_handshake(connection: socket.socket, turnstile: Turnstile, *,
 
 
 async def _wait_first_record(connection: socket.socket, turnstile: Turnstile, who: Hashable) -> None:
-    pause_s = _LOOK_S
     while True:
         try:
             data = connection.recv(5 + _RECORD_BYTES_MAX, socket.MSG_PEEK)
@@ -67,9 +63,16 @@ async def _wait_first_record(connection: socket.socket, turnstile: Turnstile, wh
             if not 4 + message <= record <= _RECORD_BYTES_MAX:
                 raise ssl.SSLError("the ClientHello does not come in one record")
             if len(data) >= 5 + record:
+                _wake_at(connection, 1)
                 return
-        await asyncio.sleep(pause_s)  # it stays readable
-        pause_s = min(2 * pause_s, _LOOK_S_MAX)
+        _wake_at(connection, _HEAD_BYTES if len(data) < _HEAD_BYTES else 5 + record)
+        await _wait_readable(connection)
+        await turnstile.turn(who=who, at_least_s=_LOOK_COSTS_S)
+
+
+def _wake_at(connection: socket.socket, nbytes: int) -> None:
+    """Let a TCP connection be readable with so many bytes, or at its end: fewer cost the event loop nothing."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 
 def _has_left(connection: socket.socket) -> bool:

@@ -9,9 +9,24 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["LongLived"]
+__all__ = ["LongLived", "collect_little_at_a_time", "set_aside"]
 
 _STEP = 50_000
+
+
+def collect_little_at_a_time() -> None:
+    """Let a collection of the middle generation visit at most 2,800 new objects, where Python has 7,700.
+
+    Among thousands of connections a visit takes up to 2 us, and the event loop waits for it. Full collections come as
+    often as before.
+    """
+    gc.set_threshold(700, 3, 30)
+
+
+def set_aside() -> None:
+    """Leave all that is held now out of garbage collections, without the garbage of the moment."""
+    gc.collect(1)
+    gc.freeze()
 
 
 class LongLived:
@@ -32,5 +47,4 @@ class LongLived:
             self._set_aside = values
         elif values >= self._set_aside + _STEP:
             self._set_aside = values
-            gc.collect(1)  # so that current garbage is not frozen as well
-            gc.freeze()
+            set_aside()

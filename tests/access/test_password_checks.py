@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator
 
@@ -212,6 +214,16 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
             await asyncio.sleep(0)
         assert check.result() is PasswordOutcome.MATCH
         assert turns > 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+async def test_the_event_loop_goes_before_checks() -> None:
+    """On one processor a check of tens of milliseconds would hold it up."""
+    async with open_checks() as checks:
+        await checks.check(b"secret", user="alice", stored=HASH)
+        (thread,) = (one for one in threading.enumerate() if one.name.startswith("access-passwords"))
+        assert thread.native_id is not None
+        assert os.getpriority(os.PRIO_PROCESS, thread.native_id) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 async def test_an_unknown_user_costs_what_a_known_one_costs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
-from fanout.api.metrics import METRICS, node_registry
+from fanout.api.metrics import METRICS, encode_metrics, process_metrics
 from fanout.api.models import LINK_STATES
 from tests.api.stand_in import StandInNode, live_link, ready_node, syncing_node
 
@@ -18,10 +20,20 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 METRICS_PAGES = "".join((REFERENCE / name).read_text() for name in ("metrics.md", "metrics-links.md"))
 
 
+def exposition(node: StandInNode, encode: Callable[[Collector], bytes]) -> bytes:
+    """Return the text of all metrics."""
+    steps = encode_metrics(node, process_metrics(), encode=encode)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return bytes(ended.value)
+
+
 def scrape(node: StandInNode) -> dict[str, dict[tuple[str, ...], float]]:
     """Return sample name -> label values (sorted by label name) -> value."""
     samples: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(generate_latest(node_registry(node)).decode()):
+    for family in text_string_to_metric_families(exposition(node, generate_latest).decode()):
         for sample in family.samples:
             labels = tuple(value for _, value in sorted(sample.labels.items()))
             samples.setdefault(sample.name, {})[labels] = sample.value
@@ -126,9 +138,14 @@ def test_each_help_can_be_read_alone() -> None:
 
 def test_openmetrics_is_what_its_own_parser_takes() -> None:
     """It is stricter than that of the text format: types, units, names of counters, the order of samples."""
-    text = openmetrics.generate_latest(node_registry(ready_node())).decode()  # type: ignore[no-untyped-call]
+    text = exposition(ready_node(), openmetrics.generate_latest).decode()
     names = {family.name for family in openmetrics_families(text)}  # type: ignore[no-untyped-call]
     assert {spec.name.removesuffix("_total") for spec in METRICS} <= names
+
+
+def test_the_text_is_made_a_metric_at_a_time() -> None:
+    """Others have the event loop between them."""
+    assert len(list(encode_metrics(ready_node(), (), encode=generate_latest))) == 2 + len(METRICS)
 
 
 def test_selector_text_is_a_safe_label() -> None:

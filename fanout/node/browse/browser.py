@@ -35,7 +35,7 @@ _READER_ID: Final = "http"
 """Client Identifier of users who ask over HTTP, for rules and the HTTP hook."""
 
 
-_SLICE_S: Final = 0.002
+_SLICE_S: Final = 0.001
 """Time of the event loop that costly documents take at once."""
 _SHARE: Final = 0.5
 """Most of the event loop's time that they take together."""

@@ -233,6 +233,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             self._fail(EntryFault.TLS, None)
         if self._transport is None:
             connection.close()
+            self._wrapping = None  # else it could be freed by a garbage collection only
 
     async def _wrap(self, transport: asyncio.Transport, tls: ListenerTls, *, who: Hashable) -> None:
         if not await self._server.turnstile.turn(

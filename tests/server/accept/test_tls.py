@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -13,7 +14,9 @@ from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
 from fanout.mqtt.packets import Connack, Connect, Pingreq, Pingresp, Publish, encode
 from fanout.runtime.turnstile import Turnstile
+from fanout.server.accept.admission import AcceptPipeline
 from fanout.server.accept.tls import ListenerTls
+from fanout.server.base.counters import Limit
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.server.test_clients import VERSIONS, PahoClient, run
@@ -114,6 +117,25 @@ class HeldTurnstile(Turnstile):
         """Keep the action."""
         self.held.append(action)
         return lambda: self.withdrawn.append(action)
+
+
+async def test_a_handshake_that_does_not_come_leaves_no_garbage(start_node: StartNode, authority: Authority) -> None:
+    """Collections of thousands of them would stop the event loop."""
+    node = await start_node(listen=(), listener_tables=(listener(authority),))
+
+    def pipelines() -> int:
+        return sum(isinstance(one, AcceptPipeline) for one in gc.get_objects())
+
+    gc.disable()
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        await wait_until(lambda: pipelines() == 1)
+        await node.pass_time(node.server.config.connect_timeout_s)
+        await wait_until(lambda: node.server.counters.limits_reached[Limit.CONNECT_TIMEOUT] == 1)
+        await wait_until(lambda: not pipelines())
+        writer.close()
+    finally:
+        gc.enable()
 
 
 async def test_slow_reader_keeps_its_messages_waiting(start_node: StartNode, authority: Authority) -> None:
