@@ -206,7 +206,7 @@ def _started(scratch: Path, arguments: argparse.Namespace, *, has_users: bool = 
 
 @contextlib.contextmanager
 def _pool(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
-    """Give the member that the arguments name, or the first one of a pool; one alone at a small scale."""
+    """Give the member that the arguments name, or the first one of a pool; one by one at a small scale it is alone."""
     if arguments.port is not None:
         with _node(arguments, scratch / "pool") as target:
             yield target
@@ -214,7 +214,7 @@ def _pool(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
     token_file = scratch / "token"
     token_file.write_text("a-token-of-the-benchmark\n")
     token_file.chmod(0o600)
-    members = _MEMBERS if arguments.scale >= 1 else 1
+    members = _MEMBERS if arguments.scale >= 1 or arguments.all_at_once else 1
     ports = [free_port() for _ in range(members)]
     with contextlib.ExitStack() as ends:
         primary = ends.enter_context(Node(scratch, role="primary", name="primary", log=False))
@@ -233,6 +233,7 @@ def _pool(arguments: argparse.Namespace, scratch: Path) -> Iterator[Target]:
             pool_port=ports[0],
             pool_token="a-token-of-the-benchmark",
             peer_ports=tuple(node.port for node in nodes[1:]),
+            peer_http_ports=tuple(node.http_port for node in nodes[1:]),
             pid=nodes[0].process.pid,
             scale=arguments.scale,
             patience=arguments.patience,

@@ -24,7 +24,7 @@ from typing import Final
 import uvloop
 
 from bench.attacks.control import control
-from bench.attacks.ordinary import Noticed, answers_s, observe
+from bench.attacks.ordinary import Noticed, answers_s, metrics, observe
 from bench.attacks.target import Effort, Target, Verdict, can_attack
 
 __all__ = ["attack_at_once"]
@@ -38,6 +38,12 @@ _NICE: Final = 10
 _PER_S: Final = 250.0
 """Connections and requests of each attacker in a second, so that none takes the processor from the others."""
 _ENDING_S: Final = 30.0
+_MOVED: Final = (
+    "fanout_pool_sessions_moved_in_total",
+    "fanout_pool_sessions_inherited_total",
+    "fanout_pool_fences_total",
+)
+"""Metrics of members that stand still while all are well."""
 
 
 @dataclass(slots=True)
@@ -126,6 +132,15 @@ def attack_at_once(
             figures={"resident_mib_max": round(seen.client.resident_mib_max, 1)},
         ),
     )
+    if target.peer_http_ports:
+        yield (
+            "members",
+            Verdict(
+                held=seen.reachable_min == 1 + len(target.peer_http_ports) and not any(seen.moved.values()),
+                promise="all members stay reachable for each other, and no session moves",
+                figures={"reachable_min": seen.reachable_min, **seen.moved},
+            ),
+        )
     for name, attacker in attackers.items():
         done = {kind: float(count) for kind, count in sorted(attacker.done.items())}
         promise = "the attack comes to its end at least once"
@@ -198,12 +213,19 @@ class _Seen:
     readyz_s: float = 0.0
     """The slowest answer of /readyz."""
     seconds: float = 0.0
+    reachable_min: float = float("inf")
+    """Fewest members that another member could reach."""
+    moved: dict[str, float] = field(default_factory=dict)
+    """How often sessions went to another member, by metric."""
 
 
 async def _watch(target: Target, is_over: Callable[[float], bool], *, control_port: int | None = None) -> _Seen:
     """Ping the target as an ordinary client, and a control if there is one; `is_over` is given the seconds so far."""
     seen = _Seen()
     begun_s = time.monotonic()
+    before = Counter[str]()
+    for port in target.peer_http_ports:
+        before.update(await metrics(port))
     async with contextlib.AsyncExitStack() as ends:
         if control_port is not None:
             seen.control = await ends.enter_async_context(observe(Target(port=control_port)))
@@ -211,6 +233,12 @@ async def _watch(target: Target, is_over: Callable[[float], bool], *, control_po
         while not is_over(seen.seconds):
             if target.http_port is not None:
                 seen.readyz_s = max(seen.readyz_s, await answers_s(target, "/readyz", status=b""))
+            now = Counter[str]()
+            for port in target.peer_http_ports:
+                figures = await metrics(port)
+                now.update(figures)
+                seen.reachable_min = min(seen.reachable_min, figures["fanout_pool_members_reachable"])
+            seen.moved = {name.removeprefix("fanout_pool_"): now[name] - before[name] for name in _MOVED if now}
             await asyncio.sleep(0.2)
             seen.seconds = time.monotonic() - begun_s
     return seen

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import time
 
 import httpx
 
-from bench.attacks.ordinary import connect, observe, resident_mib
+from bench.attacks.ordinary import connect, metrics, observe, resident_mib
 from bench.attacks.target import Target, Verdict
 from fanout.durable.ownership.copy_messages import COPY_PATH, INHERIT_PATH
 from fanout.durable.ownership.move_messages import CLAIM_PATH, FETCH_PATH
@@ -79,15 +78,13 @@ async def run(target: Target) -> Verdict:
 async def _copies(target: Target) -> float:
     """Return the copies that the target holds, once the figure stands still."""
     newest, until_s = -1.0, time.perf_counter() + 5
-    async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
-        while time.perf_counter() < until_s:
-            text = (await http.get(f"http://127.0.0.1:{target.http_port}/metrics")).text
-            found = re.search(r"^fanout_pool_copies_held (\S+)", text, re.MULTILINE)
-            figure = float(found[1]) if found else 0.0
-            if figure == newest:
-                break
-            newest = figure
-            await asyncio.sleep(0.3)
+    assert target.http_port is not None
+    while time.perf_counter() < until_s:
+        figure = (await metrics(target.http_port))["fanout_pool_copies_held"]
+        if figure == newest:
+            break
+        newest = figure
+        await asyncio.sleep(0.3)
     return newest
 
 

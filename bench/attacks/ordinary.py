@@ -8,7 +8,8 @@ import functools
 import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bench.attacks.target import Target
 from fanout.mqtt.packets import Connect, encode
 from fanout.mqtt.properties import Properties
 
-__all__ = ["Noticed", "answers_s", "connect", "observe", "open_http", "open_stream", "resident_mib"]
+__all__ = ["Noticed", "answers_s", "connect", "metrics", "observe", "open_http", "open_stream", "resident_mib"]
 
 _PINGREQ, _PINGRESP = b"\xc0\x00", b"\xd0\x00"
 _PAUSE_S = 0.01
@@ -168,6 +169,18 @@ async def answers_s(target: Target, path: str = "/livez", *, status: bytes = b" 
     except (OSError, EOFError, TimeoutError):
         return float("inf")
     return time.perf_counter() - begun_s if status in answer else float("inf")
+
+
+async def metrics(port: int) -> Mapping[str, float]:
+    """Return the metrics of the node with an HTTP port, those of one name added up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    lines = (await reader.read()).decode().splitlines()
+    writer.close()
+    found: Counter[str] = Counter()
+    for name, value in (line.rsplit(" ", 1) for line in lines if line.startswith("fanout_")):
+        found[name.partition("{")[0]] += float(value)  # type: ignore[assignment]  # gauges may have fractions
+    return found
 
 
 @contextlib.asynccontextmanager

@@ -53,6 +53,8 @@ class Target:
     """The token of its pool, for attacks of a member; None for attackers without it."""
     peer_ports: tuple[int, ...] = ()
     """Ports of the MQTT listeners of other members of its pool."""
+    peer_http_ports: tuple[int, ...] = ()
+    """Ports of their HTTP interfaces."""
     scratch: Path | None = None
     """Empty directory for files; None for none."""
     pid: int | None = None

@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from fanout.runtime.first_record import wait_for_handshake
+from fanout.runtime.first_record import has_left, wait_for_handshake
 from fanout.runtime.turnstile import Turnstile
 
 __all__ = ["ALL_ALIKE", "HttpAccepting", "Places"]
 
 _ACCEPTED_MAX: Final = 4
 """Connections that are accepted in one turn of the event loop."""
-_BEING_MADE_MAX: Final = 16
-"""Connections without TLS that are made at a time, which takes each of them some turns."""
+_BEING_MADE_MAX: Final = 256
+"""Connections without TLS that are made at a time. Accepting one costs a tenth of making it. So connections wait in the
+turnstile, where addresses take turns, and not in the order of the backlog."""
 _HANDSHAKE_S: Final = 10.0
 """Time for a handshake."""
 _CONNECTION_S: Final = 0.0005
@@ -89,8 +91,8 @@ class HttpAccepting:
         self._places = places
         self._closed_total = closed_total
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[bool, dict[asyncio.Task[None], None]] = {True: {}, False: {}}
-        """Handshakes under way, the oldest first; of addresses with places, and of others."""
+        self._pending: dict[bool, dict[asyncio.Task[None], str]] = {True: {}, False: {}}
+        """Connections that are being made, the oldest first, with their addresses; of those with places, and others."""
         self._tokens, self._tokens_s = float(_OTHERS_PER_S), self._loop.time()
         self._resuming: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._accept)
@@ -106,8 +108,6 @@ class HttpAccepting:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_MAX):
-            if self._tls is None and sum(map(len, self._pending.values())) >= _BEING_MADE_MAX:
-                return  # all of them are made soon, in their order; the rest waits in the backlog
             try:
                 connection, name = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -122,18 +122,25 @@ class HttpAccepting:
                 connection.close()
                 continue
             pending = self._pending[is_kept]
-            if len(pending) >= self._places.limit(is_kept=is_kept):
-                oldest = next(iter(pending))
-                del pending[oldest]
-                oldest.cancel()
+            if len(pending) >= (_BEING_MADE_MAX if self._tls is None else self._places.limit(is_kept=is_kept)):
+                displaced = self._displaced(pending)
+                del pending[displaced]
+                displaced.cancel()
                 self._closed_total["room"] += 1
             connection.setblocking(False)
             task = self._loop.create_task(self._make(connection, name[0]), name="http-accept")
-            pending[task] = None
+            pending[task] = name[0]
             task.add_done_callback(partial(self._end, pending, connection))
 
+    def _displaced(self, pending: dict[asyncio.Task[None], str]) -> asyncio.Task[None]:
+        """Return the one that gives way: the oldest handshake; without TLS the newest of the address with most."""
+        if self._tls is not None:
+            return next(iter(pending))
+        ((most, _),) = Counter(pending.values()).most_common(1)
+        return next(task for task in reversed(pending) if pending[task] == most)
+
     @staticmethod
-    def _end(pending: dict[asyncio.Task[None], None], connection: socket.socket, task: asyncio.Task[None]) -> None:
+    def _end(pending: dict[asyncio.Task[None], str], connection: socket.socket, task: asyncio.Task[None]) -> None:
         pending.pop(task, None)
         if task.cancelled():  # maybe before it began
             connection.close()
@@ -141,7 +148,11 @@ class HttpAccepting:
     async def _make(self, connection: socket.socket, host: str) -> None:
         try:
             if self._tls is None:
-                await self._turnstile.turn(who=host, at_least_s=_CONNECTION_S)
+                if not await self._turnstile.turn(
+                    who=host, at_least_s=_CONNECTION_S, is_wanted=lambda: not has_left(connection)
+                ):
+                    connection.close()
+                    return
                 await self._loop.connect_accepted_socket(self._new_protocol, connection)
                 return
             async with asyncio.timeout(_HANDSHAKE_S):
