@@ -8,6 +8,7 @@ import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from structlog.testing import CapturingLogger
@@ -35,7 +36,7 @@ async def open_hook(
     *,
     clock: ManualClock | None = None,
     logger: CapturingLogger | None = None,
-    timeout_s: float = 5.0,
+    timeout_s: float = 30.0,
     requests_max: int = 4,
     queue_max: int = 100,
     remember_s: float = 30.0,
@@ -181,6 +182,7 @@ async def test_no_answer_in_time_is_a_refusal(service: Service) -> None:
         assert set(answers) == {Answer(allow=False, failure="timeout")}
         assert hook.failures_total["timeout"] == 3
         service.open.set()
+        hook.config = replace(hook.config, timeout_s=30.0)
         assert await answer_of(hook, CONNECT) == Answer(allow=True)
 
 

@@ -258,13 +258,13 @@ async def test_the_one_that_did_nothing_for_longest_gives_way() -> None:
 
 async def test_a_stream_goes_on_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is longer than any request; a client that sends no request meanwhile is closed."""
-    monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
     node = ready_node()
     node.browser.note("start")
     async with attacked(node) as http:
         reader = await http.connect()
         await reader.send(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
         await reader.reader.readuntil(b"data: ")
+        monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
         silent = await http.connect()
         await silent.wait_closed()
         node.browser.note("stop")
@@ -386,7 +386,6 @@ async def test_requests_that_come_at_once_are_answered_in_different_turns() -> N
 
 async def test_a_request_that_waits_goes_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs no time and is not kept."""
-    monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.5)
     async with attacked() as http:
         assert http.http._server is not None
         client, turnstile = await http.connect(), http.http._server._turnstile
@@ -394,6 +393,7 @@ async def test_a_request_that_waits_goes_with_its_connection(monkeypatch: pytest
         turnstile.run(lambda: None, at_least_s=1e9)
         await client.send(LIVEZ)
         await wait_until(lambda: bool(turnstile._waiting))
+        monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
         await client.wait_closed()
         await wait_until(lambda: not turnstile._waiting)
 
@@ -416,10 +416,10 @@ async def test_who_waits_for_the_node_is_not_sent_away(monkeypatch: pytest.Monke
     """An audit may take long: neither time nor newer connections end the one that waits for it."""
     node = AuditingNode()
     async with attacked(node, connections_max=2) as http:
-        monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
         waiting = await http.connect()
         await waiting.send(AUDIT + b"\r\n")
         await node.asked.wait()
+        monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.1)
         for _ in range(5):
             await (await http.connect()).wait_closed()
         node.go.set()
@@ -441,11 +441,11 @@ async def test_all_wait_for_the_node_and_one_more_comes() -> None:
 @pytest.mark.parametrize("begin", [LIVEZ[:9], AUDIT + b"Content-Length: 1000\r\n\r\n"])
 async def test_a_request_that_trickles_in_is_given_up(monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
     """A byte now and then gains no time."""
-    monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.5)
     async with attacked() as http:
         client = await http.connect()
         assert await client.ask(LIVEZ) == 200
         await client.send(begin)
+        monkeypatch.setattr(http_connection, "_REQUEST_SECONDS", 0.5)
         closed = asyncio.create_task(client.wait_closed())
         while not closed.done():
             with contextlib.suppress(ConnectionError):

@@ -361,7 +361,7 @@ async def call(address: str, body: bytes, *, token: str | None = None, path: str
     """Send a body to a member; return its answer, or why there is none."""
     client = PeerClient(node=ASKER, token=token, tls=None, members_max=2)
     try:
-        return await client.call(MemberAddress(address), path, body, timeout_s=5.0, answer_bytes_max=2000)
+        return await client.call(MemberAddress(address), path, body, timeout_s=30.0, answer_bytes_max=2000)
     except AskFailed as error:
         return error.failure
     finally:
@@ -540,15 +540,16 @@ async def test_a_connection_is_not_used_again_when_the_member_may_close_it(monke
         client = PeerClient(node=ASKER, token=None, tls=None, members_max=2)
         for _ in range(2):
             assert (
-                await client.call(MemberAddress(address), "/pool/some", b"", timeout_s=5.0, answer_bytes_max=10)
+                await client.call(MemberAddress(address), "/pool/some", b"", timeout_s=30.0, answer_bytes_max=10)
                 == b"ok"
             )
         await client.close()
     assert connections == 2
 
 
-async def test_a_handler_at_work_ends_with_the_listener() -> None:
-    """One that waits for less than the two seconds that the listener gives is answered; its asker gets the answer."""
+async def test_a_handler_at_work_ends_with_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for less than the time that the listener gives is answered; its asker gets the answer."""
+    monkeypatch.setattr(embedded, "_DRAIN_SECONDS", 30)
     begun = asyncio.Event()
 
     async def wait(_asker: str, _body: bytes) -> bytes:

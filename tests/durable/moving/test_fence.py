@@ -90,8 +90,8 @@ class Member:
 
 @asynccontextmanager
 async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Member]:
-    """Give a member whose fence looks in every turn of the event loop."""
-    monkeypatch.setattr(fence_module, "_LOOK_S", 0.0)
+    """Give a member whose fence looks before a test that waits does."""
+    monkeypatch.setattr(fence_module, "_LOOK_S", 0.001)
     member = Member()
     task = asyncio.create_task(member.fence.run())
     await asyncio.sleep(0)

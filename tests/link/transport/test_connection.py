@@ -79,7 +79,7 @@ async def connected(
         listener.listen()
         listener.setblocking(False)
         address = Address("mqtt", "127.0.0.1", listener.getsockname()[1])
-        await connect(case.connection, address, receive_buffer_bytes=receive_buffer_bytes, timeout_s=5.0)
+        await connect(case.connection, address, receive_buffer_bytes=receive_buffer_bytes, timeout_s=30.0)
         case.peer, _ = await asyncio.get_running_loop().sock_accept(listener)
         case.peer.setblocking(False)
         try:
@@ -282,7 +282,7 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
     """After a second the connection is aborted."""
     async with connected(read_ahead=False) as case:
         case.connection.write(b"x" * 50_000_000)
-        await asyncio.wait_for(case.connection.close(), 5)
+        await asyncio.wait_for(case.connection.close(), 30)
         assert case.connection.closed.is_set()
 
 
@@ -302,8 +302,8 @@ def test_an_attempt_that_is_cancelled_as_it_succeeds_can_be_closed(
         nonlocal attempt
         connection = Cancelling(on_data=lambda data: None, on_closed=lambda: None, read_ahead_bytes_max=1)
         address = Address("mqtt", "127.0.0.1", listener.getsockname()[1])
-        attempt = asyncio.create_task(connect(connection, address, receive_buffer_bytes=1 << 16, timeout_s=5.0))
-        await asyncio.wait([attempt], timeout=5)
+        attempt = asyncio.create_task(connect(connection, address, receive_buffer_bytes=1 << 16, timeout_s=30.0))
+        await asyncio.wait([attempt])
         assert attempt.cancelled()
         await asyncio.wait_for(connection.close(), 0.5)
         return connection.closed.is_set()
@@ -336,17 +336,17 @@ async def test_small_reads_are_acknowledged_at_once() -> None:
         assert case.peer is not None
         case.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         loop = asyncio.get_running_loop()
-        times = []
-        for _ in range(30):
-            case.connection.write(b"asked")  # from here on the system counts it as a dialogue, and delays
-            await loop.sock_recv(case.peer, 100)
-            before = len(case.total())
-            started = loop.time()
-            await case.send(b"one")
-            await case.send(b"two")
-            await wait_until(lambda: len(case.total()) == before + 6, what="both")  # noqa: B023
-            times.append(loop.time() - started)
-        assert sorted(times)[3] < 0.035  # the system's delay is 40 ms; a busy machine makes some longer, not all
+        quick = 0
+        async with asyncio.timeout(60):
+            while quick < 5:  # the system's delay is 40 ms; a busy machine makes some longer, not all
+                case.connection.write(b"asked")  # from here on the system counts it as a dialogue, and delays
+                await loop.sock_recv(case.peer, 100)
+                before = len(case.total())
+                started = loop.time()
+                await case.send(b"one")
+                await case.send(b"two")
+                await wait_until(lambda: len(case.total()) == before + 6, what="both")  # noqa: B023
+                quick += loop.time() - started < 0.035
 
 
 async def test_closing_before_connecting_is_allowed() -> None:

@@ -252,6 +252,6 @@ async def test_what_is_no_packet_ends_the_connection(frames: bytes, error: type[
     async with answering(GRANTED + b"\x82\x02ok" + frames) as (address, _):
         connection = link_connection(received)
         await opened(address, connection, frame_bytes_max=1 << 20)
-        await asyncio.wait_for(connection.closed.wait(), 5)
+        await asyncio.wait_for(connection.closed.wait(), 30)
         assert received == [b"ok"]
         assert connection.error is None if error is None else isinstance(connection.error, error)

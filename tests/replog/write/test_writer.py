@@ -569,9 +569,10 @@ def test_a_kill_tells_until_when_rows_may_lack(tmp_path: Path, disk: str) -> Non
         ),
         what="the sign of life",
     )
-    signed_ns, killed_ns = lock.stat().st_mtime_ns, time.time_ns()
+    signed_ns = lock.stat().st_mtime_ns
     child.send_signal(signal.SIGKILL)
     child.communicate()
+    killed_ns = time.time_ns()
     start_ns = killed_ns + 60_000_000_000
     make_writer(tmp_path, epoch=EPOCH + 1, clock=ManualClock(ns=start_ns)).close()
     [heartbeat] = [row for row in sealed_rows(tmp_path, "events") if row["event"] == "heartbeat"]

@@ -32,7 +32,7 @@ def test_an_error_ends_the_queries_of_other_threads(spark: SparkSession) -> None
 
     with pytest.raises(RuntimeError, match="of a section"):
         fail_beside_it()
-    assert time.monotonic() - failed_at[0] < 3
+    assert time.monotonic() - failed_at[0] < 60
     assert "cancelled" in str(begun[0].exception(0))
     assert tracker.getActiveJobsIds() == []
     assert spark.range(3).count() == 3
