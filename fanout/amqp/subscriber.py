@@ -90,7 +90,6 @@ class SubscriberLink:
         self.client: MqttClient | None = None
         """Its client of MQTT; None when it has none (left)."""
         self._is_open = False
-        self._is_new = True
         self._sent = 0
         self._unsettled: dict[int, Delivered] = {}
         self._unsettled_bytes = 0
@@ -219,7 +218,6 @@ class SubscriberLink:
             return
         options = subscriptions.get(self._filter)
         if options is not None and len(subscriptions) == 1 and options.no_local is self._request.no_local:
-            self._is_new = False
             self._attach()
         elif packet.session_present:  # another topic, or other options: the former subscription ends
             client.close()
@@ -231,7 +229,6 @@ class SubscriberLink:
     def _found(self, client: MqttClient, filters: Any) -> None:
         """Answer a peer that looks for its durable subscription by name, to end it."""
         if len(filters) == 1:
-            self._is_new = False
             self._attach(address=next(iter(filters)).decode())
             return
         client.send(_ENDS)

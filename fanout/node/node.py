@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import json
-import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
@@ -31,12 +29,9 @@ from fanout.chain.stamp import StampCount
 from fanout.config import HttpConfig, LinkConfig, MemberNumber, NodeConfig, Role, ServerConfig, read_token
 from fanout.errors import ListenError
 from fanout.installation import build
-from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.node.alarms import alarm_logger
 from fanout.node.browse.browser import Browser
-from fanout.node.browse.lags import INTERVAL_S
 from fanout.node.browse.pages import Store
 from fanout.node.clients import send_all_away
 from fanout.node.combined_store import CombinedStore
@@ -44,15 +39,16 @@ from fanout.node.config_warnings import find_config_warnings
 from fanout.node.disk.restore import OWN_STORE, restore_replicas
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
+from fanout.node.housekeeping import Housekeeping
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.documents import config_digest
 from fanout.node.pool.equality import LinkCuts, keep_equal
 from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
 from fanout.node.reload import Reloads
-from fanout.node.replication_log import describe, log_loaded, log_settings, make_log
+from fanout.node.replication_log import alarm_logger, describe, log_loaded, log_settings, make_log
 from fanout.node.shared_ports import keep_shared_ports
-from fanout.node.sys_topics import LinkFigures, SysTopics
+from fanout.node.sys_topics import SysTopics
 from fanout.pool.pool_members import PoolMembers
 from fanout.replica.history import Origin
 from fanout.replica.owners import RetainedOwners
@@ -60,7 +56,6 @@ from fanout.replica.recent import RecentUpdates
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase
-from fanout.runtime.gc_freeze import LongLived
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
 from fanout.server.accept.peers import is_local
@@ -85,12 +80,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Node"]
 
-_HOUSEKEEPING_S: Final = 0.25
-"""Pause between checks for expired values of the own namespace; links check theirs themselves."""
-_VALUES_OF_SESSION: Final = 25
-"""Values that a session counts for, among those that are kept out of garbage collections."""
-_ALIVE_S: Final = 10.0
-"""Pause between the node's own heartbeat events in the log, which tell an idle node from a dead one."""
 _CLIENTS_LEAVE_S: Final = 5.0
 """Time for clients to read what was written to them, when the node stops."""
 _FORWARDED_S: Final = 5.0
@@ -158,7 +147,8 @@ class Node:
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
         self.log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
         """The replication log; None when the configuration has none."""
-        self._is_holding = False
+        self.is_holding = False
+        """True while the disk is full of work, so that links and publishers wait."""
         self.storage = self._make_storage()
         """Retained values on disk; None when they are in memory only."""
         self._links: dict[str, Link] = {}
@@ -172,9 +162,10 @@ class Node:
             bytes_max=server_config.retained_bytes_max if server_config else 0,
             limit_keys=LimitKeys("retained_topics_max", "retained_bytes_max"),
         )
-        self._sys = SysTopics()
+        self.sys_topics = SysTopics()
+        """The `$SYS` topics."""
         self.store = CombinedStore(
-            [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
+            [*(record.replica for record in self._records.values()), self.own], uncounted=[self.sys_topics.replica]
         )
         self._own_source = self.log.source() if self.log else None
         self.owners = RetainedOwners(self._retained_quota, reached=self._warn_of_quota)
@@ -322,7 +313,7 @@ class Node:
 
     async def _begin_tasks(self) -> None:
         self.opening = ""
-        self.spawn("housekeeping", self._keep_house)
+        self.spawn("housekeeping", Housekeeping(self).run)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
         if self.members is not None and self.peer_listener is not None:
@@ -637,7 +628,7 @@ class Node:
             announcer.wake()
         if self.server is not None:
             notice = self.documents.readiness_notice(link)
-            updates = self._sys.set_readiness_notice(notice, now_ns=self.clock.now_ns())
+            updates = self.sys_topics.set_readiness_notice(notice, now_ns=self.clock.now_ns())
             if updates:
                 self.server.dispatch(updates)
 
@@ -758,7 +749,7 @@ class Node:
 
     def _hold(self, held: bool) -> None:
         """Apply backpressure: links stop reading, and publishers wait, while the disk is full of work."""
-        self._is_holding = held
+        self.is_holding = held
         for link in self._links.values():
             link.hold(held)
         if self.server is not None:
@@ -866,69 +857,6 @@ class Node:
             for topic, payload, *_ in changes.updates:
                 if topic == announcer.topic:
                     announcer.add_relayed(payload)
-
-    def _note_alarms(self, before: dict[str, str]) -> dict[str, str]:
-        """Note which disk began to fail or works again, and return the present faults; `before` are the former ones."""
-        found = {
-            "log_alarm": self.log.stats().alarm if self.log is not None else "",
-            "retained_alarm": self.storage.stats().alarm if self.storage is not None else "",
-        }
-        for kind, text in found.items():
-            if text != before.get(kind, ""):
-                self.browser.note(kind, detail=text)
-        return found
-
-    async def _keep_house(self) -> None:
-        """Remove expired values of the own namespace, and log the node's heartbeat."""
-        look_at = alive_at = sys_at = lags_at = self.clock.monotonic()
-        long_lived, long_waiting, long_sessions = LongLived(), LongLived(), LongLived()
-        came = went = 0
-        alarms: dict[str, str] = {}
-        while True:
-            sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
-            now_ns = self.clock.now_ns()
-            more = self.ingress.remove_expired(now_ns, piece=piece_topics(self.client_count()))
-            if self.clock.monotonic() >= look_at:  # not after each piece that expires
-                look_at = self.clock.monotonic() + _HOUSEKEEPING_S
-                long_lived.note(len(self.store))
-                if self.server is not None:  # removals for slow clients are in no store
-                    long_waiting.note(self.server.conflated_topics_max)
-                    long_sessions.note(self.server.session_count * _VALUES_OF_SESSION)
-                if self.sessions is not None:
-                    moves = self.sessions.figures
-                    if (moves.moved_in_total, moves.moved_out_total) != (came, went):
-                        detail = json.dumps({"came": moves.moved_in_total - came, "went": moves.moved_out_total - went})
-                        came, went = moves.moved_in_total, moves.moved_out_total
-                        self.browser.note("moved", detail=detail)
-                self.readiness_changed()  # a replica limit changes it without an event of the link
-            if self.log is not None and self.clock.monotonic() >= alive_at:
-                alive_at = self.clock.monotonic() + _ALIVE_S
-                self.log.event("heartbeat", topics=len(self.store))
-            if self.clock.monotonic() >= lags_at:
-                lags_at = self.clock.monotonic() + INTERVAL_S
-                alarms = self._note_alarms(alarms)
-                self.browser.lags.note({one.name: one.lag_seconds for one in self.documents.lag().links})
-            if sys_interval_s and self.clock.monotonic() >= sys_at:
-                sys_at = self.clock.monotonic() + sys_interval_s
-                self._tell_sys_topics(now_ns)
-            # While a disk is full, pause even if there is more.
-            await asyncio.sleep(0 if more and not self._is_holding else _HOUSEKEEPING_S)
-
-    def _tell_sys_topics(self, now_ns: int) -> None:
-        assert self.server is not None
-        updates = self._sys.update(
-            self.server.stats(),
-            retained_topics=len(self.store),
-            links={
-                name: LinkFigures(
-                    status.shown_state, status.ready, None if status.stale_s is None else math.ceil(status.stale_s)
-                )
-                for name, status in ((name, link.status()) for name, link in self._links.items())
-            },
-            uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,
-            now_ns=now_ns,
-        )
-        self.server.dispatch(updates)
 
 
 def _operator_access(http: HttpConfig) -> OperatorAccess:

@@ -1,6 +1,7 @@
-"""Set-up of a node's replication log: its writer, the start event, and the values that an earlier process left.
+"""A node's replication log: its writer, the start event, values that an earlier process left, alarms of links.
 
-`fanout.node.node` opens and closes the log, and appends to it.
+`fanout.node.node` opens and closes the log, and appends to it. Reports show alarms with a hint of nodes that lack
+something; `fanout log show --kind alarm` shows all, beside the states and audits of the same time.
 """
 
 from __future__ import annotations
@@ -8,25 +9,29 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from structlog.typing import FilteringBoundLogger
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from fanout import __version__
 from fanout.config import LogConfig, NodeConfig, Role
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase
 from fanout.replog.settings import ArchiveSettings, LogSettings
+from fanout.runtime.logging_setup import RepeatLimit
 from fanout.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from fanout.replog.files.columns import LogSource
     from fanout.replog.write.writer import LogWriter
 
-__all__ = ["describe", "log_loaded", "log_settings", "make_log"]
+__all__ = ["alarm_logger", "describe", "log_loaded", "log_settings", "make_log"]
 
 _AT_ONCE: Final = 50_000
 """Values of an earlier process that are logged in one piece."""
+_ALARM_LEVELS: Final = frozenset({"warning", "error", "critical", "exception"})
 
 
 def make_log(
@@ -128,3 +133,34 @@ def _archive_settings(log: LogConfig) -> ArchiveSettings | None:
     return dataclasses.replace(
         settings, ship_to=log.ship.to, retry_max_s=log.ship.retry_max_s, behind_max_s=log.ship.behind_max_s
     )
+
+
+def alarm_logger(logger: FilteringBoundLogger, *, record: Callable[[str], None]) -> FilteringBoundLogger:
+    """Return a logger that writes what `logger` does, and records its warnings and errors, thinned out as lines are.
+
+    Args:
+        logger: Takes every line.
+        record: Takes the detail of an alarm: JSON with `level`, `message`, and the fields of the line.
+    """
+    limit = RepeatLimit()
+
+    def record_alarm(_: WrappedLogger, level: str, fields: EventDict) -> EventDict:
+        if level in _ALARM_LEVELS:
+            try:
+                alarm = limit(None, level, dict(fields))
+            except structlog.DropEvent:
+                return fields
+            message = alarm.pop("event")
+            record(json.dumps({"level": level, "message": message, **alarm}, default=str, ensure_ascii=False))
+        return fields
+
+    def pass_on(_: WrappedLogger, __: str, fields: EventDict) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (fields.pop("event"),), dict(fields)
+
+    wrapped = structlog.wrap_logger(
+        logger,
+        processors=[record_alarm, pass_on],
+        wrapper_class=structlog.make_filtering_bound_logger(0),  # `logger` decides on levels
+        cache_logger_on_first_use=False,
+    )
+    return cast("FilteringBoundLogger", wrapped)

@@ -49,6 +49,7 @@ from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.node import housekeeping
 from fanout.node import node as node_module
 from fanout.node.drain import NodePhase
 from fanout.node.node import Node
@@ -466,7 +467,7 @@ async def test_a_log_that_cannot_be_written_is_an_event(tmp_path: Path, monkeypa
     alarm = ["the replication log cannot be written: no space"]
     stats = LogWriter.stats
     monkeypatch.setattr(LogWriter, "stats", lambda log: dataclasses.replace(stats(log), alarm=alarm[0]))
-    monkeypatch.setattr(node_module, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(housekeeping, "INTERVAL_S", 0.01)
     node = node_of(config(tmp_path))
     await node.start()
 
@@ -742,7 +743,7 @@ async def test_a_writer_of_retained_values_that_ends_ends_the_node(
 
 async def test_expired_values_are_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping removes the node's own expired values and tells subscribers, without any traffic."""
-    monkeypatch.setattr(node_module, "_HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(housekeeping, "_LOOK_S", 0.01)
     async with await RawClient.connect(port_of(node), "c") as client:
         await client.subscribe(b"#")
         client.send_bytes(b"\x31\x0a\x00\x01e\x05\x02\x00\x00\x00\x01v")  # Message Expiry Interval 1 s
@@ -755,7 +756,7 @@ async def test_values_that_expire_together_go_one_piece_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each in a turn of the event loop of its own, without the pause of housekeeping in between."""
-    monkeypatch.setattr(node_module, "_HOUSEKEEPING_S", 3600.0)
+    monkeypatch.setattr(housekeeping, "_LOOK_S", 3600.0)
     node = node_of(config(tmp_path))
     count = 2 * TOPICS_MAX + 1
     topics = [b"%d" % number for number in range(count)]

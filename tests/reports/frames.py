@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pyspark.testing import assertDataFrameEqual
-
 from fanout.reports.read.reading import Tables
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import EVENTS, UPDATES
@@ -28,12 +26,6 @@ def rows_of(frame: DataFrame, *order: str) -> list[dict[str, Any]]:
     """Return a frame's rows by column name, sorted by some of the columns."""
     rows = [row.asDict() for row in frame.collect()]
     return sorted(rows, key=lambda row: tuple(row[name] for name in order))
-
-
-def assert_rows(frame: DataFrame, rows: Iterable[tuple[Any, ...]], *, schema: str) -> None:
-    """Assert that the columns of a schema have these types and, in any order of the rows, these values in a frame."""
-    expected = small_frame(frame.sparkSession, list(rows), schema=schema)
-    assertDataFrameEqual(frame.select(*expected.columns), expected)
 
 
 def assert_unique(frame: DataFrame, *key: str) -> int:

@@ -267,7 +267,6 @@ class _ParquetFile:
 
     def __init__(self, path: Path, schema: pa.Schema, *, durable: bool) -> None:
         self.path = path
-        self._schema = schema
         self._durable = durable
         self._unfinished = path.with_name(f".{path.name}.unfinished")
         self._pending: list[pa.Table] = []

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from structlog.testing import capture_logs
 
-from fanout.node.alarms import alarm_logger
+from fanout.node.replication_log import alarm_logger
 
 
 def test_warnings_and_errors_are_recorded_and_every_line_is_written() -> None:
