@@ -19,7 +19,7 @@ from pyspark.sql.window import WindowSpec
 
 from fanout.replog.files.schema import FLAG_DUP
 from fanout.reports.read.rows import conflated, explode_targets, in_gap, is_live, source_rows, target_rows
-from fanout.reports.read.schemas import PHASE_UNSURE
+from fanout.reports.read.schemas import PHASE_UNSURE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import NEVER_US, Scope, Target
 
 __all__ = ["INTERVALS", "both_sides", "identify", "reference_rows", "unique_differences"]
@@ -31,15 +31,14 @@ Of a row with DUP set sooner_us less, and later_us more: so long its update may 
 """
 
 _KEY: Final = ("target", "digest")
-_REFERENCE, _NODE, _COPY = 0, 1, 2
+_REFERENCE, _NODE, _COPY = SIDE_REFERENCE, SIDE_NODE, 2
 
 
 def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
     """Return the updates that the reference logged for the groups without stamps, with an identity.
 
-    Columns of `updates` and `group`; `counted` is true. The position in the log is the sequence of what has no stamp.
-    Of
-    a union the log that saw a value most often says how often there was one.
+    Columns of `updates`, `group` and `side`. The position in the log is the sequence of what has no stamp. Of a union
+    the log that saw a value most often says how often there was one.
     """
     groups = [group.id for group in scope.groups if group.basis == "unstamped"]
     rows = source_rows(updates, scope=scope).where(sf.col("group").isin(groups) & is_live())
@@ -51,7 +50,7 @@ def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
             "stamp_primary": sf.coalesce("stamp_primary", "node"),
             "sequence": sf.coalesce("sequence", "log_pos"),
             "origin": sf.lit(None).cast("timestamp"),
-            "counted": sf.lit(True),
+            "side": sf.lit(SIDE_REFERENCE),
         }
     )
 
@@ -191,7 +190,7 @@ def identify(
                 "origin"
             ),
             sf.timestamp_micros("at_us").alias("applied"),
-            sf.lit(True).alias("counted"),
+            sf.lit(SIDE_NODE).alias("side"),
         )
     )
 

@@ -200,13 +200,17 @@ def stamped(scope: Scope) -> Column:
     return sf.col("sequence").isNotNull() & reduce(or_, by_group, sf.lit(False))
 
 
-def identified(scope: Scope) -> Column:
-    """Return whether a row, as for `stamped`, has an identity: a stamp, or without stamps one that was counted."""
-    groups = [group.id for group in scope.groups if group.basis == "unstamped"]
+def identified(scope: Scope, *, side: int) -> Column:
+    """Return whether a row, as for `stamped`, has an identity: a stamp, or without stamps one by counting, of a side.
+
+    In a union each node is of both sides. Its rows of a node must not stand for the reference's: their times are by
+    another clock, and say nothing of whether an update was due.
+    """
+    groups = sorted({target.group for target in scope.targets_of("unstamped")})
     if not groups:
         return stamped(scope)
-    counted = sf.coalesce("counted", sf.lit(False))
-    return (stamped(scope) & ~counted) | (sf.col("group").isin(groups) & counted)
+    is_counted = sf.col("group").isin(groups) & (sf.col("side") == side)
+    return (stamped(scope) & sf.col("side").isNull()) | sf.coalesce(is_counted, sf.lit(False))
 
 
 def origin_us() -> Column:

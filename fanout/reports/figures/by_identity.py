@@ -21,7 +21,7 @@ from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
 from fanout.reports.read.details import Limits
 from fanout.reports.read.reading import collect_rows
-from fanout.reports.read.schemas import PHASE_LIVE
+from fanout.reports.read.schemas import PHASE_LIVE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import NEVER_US, Group, Target
 from fanout.reports.summary.alarms import list_alarms
 from fanout.reports.values import buckets
@@ -127,9 +127,11 @@ class _Comparison:
 
     def _rows_by_target(self, targets: tuple[Target, ...]) -> tuple[DataFrame, DataFrame]:
         """Return what the reference logged, and what the nodes logged, by target and with the target's spans."""
-        published = self._sources.where(words.identified(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        published = self._sources.where(
+            words.identified(self._scope, side=SIDE_REFERENCE) & (sf.col("phase") == PHASE_LIVE)
+        )
         logged = rows.target_rows(self._updates, scope=self._scope, targets=targets)
-        logged = logged.where(words.identified(self._scope))
+        logged = logged.where(words.identified(self._scope, side=SIDE_NODE))
         if self._scope.stamped_once:
             # What is far from the window need not be read: Parquet files are skipped by these. Not with stamps of
             # publishers, whose clocks say nothing of when the reference logged them.

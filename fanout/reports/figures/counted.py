@@ -98,7 +98,7 @@ class CountedUpdates:
     """The table of updates in which every row of a link without stamps has an identity, and what is known of clocks."""
 
     updates: DataFrame
-    """The rows of the table, and with `counted` true those that got an identity here."""
+    """The rows of the table, and those that got an identity here, which have a `side`."""
     scope: Scope
     """The scope, by these clocks."""
     clocks: Mapping[Link, Clock]

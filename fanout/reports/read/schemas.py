@@ -32,6 +32,8 @@ __all__ = [
     "EVENTS",
     "PHASE_LIVE",
     "PHASE_UNSURE",
+    "SIDE_NODE",
+    "SIDE_REFERENCE",
     "STATE_CONNECTING",
     "STATE_DOWN",
     "STATE_LIVE",
@@ -42,6 +44,11 @@ PHASE_LIVE: Final = 0
 """The only phase whose rows are updates; the others are copies of retained values."""
 PHASE_UNSURE: Final = -1
 """The phase of rows that are in no log: of an update nobody knows whether it came."""
+
+SIDE_REFERENCE: Final = 0
+"""The side of a row of the reference that got an identity by counting; the rows of logs have no side."""
+SIDE_NODE: Final = 1
+"""The side of a row of a node that got one."""
 
 CHANGE_NEW: Final = 1
 CHANGE_REPLACED: Final = 2

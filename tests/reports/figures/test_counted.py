@@ -255,6 +255,21 @@ def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
     assert (found.unknown, found.causes.resumed, found.causes.live) == (0, 20, 3)
 
 
+def test_a_union_judges_an_update_by_the_time_of_one_log(spark: SparkSession) -> None:
+    """The log that counts got the last update after a node stopped in good order; one whose clock is behind, before."""
+    logs = observers(("up",), "counts", "behind", "stopped", tap=False)
+    for log, ahead_s in zip(logs, (0, -3, 0), strict=True):
+        for second in range(2, 42):
+            if log.node != "stopped" or second < 40:
+                see(log, at(second + ahead_s), "t", str(second), link="up")
+    logs[2].event("stop", at(40))
+    for log in logs[:2]:
+        log.event("heartbeat", at(60))
+    _, counts = describe(spark, logs)
+    found = counts["stopped", "up"]
+    assert (found.missing, found.unknown, found.duplicated) == (0, 0, 0)
+
+
 def test_what_came_after_the_window_is_late_not_lost(spark: SparkSession) -> None:
     """A link that was away at an end of the window and resumed its session got everything: it lost and made up nothing.
 
