@@ -308,6 +308,9 @@ class ClientDetail(_Document):
     filters: tuple[str, ...] = Field(
         description="Their Topic Filters: all for a single client, the first 20 in a list of clients."
     )
+    matching: tuple[str, ...] = Field(
+        default=(), description="With `filter`: the first of its Topic Filters that may match a topic of it."
+    )
 
 
 class ClientsDocument(_Document):
@@ -315,7 +318,9 @@ class ClientsDocument(_Document):
 
     node: str
     at: AwareDatetime = Field(description="Now, by the node's clock.")
-    sessions: NonNegativeInt = Field(description="All sessions of the node, those without a connection included.")
+    sessions: NonNegativeInt = Field(
+        description="All sessions of the node, those without a connection included; with `filter` those that it is for."
+    )
     clients: tuple[ClientDetail, ...]
     next: str | None = Field(
         description="Value of `after` for the next page; null on the last, and always with `order=slowest`."

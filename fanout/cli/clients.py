@@ -71,8 +71,8 @@ def clients(
         show(facts(*_client_facts(document.clients[0], document.at)))
         return
     if document.clients:
-        show(_table(document))
-    show(*([""] if document.clients else []), *_notes(document))
+        show(_table(document, topic_filter))
+    show(*([""] if document.clients else []), *_notes(document, topic_filter))
 
 
 @app.command(
@@ -103,13 +103,14 @@ def kick(
     show(f"{client_id} {went}; its session {'has ended' if result.session == 'ended' else 'stays'}")
 
 
-def _table(document: ClientsDocument) -> Table:
+def _table(document: ClientsDocument, topic_filter: str | None) -> Table:
     from fanout.cli.output.quantities import UNKNOWN, as_bytes, as_count
     from fanout.cli.output.terminal import columns
     from fanout.escaping import printable
 
-    numbers = ("queued", "bytes", "conflated", "bytes/s", "filters")
-    table = columns("client", "user", "address", "slow for", *numbers, right=numbers)
+    numbers = ("queued", "bytes", "conflated", "bytes/s")
+    last = "filters" if topic_filter is None else "reads it by"
+    table = columns("client", "user", "address", "slow for", *numbers, last, right=(*numbers, "filters"))
     for one in document.clients:
         table.add_row(
             printable(one.client_id, length_max=_NAME_CHARACTERS_MAX),
@@ -120,7 +121,9 @@ def _table(document: ClientsDocument) -> Table:
             as_bytes(one.queued_bytes + one.unsent_bytes),
             as_count(one.conflated_topics),
             UNKNOWN if one.bytes_per_second is None else as_bytes(round(one.bytes_per_second)),
-            as_count(one.subscriptions),
+            as_count(one.subscriptions)
+            if topic_filter is None
+            else printable(", ".join(one.matching), length_max=_NAME_CHARACTERS_MAX),
         )
     return table
 
@@ -145,10 +148,12 @@ def _client_facts(one: ClientDetail, now: datetime) -> Iterator[tuple[str, str]]
         yield "", printable(topic_filter, length_max=_FILTER_CHARACTERS_MAX)
 
 
-def _notes(document: ClientsDocument) -> Iterator[str]:
+def _notes(document: ClientsDocument, topic_filter: str | None) -> Iterator[str]:
     from fanout.cli.output.quantities import counted
+    from fanout.escaping import printable
 
-    yield f"{len(document.clients):,} of {counted(document.sessions, 'session')} at {document.node}"
+    what = "" if topic_filter is None else f" that may read {printable(topic_filter, length_max=_NAME_CHARACTERS_MAX)}"
+    yield f"{len(document.clients):,} of {counted(document.sessions, 'session')}{what} at {document.node}"
     if document.next is not None:
         yield f"more: --after {document.next}"
 

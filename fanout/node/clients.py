@@ -162,4 +162,5 @@ def _detail(client: ClientFigures, rate: float | None, *, now_ns: int) -> Client
         bytes_per_second=rate,
         subscriptions=client.subscriptions,
         filters=client.filters,
+        matching=client.matching,
     )

@@ -367,7 +367,9 @@ class StandInNode:
     ) -> ClientsDocument:
         self.asked_clients.append((order, after, limit, client_id))
         found = [one for one in self.client_details if client_id in (None, one.client_id)]
-        found = [one for one in found if topic_filter is None or topic_filter in one.filters]
+        if topic_filter is not None:
+            matching = {"matching": (topic_filter,)}
+            found = [one.model_copy(update=matching) for one in found if topic_filter in one.filters]
         if client_id is not None and not found:
             raise RequestRefused(f"no client {client_id!r} has a session at {self.node}", hint="See fanout clients")
         return ClientsDocument(

@@ -194,6 +194,29 @@ def test_a_client_is_shown_with_its_subscriptions_and_kicked(browser: Browser, n
         assert node.kicked == [("app-1", False)]
 
 
+def test_the_busiest_branch_is_shown_with_who_reads_it(
+    browser: Browser, node: StandInNode, topics: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client with its filter, and the way to the client; branches of the tree have it too."""
+    monkeypatch.setattr("fanout.node.browse.activity._INTERVAL_S", 0.2)
+    messages = [value(f"plant/line{number}/temp") for number in range(150)]
+    with serving(node) as url:
+        while not httpx.get(f"{url}/v1/top", timeout=30, trust_env=False).json()["branches"]:
+            topics.loop.call_soon_threadsafe(topics.publish, *messages)
+        monkeypatch.setattr("fanout.node.browse.activity._INTERVAL_S", 3600.0)
+        browser.show(f"{url}/#topics", width=1280)
+        branch = "[...document.querySelectorAll('td button')].find((one) => one.textContent === 'plant/#')"
+        wait_for(browser, branch)
+        browser.ask(f"{branch}.click()")
+        readers = "document.querySelector('section[aria-label=\"Who reads it\"] td')?.parentNode.innerText"
+        wait_for(browser, f"{readers}?.startsWith('app-1\\tplant/#\\t')")
+        browser.ask("document.querySelector('.tree button').click()")
+        wait_for(browser, text_has("line1/"))
+        wait_for(browser, f"{readers}?.startsWith('app-1')")
+        browser.ask("document.querySelector('section[aria-label=\"Who reads it\"] td button').click()")
+        wait_for(browser, "document.querySelector('section[aria-label=Client] button')")
+
+
 def test_lag_and_changes_are_shown(browser: Browser, node: StandInNode) -> None:
     """The node remembers the lag of the last hour, and the members of a JSON value that changed are named."""
     for seconds in (0.2, None, 0.1):

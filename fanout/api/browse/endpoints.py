@@ -177,10 +177,10 @@ def add_browsing(
         request: Request,
         count: Annotated[int, Query(ge=1, le=1000, description="Most topics in the answer.")] = 20,
     ) -> TopTopics:
-        """Answer the busiest topics; counting begins with the first request and ends half a minute after the last."""
+        """Answer the busiest branches and topics, counted from the first request until half a minute after the last."""
         await check_rights(request, b"#")
         with places.place(request):
-            return browser.top(count)
+            return await browser.top(count)
 
     @app.get(
         "/v1/top/metrics",
@@ -195,7 +195,7 @@ def add_browsing(
         """Answer the busiest topics as Prometheus text, a series each; it counts as `/v1/top` does."""
         await check_rights(request, b"#")
         with places.place(request):
-            return Response(top_metrics(browser.top(count)), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            return Response(top_metrics(await browser.top(count)), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @app.get("/v1/stream", operation_id="stream", response_class=StreamingResponse, responses=streamed)
     async def stream(

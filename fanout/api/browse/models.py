@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 __all__ = [
+    "BusyBranch",
     "BusyTopic",
     "EventView",
     "EventsDocument",
@@ -72,10 +73,11 @@ class TopicView(PastValue):
     digest: str = Field(description="Digest of the topic at the primary and the payload: 16 hexadecimal digits.")
     expires: AwareDatetime | None = Field(default=None, description="When it expires; null for never.")
     updates: NonNegativeInt | None = Field(
-        default=None, description="Messages since somebody looks; null while they are not counted."
+        default=None, description="Messages since somebody looks at this topic; null on a page, and if nobody does."
     )
     per_second: NonNegativeFloat | None = Field(
-        default=None, description="Messages a second in the last whole interval; null while not known."
+        default=None,
+        description="Messages a second in the last whole interval, on a busy node an estimate; null while not known.",
     )
 
 
@@ -122,6 +124,13 @@ class TreeDocument(_Document):
     next: str | None = Field(description="`after` of the next page; null at the end.")
 
 
+class BusyBranch(_Document):
+    """A branch with many messages."""
+
+    filter: str = Field(description="Topic Filter of the branch, such as `plant/line1/#`.")
+    per_second: NonNegativeFloat
+
+
 class BusyTopic(_Document):
     """A topic with many messages."""
 
@@ -130,10 +139,14 @@ class BusyTopic(_Document):
 
 
 class TopTopics(_Document):
-    """`/v1/top`: the busiest topics of the last whole interval."""
+    """`/v1/top`: the busiest branches and topics of the last whole interval."""
 
     interval_s: NonNegativeFloat | None = Field(
         description="Length of the interval in seconds; null before the first one has ended, so ask again."
+    )
+    branches: tuple[BusyBranch, ...] = Field(
+        default=(),
+        description="At most 100 branches; one with three quarters of its messages in one branch below is left out.",
     )
     topics: tuple[BusyTopic, ...]
     per_second: NonNegativeFloat = Field(description="Messages a second of all topics.")

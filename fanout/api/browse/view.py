@@ -93,8 +93,8 @@ class NodeBrowser(Protocol):
     async def tree(self, prefix: bytes, *, after: bytes | None, limit: int) -> TreeDocument:
         """Return a page of the levels below a branch, after the level `after`."""
 
-    def top(self, count: int) -> TopTopics:
-        """Return the busiest topics."""
+    async def top(self, count: int) -> TopTopics:
+        """Return the busiest branches and topics."""
 
     def lag_history(self) -> LagHistory:
         """Return the lag of each link over the last hour."""

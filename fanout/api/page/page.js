@@ -227,7 +227,7 @@ let drawing = 0;
 let asking = 0;
 
 async function showDetail() {
-  if (chosen === null) return;
+  if (chosen === null || chosen.endsWith("#")) return; // a branch
   const topic = chosen;
   const found = await ask(`/v1/topics/${encodeURIComponent(topic)}`);
   if (topic !== chosen) return;
@@ -251,7 +251,6 @@ function drawDetail() {
     ["received", clock(held.received)], ["size", bytes(held.payload_bytes)], ["QoS", String(held.qos)],
     ["link", held.link ?? "none: a client of this node published it"], ["selector", held.selector],
     ["messages a second", rate(held.per_second)], ["expires", held.expires ? clock(held.expires) : "never"],
-    ["sessions that read it", count(found.readers)],
     ...(held.stamp ? [["stamped", `${clock(held.stamp.stamped)} by ${held.stamp.node}, number ${count(held.stamp.sequence)}`]] : []),
     ...(held.traceparent ? [["traceparent", held.traceparent]] : [])]));
   parts.push(make("h2", {}, "Last messages"));
@@ -276,7 +275,38 @@ function takeMessage(name, message) {
 function choose(topic) {
   chosen = topic;
   seen = null;
+  detail.scrollIntoView({ block: "nearest" });
+  showReaders(topic).catch(fail);
   showDetail().then(() => { if (topic === chosen) follow("/v1/stream", { filter: topic }, "", takeMessage); }).catch(fail);
+}
+
+const readers = make("section", { "aria-label": "Who reads it", "aria-live": "polite" });
+
+// Who reads the topics of a filter: a page of clients, with the filter of each.
+async function showReaders(filter, after = "") {
+  if (!after) readers.replaceChildren(make("h2", {}, "Who reads it"), make("p", { class: "soft" }, "Looking …"));
+  const mine = chosen;
+  const found = await ask("/v1/clients", { filter, limit: 50, after });
+  if (mine !== chosen) return;
+  if (!after) readers.replaceChildren(make("h2", {}, "Who reads it"), make("p", { class: "soft" }, found.sessions ? `${count(found.sessions)} ${found.sessions === 1 ? "session" : "sessions"} at this node may read ${filter}` : `No session at this node reads ${filter}.`));
+  if (!found.clients.length) return;
+  const rows = found.clients.map((one) => [make("button", { type: "button", onclick: () => { wanted = one.client_id; location.hash = "clients"; } }, one.client_id),
+    one.matching.join(", "), one.address ?? "not connected", one.slow_since ? `slow since ${clock(one.slow_since)}` : "–"]);
+  readers.append(table("Who reads it", ["client", "by its filter", "address", "slow"], rows));
+  if (found.next !== null) {
+    const more = make("button", { type: "button", onclick: () => { more.remove(); showReaders(filter, found.next).catch(fail); } }, "more …");
+    readers.append(more);
+  }
+}
+
+// A branch, in place of a topic: its filter and who reads it.
+function chooseBranch(filter) {
+  chosen = filter;
+  seen = null;
+  unfollow();
+  detail.replaceChildren(make("h2", {}, filter));
+  detail.scrollIntoView({ block: "nearest" }); // it is below a long tree on a telephone
+  showReaders(filter).catch(fail);
 }
 
 async function branch(prefix, list, after = null) {
@@ -294,7 +324,7 @@ async function branch(prefix, list, after = null) {
         const open = event.currentTarget.getAttribute("aria-expanded") === "true";
         event.currentTarget.setAttribute("aria-expanded", String(!open));
         below.replaceChildren();
-        if (!open) branch(topic, below).catch(fail);
+        if (!open) { branch(topic, below).catch(fail); chooseBranch(`${topic}/#`); }
       } }, `${name}/`), make("span", { class: "soft" }, ` ${figures}`));
     }
     if (child.is_topic) item.append(make("button", { type: "button", onclick: () => choose(topic) }, name));
@@ -307,7 +337,21 @@ async function branch(prefix, list, after = null) {
   }
 }
 
+// Busiest branches; counting begins with the first look.
+async function drawBusiest() {
+  const found = await ask("/v1/top", { count: 5 });
+  if (found.interval_s === null) {
+    busiest.replaceChildren(make("p", { class: "soft" }, "Messages are counted from now on: the busiest branches come after five seconds."));
+  } else if (found.branches.length) {
+    busiest.replaceChildren(table("Busiest branches", ["busiest branches", "#a second"], found.branches.map((one) =>
+      [make("button", { type: "button", onclick: () => chooseBranch(one.filter) }, one.filter), rate(one.per_second)])));
+  } else busiest.replaceChildren(make("p", { class: "soft" }, "No messages came in the last seconds."));
+}
+
+const busiest = make("div");
+
 async function topics() {
+  drawBusiest().catch(fail);
   const list = make("ul", { class: "tree", "aria-label": "Branches" });
   const results = make("div");
   const field = make("input", { name: "search", type: "search", placeholder: "words, or plant/+/temp" });
@@ -327,7 +371,7 @@ async function topics() {
   if (!list.children.length) results.replaceChildren(make("p", {}, "The node holds no topics."));
   return [make("div", { class: "split" }, make("section", { "aria-label": "Topics" },
     make("form", { role: "search", onsubmit: (event) => { event.preventDefault(); search().catch(fail); } },
-      make("label", {}, "Search ", field), make("button", {}, "Find")), results), detail)];
+      make("label", {}, "Search ", field), make("button", {}, "Find")), busiest, results), make("div", {}, detail, readers))];
 }
 
 const client = make("section", { "aria-label": "Client", "aria-live": "polite" });
@@ -351,7 +395,10 @@ async function showClient(id) {
   make("ul", {}, ...one.filters.map((filter) => make("li", {}, filter))));
 }
 
+let wanted = null; // client that another page asks to show
+
 async function clients() {
+  if (wanted !== null) { showClient(wanted).catch(fail); wanted = null; }
   const found = await ask("/v1/clients", { order: "slowest", limit: 100 });
   if (!found.clients.length) return [make("p", {}, "No client has a session here.")];
   return [client, make("p", { class: "soft" }, `The slowest ${count(found.clients.length)} of ${count(found.sessions)} sessions`),
@@ -460,7 +507,11 @@ async function look(number, first) {
       if (number !== shown) return;
       const focused = main.contains(document.activeElement) && document.activeElement !== main;
       if (first || !focused) main.replaceChildren(...parts);
-    } else if (name === "topics" && (looks += 1) % 4 === 0) await showDetail(); // figures that are in no message
+    } else if (name === "topics") {
+      looks += 1;
+      if (!busiest.contains(document.activeElement)) await drawBusiest();
+      if (looks % 4 === 0) await showDetail(); // figures that are in no message
+    }
   } catch (error) {
     if (number !== shown) return;
     fail(error);
@@ -480,6 +531,7 @@ function open() {
   shown += 1;
   chosen = null;
   detail.replaceChildren(make("p", { class: "soft" }, "Choose a topic to see its value."));
+  readers.replaceChildren();
   client.replaceChildren();
   look(shown, true);
 }

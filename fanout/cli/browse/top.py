@@ -1,9 +1,9 @@
-"""`fanout top`: links, busiest topics and slowest clients of a node, live."""
+"""`fanout top`: links, busiest branches and topics, and slowest clients of a node, live."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+_BRANCHES: Final = 5
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -35,7 +37,7 @@ def top(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show links, busy topics and slow clients of a node, live.
+    """Show links, busy branches and topics, and slow clients, live.
 
     The node counts messages by topic only while somebody looks. --json implies --once.
     """
@@ -100,10 +102,17 @@ def _parts(status: NodeStatus, topics: TopTopics, clients: ClientsDocument | Non
     if topics.interval_s is None:
         yield "Messages by topic are counted from now on; the first figures come after five seconds."
     else:
-        table = columns("topic", "messages/s", right=("messages/s",))
-        for topic in topics.topics:
-            table.add_row(printable(topic.topic, length_max=120), f"{topic.per_second:,.1f}")
-        yield table
+        branches = [(one.filter, one.per_second) for one in topics.branches[:_BRANCHES]]
+        for heading, busiest in (
+            ("branch", branches),
+            ("topic", [(one.topic, one.per_second) for one in topics.topics]),
+        ):
+            table = columns(heading, "messages/s", right=("messages/s",))
+            for name, rate in busiest:
+                table.add_row(printable(name, length_max=120), f"{rate:,.1f}")
+            yield table
+        if branches:
+            yield "fanout clients show --filter BRANCH shows who reads it."
     if clients is not None and clients.clients:
         yield ""
         table = columns("client", "queued", "bytes", "conflated", right=("queued", "bytes", "conflated"))

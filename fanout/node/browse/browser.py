@@ -8,6 +8,7 @@ from typing import Final
 from fanout.access.gate import Gate
 from fanout.access.identity import Credentials, Identity
 from fanout.api.browse.models import (
+    BusyBranch,
     BusyTopic,
     EventsDocument,
     LagHistory,
@@ -119,14 +120,18 @@ class Browser:
         """See `NodeBrowser`."""
         return await self._pages.tree(prefix, after=after, limit=limit)
 
-    def top(self, count: int) -> TopTopics:
+    async def top(self, count: int) -> TopTopics:
         """See `NodeBrowser`."""
         activity = self.activity
         activity.look()
+        branches = await self.slices.run(activity.busiest_branches(count))
         interval_s = activity.interval_s
         busiest = activity.busiest(count) if interval_s else []
         return TopTopics(
             interval_s=interval_s,
+            branches=tuple(
+                BusyBranch(filter=f"{branch.decode()}/#", per_second=round(rate, 3)) for branch, rate in branches
+            ),
             topics=tuple(BusyTopic(topic=topic.decode(), per_second=round(rate, 3)) for topic, rate in busiest),
             per_second=round(activity.per_second, 3),
         )

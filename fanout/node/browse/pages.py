@@ -163,7 +163,7 @@ class TopicPages:
             index = store.replica.index_of(update[TOPIC])
             selectors = store.replica.selectors
             selector = selectors[index].filter if 0 <= index < len(selectors) else None
-        figures = self._activity.of(update[TOPIC])
+        rate = self._activity.rate(update[TOPIC])
         return TopicView(
             **past_value(update, bytes_max=bytes_max).model_dump(),
             topic=update[TOPIC].decode(),
@@ -171,8 +171,8 @@ class TopicPages:
             selector=selector,
             digest=f"{update[DIGEST]:016x}",
             expires=utc_from_ns(update[EXPIRES_NS]) if update[EXPIRES_NS] else None,
-            updates=None if figures is None else figures[0],
-            per_second=None if figures is None else round(figures[1], 3),
+            updates=self._activity.messages(update[TOPIC]),
+            per_second=None if rate is None else round(rate, 3),
         )
 
 

@@ -10,7 +10,7 @@ import heapq
 import socket
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from fanout.errors import ProtocolError
@@ -89,7 +89,7 @@ class ClientFigures:
     filters: tuple[str, ...]
     """Their Topic Filters, as the client sent them; the first `FILTERS_SHOWN` unless the client is named."""
     matching: tuple[str, ...] = ()
-    """Topic Filters that match the topic of the query, the first `FILTERS_SHOWN`."""
+    """Topic Filters that match the topic of the query, the first `FILTERS_SHOWN`; with `reads` the first of them."""
     denied_by: str = ""
     """Access rule that keeps the topic of the query from the client; empty for none, and without a topic."""
 
@@ -140,8 +140,10 @@ def list_clients(
         slow_s: Returns for how long a client has been slow; None when it is not.
         now_s: Monotonic seconds.
     """
+    reading: dict[Session, bytes] = {}
     if query.reads is not None:
-        sessions = yield from _readers(query.reads, sessions)
+        reading = yield from _readers(query.reads, sessions)
+        sessions = tuple(reading)
     limit = min(query.limit, CLIENTS_MAX)
     by_id = query.order == "id"
     chosen: list[Session] = []
@@ -170,14 +172,18 @@ def list_clients(
             yield
         if get(session.client_id) is session:  # else it has ended meanwhile
             connection = connection_of(session)
-            figures.append(_figures(session, connection, slow_s, now_s, named=named, topic=query.topic))
+            one = _figures(session, connection, slow_s, now_s, named=named, topic=query.topic)
+            own = reading.get(session)
+            figures.append(one if own is None else replace(one, matching=(own.decode("utf-8", "replace"),)))
     last = chosen[limit - 1].client_id if by_id and len(chosen) > limit else None  # though it may have ended meanwhile
     return ClientPage(clients=tuple(figures), sessions=len(sessions), next=last)
 
 
-def _readers(reads: Callable[[bytes], bool], sessions: Sequence[Session]) -> Generator[None, None, list[Session]]:
-    """Return the sessions with a subscription of which `reads` is true, in steps."""
-    found: list[Session] = []
+def _readers(
+    reads: Callable[[bytes], bool], sessions: Sequence[Session]
+) -> Generator[None, None, dict[Session, bytes]]:
+    """Return the sessions with a subscription of which `reads` is true, and the first such one, in steps."""
+    found: dict[Session, bytes] = {}
     looked = 0
     for session in sessions:
         for own in session.topic_filters:
@@ -185,7 +191,7 @@ def _readers(reads: Callable[[bytes], bool], sessions: Sequence[Session]) -> Gen
                 yield
             shared = parse_shared(own)
             if reads(own if shared is None else shared[1]):
-                found.append(session)
+                found[session] = own
                 break
     return found
 

@@ -140,6 +140,7 @@ class Server:
         self._retain_available = retain_available
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
+        self._watchers: tuple[Callable[[list[Update]], None], ...] = ()
         self._dispatcher = Dispatcher(self.registry.index, counters=counters)
         self._slots = ConnectionSlots(config, counters=counters, now_s=clock.monotonic())
         self._early_bytes: EarlyBytes[ClientConnection] = EarlyBytes(config)
@@ -296,6 +297,8 @@ class Server:
             self.recent.note_dispatched(updates)
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
+        for watch in self._watchers:
+            watch(updates)
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
         return handed
@@ -315,19 +318,26 @@ class Server:
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
 
-    def observe(self, topic_filter: bytes, take: Callable[[list[Update]], None]) -> Callable[[], None]:
+    def observe(self, topic_filter: bytes | None, take: Callable[[list[Update]], None]) -> Callable[[], None]:
         """Call a function with all updates that a Topic Filter matches, from now on.
 
         Args:
-            topic_filter: A valid Topic Filter, not of a Shared Subscription.
-            take: Gets the updates of each batch, in order; must return at once.
+            topic_filter: A valid Topic Filter, not of a Shared Subscription; None for each batch as it is, which costs
+                nothing for each message.
+            take: Gets the updates of each batch, in order; must return at once, and leave the list as it is.
 
         Returns:
             A function that ends it.
         """
+        if topic_filter is None:
+            self._watchers = (*self._watchers, take)
+            return partial(self._unwatch, take)
         observer = Observer(take)
         self.registry.index.change(observer, added={topic_filter: OBSERVED})
         return partial(self.registry.index.leave, observer)
+
+    def _unwatch(self, take: Callable[[list[Update]], None]) -> None:
+        self._watchers = tuple(watch for watch in self._watchers if watch != take)
 
     def count_readers(self, topic: bytes) -> int:
         """Return the number of sessions that subscribe to a valid Topic Name; of a share group all."""

@@ -45,7 +45,7 @@ class Node:
         """
         self.stores = [Store(f"link{number}", self._replica(topics)) for number, topics in enumerate(links)]
         self.stores.append(Store(None, self._replica(own)))
-        self.observers: dict[object, tuple[bytes, Callable[[list[Update]], None]]] = {}
+        self.observers: dict[object, tuple[bytes | None, Callable[[list[Update]], None]]] = {}
         self.stale_s: float | None = None
         self.loop: asyncio.AbstractEventLoop
         self.observed: Callable[[asyncio.AbstractEventLoop], object] = lambda loop: None
@@ -63,10 +63,10 @@ class Node:
         """Put messages into the first replica and deliver them, as a node does."""
         self.stores[0].replica.apply(list(updates), phase=Phase.LIVE)
         for topic_filter, take in list(self.observers.values()):
-            if found := [update for update in updates if matches(topic_filter, update[0])]:
+            if found := [one for one in updates if topic_filter is None or matches(topic_filter, one[0])]:
                 take(found)
 
-    def _observe(self, topic_filter: bytes, take: Callable[[list[Update]], None]) -> Callable[[], None]:
+    def _observe(self, topic_filter: bytes | None, take: Callable[[list[Update]], None]) -> Callable[[], None]:
         key = object()
         self.observers[key] = topic_filter, take
         self.loop = asyncio.get_running_loop()

@@ -128,7 +128,7 @@ async def test_matching_filters_of_a_client(node: NodeInMemory) -> None:
 
 
 async def test_clients_that_read_a_branch(node: NodeInMemory) -> None:
-    """By a subscription that may match a topic of it, a shared one too; the number is theirs."""
+    """By a subscription that may match a topic of it, which is told, a shared one too; the number is theirs."""
     async with (
         await RawClient.connect(node.port, "all") as everything,
         await RawClient.connect(node.port, "one") as one_line,
@@ -138,14 +138,15 @@ async def test_clients_that_read_a_branch(node: NodeInMemory) -> None:
         await everything.subscribe(b"#")
         await one_line.subscribe(b"office/1", b"plant/line1/+")
         await shared.subscribe(b"$share/g/+/line2/#")
-        for reads, names in (
-            ("plant/#", ["all", "one", "shared"]),
-            ("plant/line1/temp", ["all", "one"]),
-            ("plant/line2/#", ["all", "shared"]),
-            ("$SYS/#", []),
+        for reads, names, by in (
+            ("plant/#", ["all", "one", "shared"], ["#", "plant/line1/+", "$share/g/+/line2/#"]),
+            ("plant/line1/temp", ["all", "one"], ["#", "plant/line1/+"]),
+            ("plant/line2/#", ["all", "shared"], ["#", "$share/g/+/line2/#"]),
+            ("$SYS/#", [], []),
         ):
             page = await node.server.clients(ClientQuery(reads=Concerned((Selector(reads),))))
             assert [client.client_id for client in page.clients] == names, reads
+            assert [client.matching for client in page.clients] == [(one,) for one in by]
             assert page.sessions == len(names)
         page = await node.server.clients(ClientQuery(reads=Concerned((Selector("plant/#"),)), order="slowest", limit=1))
         assert (len(page.clients), page.sessions) == (1, 3)
