@@ -73,6 +73,7 @@ class Housekeeping:
             if monotonic() >= lags_at:
                 lags_at = monotonic() + INTERVAL_S
                 self._note_alarms()
+                self._note_slow_clients()
                 node.browser.lags.note({one.name: one.lag_seconds for one in node.documents.lag().links})
             if node.server is not None and sys_interval_s and monotonic() >= sys_at:
                 sys_at = monotonic() + sys_interval_s
@@ -95,6 +96,14 @@ class Housekeeping:
                 detail = {"came": figures.moved_in_total - came, "went": figures.moved_out_total - went}
                 node.browser.note("moved", detail=json.dumps(detail))
         node.readiness_changed()  # a replica limit changes it without an event of the link
+
+    def _note_slow_clients(self) -> None:
+        """Note clients that read slowly, and those that do not any more: two events for all of an interval."""
+        node = self._node
+        if node.server is not None:
+            for kind, news in zip(("clients_slow", "clients_caught_up"), node.server.slow_clients.news(), strict=True):
+                if news.clients:
+                    node.browser.note(kind, detail=json.dumps({"clients": news.clients, "names": news.names}))
 
     def _note_alarms(self) -> None:
         """Note a disk that began to fail or works again."""

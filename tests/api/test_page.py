@@ -150,6 +150,9 @@ def test_events_and_messages_come_by_a_stream(browser: Browser, node: StandInNod
         while len(topics.observers) == streams:
             assert time.monotonic() < end_s
             time.sleep(0.05)
+        same = value("plant/line1/temp", b"same")  # two messages, though their time and value are equal
+        topics.loop.call_soon_threadsafe(topics.publish, same, same)
+        wait_for(browser, "document.querySelectorAll('[aria-label=\"Last messages\"] tbody tr').length === 2")
         for number in range(30):
             topics.loop.call_soon_threadsafe(topics.publish, value("plant/line1/temp", b"number %d" % number))
         wait_for(browser, text_has("number 29"))

@@ -60,6 +60,7 @@ from fanout.replog.write.writer import LogWriter
 from fanout.runtime import service_manager
 from fanout.selection import Selector
 from fanout.server.client.server import Server
+from fanout.server.client.slow_clients import SlowClients, SlowNews
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import RetainedFile
 from tests.access.pieces import cheap_hash
@@ -479,6 +480,26 @@ async def test_a_log_that_cannot_be_written_is_an_event(tmp_path: Path, monkeypa
     await wait_until(lambda: texts()[0] == "The replication log is written again")
     await node.stop()
     assert len(texts()) == 2
+
+
+async def test_slow_clients_are_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event for all that became slow in an interval, and one for all that are it no more."""
+    news = [(SlowNews(5, ["a", "b\u202e", "c"]), SlowNews(1, ["a"]))]
+    monkeypatch.setattr(SlowClients, "news", lambda _: news.pop() if news else (SlowNews(), SlowNews()))
+    monkeypatch.setattr(housekeeping, "INTERVAL_S", 0.01)
+    node = node_of(config(tmp_path))
+    await node.start()
+
+    def texts() -> list[str]:
+        return [one.text for one in node.browser.events(before=None, limit=100).events if "clients" in one.kind]
+
+    await wait_until(lambda: len(texts()) == 2)
+    await node.stop()
+    assert texts() == [
+        "Client a reads slowly no more: caught up, or gone",
+        r"5 clients (a, b\u202e, c and 2 more) read slowly: messages wait, at QoS 0 the newest of each topic; "
+        "see Clients",
+    ]
 
 
 # Roles.

@@ -223,6 +223,8 @@ let chosen = null; // topic whose detail is shown
 const detail = make("section", { "aria-label": "Topic", "aria-live": "polite" });
 
 let seen = null; // document of the chosen topic, with the messages that came since
+let streamed = []; // newest messages that the stream brought
+let due = []; // messages of the document that the stream did not bring yet
 let drawing = 0;
 let asking = 0;
 
@@ -232,6 +234,8 @@ async function showDetail() {
   const found = await ask(`/v1/topics/${encodeURIComponent(topic)}`);
   if (topic !== chosen) return;
   seen = found;
+  due = found.changes.map(identity);
+  for (const one of streamed) takeOut(due, one);
   drawDetail();
 }
 
@@ -260,11 +264,22 @@ function drawDetail() {
   detail.replaceChildren(...parts);
 }
 
+const identity = (one) => JSON.stringify([Date.parse(one.received), one.value, one.stamp]);
+
+// Takes one entry out of a list; false if it is not there.
+function takeOut(list, one) {
+  const at = list.indexOf(one);
+  if (at >= 0) list.splice(at, 1);
+  return at >= 0;
+}
+
 function takeMessage(name, message) {
   if (name === "state" || name === "tear_down") askDetail();
   if (name !== "value" || seen?.topic !== message.topic) return;
+  const known = takeOut(due, identity(message));
+  streamed = [identity(message), ...streamed].slice(0, 40);
+  if (known) return; // the document has it already
   if (message.cut) { askDetail(); return; } // the stream has only its begin
-  if (seen.changes.some((one) => Date.parse(one.received) === Date.parse(message.received) && one.value === message.value)) return;
   seen.changes = [message, ...seen.changes].slice(0, 20);
   if (message.retained && !message.payload_bytes) seen.held = null;
   else if (message.retained && seen.held) seen.held = { ...seen.held, stamp: null, traceparent: null, ...message };
@@ -275,6 +290,7 @@ function takeMessage(name, message) {
 function choose(topic) {
   chosen = topic;
   seen = null;
+  streamed = [];
   detail.scrollIntoView({ block: "nearest" });
   showReaders(topic).catch(fail);
   showDetail().then(() => { if (topic === chosen) follow("/v1/stream", { filter: topic }, "", takeMessage); }).catch(fail);

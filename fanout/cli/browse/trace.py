@@ -9,9 +9,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -20,15 +22,17 @@ from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import FanoutError, NodeUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
 
     from fanout.api.browse.models import LiveValue
-    from fanout.api.models import NodeStatus
+    from fanout.api.models import NodeStatus, PoolMember
 
 __all__ = ["register"]
+
+T = TypeVar("T")
 
 _QUESTIONS: Final = 5
 """Questions to each node for the time of its clock; the quickest counts."""
@@ -58,6 +62,8 @@ class _Hop:
     """The message, as this node received it."""
     readers: int | None = None
     """Sessions that subscribe to the topic; None if unknown."""
+    conflated: int = 0
+    """Messages of the topic that its stream left out: more came than it carries."""
 
     @property
     def node(self) -> str:
@@ -111,42 +117,67 @@ def _find(urls: Sequence[str], token_file: Path | None) -> tuple[list[_Hop], lis
         NodeUnreachable: A node at one of the addresses cannot be reached.
         RequestRefused: Such a node refuses.
     """
-    from fanout.cli.asking.client import NodeClient
-
     hops: dict[str, _Hop] = {}
     left_out = dict.fromkeys(urls[_NODES_MAX:], _TOO_MANY)
-    waiting = [(url, "") for url in dict.fromkeys(urls[:_NODES_MAX])]
-    asked = {url for url, _ in waiting}
+    waiting = dict.fromkeys(urls[:_NODES_MAX], "")
+    asked = set(waiting)
     while waiting:
-        url, member = waiting.pop(0)
-        try:
-            with NodeClient(url, token_file=token_file) as client:
-                status = client.status()
-                if status.node in hops:
-                    continue
-                members = () if status.pool is None else client.pool().members
-                hops[status.node] = _Hop(url, status, *_clock(client))
-        except FanoutError as error:
-            if not member:
-                raise
-            left_out[member] = error.message
-            continue
-        for one in members:
-            if one.is_self or one.node in hops or one.url in asked:
+        some, waiting = waiting, {}
+        for (url, member), found in zip(some.items(), _at_once(_ask, some, token_file), strict=True):
+            if isinstance(found, FanoutError):
+                if not member:
+                    raise found
+                left_out[member] = found.message
                 continue
-            name = one.node or one.url or one.address or ""
-            if one.url is None:
-                left_out[name] = "its HTTP address is not known"
-            elif token_file is not None and url.startswith("https:") and not one.url.startswith("https:"):
-                left_out[name] = f"the token is not sent to {one.url}, which has no TLS"
-            elif len(asked) == _NODES_MAX:
-                left_out[name] = _TOO_MANY
-            else:
-                asked.add(one.url)
-                waiting.append((one.url, name))
+            hop, members = found
+            hops.setdefault(hop.node, hop)
+            for one in members:
+                if one.is_self or one.url in asked:
+                    continue
+                name = one.node or one.url or one.address or ""
+                if one.url is None:
+                    left_out[name] = "its HTTP address is not known"
+                elif token_file is not None and url.startswith("https:") and not one.url.startswith("https:"):
+                    left_out[name] = f"the token is not sent to {one.url}, which has no TLS"
+                elif len(asked) == _NODES_MAX:
+                    left_out[name] = _TOO_MANY
+                else:
+                    asked.add(one.url)
+                    waiting[one.url] = name
     above = {name for hop in hops.values() for link in hop.status.links for name in _names(link.paths_above)}
     left_out |= dict.fromkeys(sorted(above - hops.keys()), "it is above these; give its URL too")
     return list(hops.values()), [f"{name}: {why}" for name, why in left_out.items() if name not in hops]
+
+
+def _at_once(ask: Callable[[str, Path | None], T], urls: Iterable[str], token_file: Path | None) -> list[T]:
+    """Return what a function returns for each of these nodes, in their order; those that are away wait together."""
+    with ThreadPoolExecutor(_NODES_MAX) as threads:
+        return list(threads.map(lambda url: ask(url, token_file), urls))
+
+
+def _ask(url: str, token_file: Path | None) -> tuple[_Hop, Sequence[PoolMember]] | FanoutError:
+    """Return the node at an address and the members of its pool; its error if it does not answer."""
+    from fanout.cli.asking.client import NodeClient
+
+    try:
+        with NodeClient(url, token_file=token_file) as client:
+            status = client.status()
+            members = () if status.pool is None else client.pool().members
+            return _Hop(url, status, *_clock(client)), members
+    except FanoutError as error:
+        return error
+
+
+def _count_readers(url: str, token_file: Path | None, *, topic: str) -> int | None:
+    """Return how many sessions subscribe to a topic at a node.
+
+    Raises:
+        NodeUnreachable: It cannot be reached any more.
+    """
+    from fanout.cli.asking.client import NodeClient
+
+    with NodeClient(url, token_file=token_file) as client:
+        return client.topic(topic).readers
 
 
 def _names(paths: Sequence[str]) -> Iterator[str]:
@@ -179,7 +210,6 @@ def _follow(topic: str, hops: list[_Hop], token_file: Path | None, *, wait_s: fl
         NodeUnreachable: A node cannot be reached any more.
         RequestRefused: A node refuses: it is a tap.
     """
-    from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import error_console, show
     from fanout.escaping import printable
 
@@ -225,9 +255,9 @@ def _follow(topic: str, hops: list[_Hop], token_file: Path | None, *, wait_s: fl
                 hop.seen = came
             if all(one.seen is not None for one in hops):
                 break
-    for hop in hops:
-        with NodeClient(hop.url, token_file=token_file) as client:
-            hop.readers = client.topic(topic).readers
+    ask = partial(_count_readers, topic=topic)
+    for hop, readers in zip(hops, _at_once(ask, [hop.url for hop in hops], token_file), strict=True):
+        hop.readers = readers
 
 
 def _read(
@@ -242,6 +272,8 @@ def _read(
             for name, _, data in client.stream("/v1/stream", {"filter": topic}):
                 if name == "live":
                     arrived.put((hop, None))
+                elif name == "conflated":
+                    hop.conflated += data["messages"]
                 elif name in ("retained", "value"):
                     arrived.put((hop, LiveValue.model_validate(data)))
             raise NodeUnreachable(f"{hop.url} ended the stream", hint="The node stops: see its log")
@@ -284,6 +316,7 @@ def _document(topic: str, hops: Sequence[_Hop], left_out: Sequence[str]) -> dict
             "uncertainty_seconds": round(hop.doubt_s + (since.doubt_s if since is not None else 0), 6),
             "clock_ahead_seconds": round(hop.clock_s, 6),
             "readers": hop.readers,
+            "conflated": hop.conflated,
             "message": None if hop.seen is None else hop.seen.model_dump(mode="json"),
         }
 
@@ -326,6 +359,9 @@ def _lines(
             name = UNKNOWN if since is None else printable(since.node)
             table.add_row(printable(hop.node), received, lag, doubt, name, readers)
         yield table
+    for hop in hops:
+        if hop.conflated:
+            yield f"{printable(hop.node)}: more came than a stream carries, so {hop.conflated:,} messages are not seen"
     if left_out:
         yield ""
         yield from (f"not asked: {printable(one)}" for one in left_out)

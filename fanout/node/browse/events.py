@@ -19,6 +19,7 @@ __all__ = ["NodeEvents", "sentence"]
 _REMEMBERED: Final = 2_000
 """Events that are remembered; older ones are in the replication log only."""
 _TEXT_MAX: Final = 400
+_NAME_MAX: Final = 60
 _PING_S: Final = 15.0
 _QUIET: Final = frozenset({"heartbeat"})
 """Kinds of events that tell nothing new."""
@@ -148,6 +149,10 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
                 for number, verb in ((came, "came from"), (went, "went to"))
                 if number
             )
+        case "clients_slow":
+            return f"{_clients(facts)} slowly: messages wait, at QoS 0 the newest of each topic; see Clients"
+        case "clients_caught_up":
+            return f"{_clients(facts)} slowly no more: caught up, or gone"
         case "tear_down":
             return f"Link {link} removed its values: {detail}"
         case "skipped":
@@ -176,6 +181,15 @@ def _audit(link: str, facts: dict[str, Any]) -> str:
         f"Link {link} was compared with the primary: of {checked:,} topics {changed:,} were repaired, "
         f"{removed:,} removed and {kept:,} kept without confirmation"
     )
+
+
+def _clients(facts: dict[str, Any]) -> str:
+    """Return the begin of a sentence about clients, with its verb."""
+    number, names = int(facts.get("clients", 0)), [str(name) for name in facts.get("names", [])]
+    if number == 1 and names:
+        return f"Client {names[0][:_NAME_MAX]} reads"
+    further = f" and {number - len(names):,} more" if number > len(names) else ""
+    return f"{number:,} clients ({', '.join(name[:_NAME_MAX] for name in names)}{further}) read"
 
 
 def _words(reason: object) -> str:

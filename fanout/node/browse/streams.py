@@ -232,7 +232,7 @@ class _Channel:
             collected = _newest(collected)[-MESSAGES_MAX:]
         events = [self._events.value(update, value_bytes=self.value_bytes) for update in collected]
         if len(collected) < messages:
-            events.append(frame("conflated", {"messages": messages - len(collected)}))
+            events.insert(0, frame("conflated", {"messages": messages - len(collected)}))  # they were before these
         first, self._number = self._number + 1, self._number + len(events)
         frames = [_identified(f"{self._name}-{first + at}", event) for at, event in enumerate(events)]
         data = b"".join(frames)

@@ -148,7 +148,8 @@ class Server:
         self._listeners = Listeners()
         self._shared_listeners = Listeners(pool)
         self._all_gone = asyncio.Event()
-        self._slow_clients = SlowClients(context)
+        self.slow_clients = SlowClients(context)
+        """Clients that read slowly."""
         self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
         self.lifecycles = SessionLifecycles(
             context,
@@ -365,7 +366,7 @@ class Server:
             list(self.registry),
             get=self.registry.get,
             connection_of=self.lifecycles.connection_of.get,
-            slow_s=self._slow_clients.slow_s,
+            slow_s=self.slow_clients.slow_s,
             now_s=self._clock.monotonic(),
         )
         return await (slices or Slices()).run(steps)
@@ -532,7 +533,7 @@ class Server:
     # Its own.
 
     def _look_for_slow_clients(self) -> None:
-        self._slow_clients.look(self._connections)
+        self.slow_clients.look(self._connections)
         self.context.timer.after(LOOK_S, self._look_for_slow_clients)
 
     async def _wait_all_gone(self) -> None:

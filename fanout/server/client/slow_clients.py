@@ -9,6 +9,7 @@ full counts.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from fanout.server.base.context import ServerContext
@@ -16,12 +17,30 @@ from fanout.server.client.connection import ClientConnection
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.session import Session
 
-__all__ = ["LOOK_S", "SLOW_S", "SlowClients"]
+__all__ = ["LOOK_S", "NAMES_MAX", "SLOW_S", "SlowClients", "SlowNews"]
 
 LOOK_S: Final = 1.0
 """Pause between two looks."""
 SLOW_S: Final = 5.0
 """Time after which a slow client is named in the log."""
+NAMES_MAX: Final = 3
+"""Clients that news name."""
+
+
+@dataclass(slots=True)
+class SlowNews:
+    """Clients that became slow, or ceased to be, since the news before."""
+
+    clients: int = 0
+    """Their number."""
+    names: list[str] = field(default_factory=list)
+    """Client Identifiers of the first `NAMES_MAX`."""
+
+    def add(self, client_id: str) -> None:
+        """Add a client."""
+        self.clients += 1
+        if len(self.names) < NAMES_MAX:
+            self.names.append(client_id)
 
 
 class SlowClients:
@@ -36,7 +55,9 @@ class SlowClients:
         self._clock = context.clock
         self._logger = context.logger
         self._since_s: dict[ClientConnection, float] = {}
-        self._named: set[ClientConnection] = set()
+        self._named: dict[ClientConnection, str] = {}
+        """Clients that were named, with their Client Identifiers."""
+        self._began, self._ended = SlowNews(), SlowNews()
 
     def look(self, connections: Iterable[ClientConnection]) -> None:
         """Find out who is slow now, and name in the log who has been for `SLOW_S`, and who has caught up.
@@ -52,10 +73,11 @@ class SlowClients:
                 self._since_s[connection] = since_s = before.get(connection, now_s)
                 is_expected = session.age_bound  # it said so
                 if now_s - since_s >= SLOW_S and connection not in self._named and not is_expected:
-                    self._named.add(connection)
+                    self._named[connection] = session.client_id
+                    self._began.add(session.client_id)
                     self._name(connection, session, slow_s=now_s - since_s)
-        for connection in self._named - self._since_s.keys():
-            self._named.discard(connection)
+        for connection in self._named.keys() - self._since_s.keys():
+            self._ended.add(self._named.pop(connection))
             if connection.session is not None:  # else it is gone, which has a line of its own
                 self._logger.info(
                     "client_caught_up",
@@ -63,6 +85,12 @@ class SlowClients:
                     address=connection.address,
                     slow_s=round(now_s - before[connection], 1),
                 )
+
+    def news(self) -> tuple[SlowNews, SlowNews]:
+        """Return the clients that were named since the last call, and those that read again or left."""
+        found = self._began, self._ended
+        self._began, self._ended = SlowNews(), SlowNews()
+        return found
 
     def slow_s(self, connection: ClientConnection) -> float | None:
         """Return for how many seconds a client has been slow, to within `LOOK_S`; None when it is not."""

@@ -25,6 +25,7 @@ from fanout.errors import RequestRefused
 from fanout.mqtt.packet_types import PacketType
 from fanout.mqtt.properties import Properties, encode_properties
 from fanout.node.browse.identity import traceparent_of
+from fanout.node.browse.streams import MESSAGES_MAX
 from fanout.replica.update import PROPERTIES, Stamp, Update
 from tests.api.stand_in import StandInNode, live_link, pool_member, serving
 from tests.node.browse.pieces import Node, value
@@ -56,8 +57,11 @@ def _set(event: threading.Event, _: object) -> None:
 
 
 @contextmanager
-def busy(*nodes: Node, parent: str = PARENT) -> Iterator[None]:
-    """Deliver one message after another at these nodes, each at all of them, from the time that they are looked at."""
+def busy(*nodes: Node, parent: str = PARENT, at_once: int = 1) -> Iterator[None]:
+    """Deliver one message after another at these nodes, each at all of them, from the time that they are looked at.
+
+    Each is the last one of so many at once.
+    """
     ended = threading.Event()
     looked_at = [threading.Event() for _ in nodes]
     for node, event in zip(nodes, looked_at, strict=True):
@@ -70,9 +74,8 @@ def busy(*nodes: Node, parent: str = PARENT) -> Iterator[None]:
                     return
         for sequence in count(1):
             for node in nodes:
-                node.loop.call_soon_threadsafe(
-                    node.publish, message(b"\x1b%d" % sequence, sequence=sequence, parent=parent)
-                )
+                found = message(b"\x1b%d" % sequence, sequence=sequence, parent=parent)
+                node.loop.call_soon_threadsafe(node.publish, *[found] * at_once)
             if ended.wait(0.05):
                 return
 
@@ -86,7 +89,12 @@ def busy(*nodes: Node, parent: str = PARENT) -> Iterator[None]:
 
 
 def traced(
-    runner: CliRunner, nodes: list[tuple[StandInNode, Node]], *further: str, asked: int = 99, busy_nodes: int = 99
+    runner: CliRunner,
+    nodes: list[tuple[StandInNode, Node]],
+    *further: str,
+    asked: int = 99,
+    busy_nodes: int = 99,
+    at_once: int = 1,
 ) -> Any:
     """Trace a topic through nodes of which the first `asked` are named; addresses of members are their numbers."""
     with ExitStack() as stack:
@@ -96,7 +104,7 @@ def traced(
                 one.model_copy(update={"url": urls[int(one.url)]}) if one.url is not None and one.url.isdigit() else one
                 for one in shown.members
             )
-        with busy(*(topics for _, topics in nodes[:busy_nodes])):
+        with busy(*(topics for _, topics in nodes[:busy_nodes]), at_once=at_once):
             answer = runner.invoke(app, ["trace", "plant/s1", *urls[:asked], *further, "--json"])
         for _, topics in nodes:  # ends the streams that the command would end with its process
             topics.loop.call_soon_threadsafe(topics.browser.close)
@@ -174,6 +182,32 @@ def test_each_member_is_asked_once(runner: CliRunner, addresses: list[str]) -> N
     answer = traced(runner, nodes, "--within", "30", asked=1)
     assert answer.exit_code == 0, answer.output
     assert len(addresses) == len(set(addresses)) == 4
+
+
+def test_members_wait_for_their_answers_together(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that some that do not answer take the time of one."""
+    barrier = threading.Barrier(3)
+    status = NodeClient.status
+
+    def all_asked(self: NodeClient) -> NodeStatus:
+        if self.url.endswith((":1", ":2", ":3")):
+            barrier.wait(30)  # broken, and hence an error that is none of a node, if one is asked after another
+        return status(self)
+
+    monkeypatch.setattr(NodeClient, "status", all_asked)
+    members = [pool_member("a", is_self=True)]
+    members += [pool_member(name, url=f"http://127.0.0.1:{port}") for port, name in enumerate("bcd", 1)]
+    answer = traced(runner, [node("a", members=tuple(members))], "--within", "30", asked=1)
+    assert answer.exit_code == 0, answer.output
+    assert [one[:2] for one in json.loads(answer.stdout)["not_asked"]] == ["b:", "c:", "d:"]
+
+
+def test_messages_that_a_stream_leaves_out_are_told(runner: CliRunner) -> None:
+    """More of one topic than a stream carries: the newest is followed."""
+    answer = traced(runner, [node("a")], "--within", "30", at_once=MESSAGES_MAX + 100)
+    assert answer.exit_code == 0, answer.output
+    (hop,) = json.loads(answer.stdout)["hops"]
+    assert hop["conflated"] >= MESSAGES_MAX
 
 
 def test_members_beyond_the_bound_are_named(

@@ -39,11 +39,13 @@ async def test_client_that_does_not_read_is_named_once(node: NodeInMemory, qos: 
         assert (line["slow_s"], line["waits_for"]) == (SLOW_S, "it to read")
         assert line["address"].startswith("127.0.0.1:")
         assert (line["conflated_topics"] > 0, line["messages"] > 0) == (qos == 0, qos == 1)
+        assert [(one.clients, one.names) for one in node.server.slow_clients.news()] == [(1, ["slow"]), (0, [])]
         client.resume()
         await client.messages_until_ping()
         (line,) = await lines_of(node, seconds=1)
         assert (line["event"], line["log_level"], line["client_id"]) == ("client_caught_up", "info", "slow")
         assert line["slow_s"] == SLOW_S + 30
+        assert [(one.clients, one.names) for one in node.server.slow_clients.news()] == [(0, []), (1, ["slow"])]
 
 
 async def test_client_that_owes_acknowledgements_is_slow(start_node: StartNode) -> None:
