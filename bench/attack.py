@@ -37,11 +37,12 @@ ATTACKS: Final = (
     "agent_port",
     "sessions",
     "logs",
+    "answers",
     "member",
 )
 """Modules of `bench.attacks`, in the order in which they run."""
 _OF_POOL: Final = ("member",)
-_OF_FILES: Final = ("logs",)
+_OF_FILES: Final = ("logs", "answers")
 AT_ONCE: Final = tuple(name for name in ATTACKS if name not in {*_OF_POOL, *_OF_FILES})
 """Those of one node, which `--all-at-once` has."""
 _USERS: Final = ("ordinary", "attacker")

@@ -14,6 +14,8 @@ __all__ = ["TEXT_CHARACTERS_MAX", "clean_text", "is_node_name", "read_document"]
 
 TEXT_CHARACTERS_MAX: Final = 512
 """Longest text for people; longer ones are cut."""
+_VALUES_MAX: Final = 500_000
+"""Values in a document, with commas in texts: a longer one of empty lists would take seconds and 40 times its bytes."""
 _REPLACEMENT: Final = "\ufffd"
 _DIGITS_MAX: Final = 19
 """Digits of an integer in a document: those of 64 bits."""
@@ -46,11 +48,13 @@ def read_document(document: bytes | bytearray, *, bytes_max: int) -> Any:
         bytes_max: Longest document that is parsed.
 
     Raises:
-        ValueError: It is too long, is not JSON, is nested too deeply, or has a number that is too long or not finite.
-            Strings may contain surrogates, which JSON can spell.
+        ValueError: It is too long, is not JSON, is nested too deeply, has too many values, or a number that is too long
+            or not finite. Strings may contain surrogates, which JSON can spell.
     """
     if len(document) > bytes_max:
         raise ValueError(f"a document of more than {bytes_max} bytes")
+    if sum(map(document.count, (b",", b"[", b"{"))) > _VALUES_MAX:
+        raise ValueError(f"a document of more than {_VALUES_MAX} values")
     try:
         return json.loads(document.decode(), parse_int=_read_integer, parse_constant=_refuse_constant)
     except RecursionError as error:

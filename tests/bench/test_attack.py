@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.attack import AT_ONCE
+from bench.attacks import answers
 from bench.attacks.at_once import attack_at_once
 from bench.attacks.control import control
 from bench.attacks.target import Target
@@ -26,6 +28,12 @@ def test_a_node_holds_against_each_attack() -> None:
     for name in AT_ONCE:
         assert name.replace("_", " ") in run.stdout
     assert run.stdout.count(" holds ") == len(AT_ONCE)
+
+
+def test_an_answer_that_is_a_bomb_is_given_up_before_it_is_read() -> None:
+    """Eight MiB of empty sessions took 2.3 s of the processor, 16 MiB of empty objects 2.6 s and 500 MiB."""
+    verdict = asyncio.run(answers.run(Target(port=0, patience=2.0)))
+    assert verdict.held, verdict.figures
 
 
 @pytest.mark.parametrize(("seconds_max", "word"), [(300.0, "ended"), (0.01, "UNFINISHED")])

@@ -326,10 +326,13 @@ def decode_fetch_answers(document: bytes) -> list[Fetched]:
     """Return the answers to FETCH.
 
     Raises:
-        ValueError: It has none.
+        ValueError: It has none, or more than there are questions in a request.
     """
-    answers, at = [], 0
+    answers: list[Fetched] = []
+    at = 0
     while at < len(document):
+        if len(answers) == _QUESTIONS_MAX:
+            raise ValueError("too many values of sessions")
         size = int.from_bytes(document[at + 1 : at + 5])
         value = document[at + 5 : at + 5 + size]
         if document[at] >= len(_STATUS) or at + 5 + size > len(document):
@@ -351,11 +354,12 @@ def decode_piece_answers(document: bytes) -> list[Piece]:
     """Return the answers to PIECE.
 
     Raises:
-        ValueError: It has none.
+        ValueError: It has none, or more than there are questions in a request.
     """
-    answers, at = [], 0
+    answers: list[Piece] = []
+    at = 0
     while at < len(document):
-        if at + _PIECE.size > len(document):
+        if len(answers) == _QUESTIONS_MAX or at + _PIECE.size > len(document):
             raise ValueError("no legal pieces of sessions")
         is_there, total, digest, size = _PIECE.unpack_from(document, at)
         at += _PIECE.size
