@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from fanout.runtime.first_record import has_left, wait_for_handshake
+from fanout.runtime.first_record import wait_for_handshake
 from fanout.runtime.turnstile import Turnstile
 
 __all__ = ["ALL_ALIKE", "HttpAccepting", "Places"]
@@ -148,11 +148,7 @@ class HttpAccepting:
     async def _make(self, connection: socket.socket, host: str) -> None:
         try:
             if self._tls is None:
-                if not await self._turnstile.turn(
-                    who=host, at_least_s=_CONNECTION_S, is_wanted=lambda: not has_left(connection)
-                ):
-                    connection.close()
-                    return
+                await self._turnstile.turn(who=host, at_least_s=_CONNECTION_S)
                 await self._loop.connect_accepted_socket(self._new_protocol, connection)
                 return
             async with asyncio.timeout(_HANDSHAKE_S):

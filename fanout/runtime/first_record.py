@@ -16,7 +16,7 @@ from typing import Final
 
 from fanout.runtime.turnstile import Turnstile
 
-__all__ = ["HANDSHAKE_S", "has_left", "wait_for_handshake"]
+__all__ = ["HANDSHAKE_S", "wait_for_handshake"]
 
 HANDSHAKE_S: Final = 0.001
 """Time of the processor that a handshake takes."""
@@ -42,7 +42,7 @@ async def wait_for_handshake(connection: socket.socket, turnstile: Turnstile, *,
         OSError: The client has left, or its ClientHello does not come in one record.
     """
     await _wait_first_record(connection, turnstile, who)
-    if not await turnstile.turn(who=who, at_least_s=HANDSHAKE_S, is_wanted=lambda: not has_left(connection)):
+    if not await turnstile.turn(who=who, at_least_s=HANDSHAKE_S, is_wanted=lambda: not _has_left(connection)):
         raise ConnectionResetError(_LEFT)
 
 
@@ -54,7 +54,7 @@ async def _wait_first_record(connection: socket.socket, turnstile: Turnstile, wh
             await _wait_readable(connection)
             await turnstile.turn(who=who, at_least_s=_LOOK_COSTS_S)
             continue
-        if not data or has_left(connection):
+        if not data or _has_left(connection):
             raise ConnectionResetError(_LEFT)
         if data[0] != _HANDSHAKE:
             return  # TLS tells the client
@@ -75,7 +75,7 @@ def _wake_at(connection: socket.socket, nbytes: int) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 
-def has_left(connection: socket.socket) -> bool:
+def _has_left(connection: socket.socket) -> bool:
     """Return True if the other end has closed the connection, which the bytes before hide; False if that is unknown."""
     try:
         return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _CLOSED
