@@ -45,8 +45,8 @@ _UPDATES: Final = {"applied": "applied", "reobtained": "re-obtained"} | {
     name: name for name in ("conflated", "unknown", "missing")
 }
 _VALUES: Final = {name: name for name in ("equal", "pending", "unknown", "extra", "absent", "different")}
-_LACKING: Final = ("missing", "unknown", "different", "absent", "extra")
-"""Pieces by which a bar is one of the worst."""
+_LACKING: Final = ("missing", "different", "absent", "extra")
+"""Pieces by which a bar is one of the worst; of equal ones `unknown` decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def _label(target: TargetReport) -> str:
 
 
 def _bars(figures: Iterable[tuple[TargetReport, UpdateFigures | FinalFigures | None]]) -> list[Bar]:
-    found: list[tuple[int, Bar]] = []
+    found: list[tuple[tuple[int, int], Bar]] = []
     for target, of_target in figures:
         if of_target is None:
             continue
@@ -262,7 +262,7 @@ def _bars(figures: Iterable[tuple[TargetReport, UpdateFigures | FinalFigures | N
         pieces = {kind: getattr(of_target, name) for name, kind in names.items()}
         bar = Bar(_label(target), tuple(pieces.items()))
         if bar.total:
-            found.append((sum(pieces.get(kind, 0) for kind in _LACKING), bar))
+            found.append(((sum(pieces.get(kind, 0) for kind in _LACKING), pieces["unknown"]), bar))
     if len(found) > BARS_MAX:
-        found = sorted(found, key=lambda entry: -entry[0])[:BARS_MAX]
+        found = sorted(found, key=lambda entry: entry[0], reverse=True)[:BARS_MAX]
     return [bar for _, bar in found]

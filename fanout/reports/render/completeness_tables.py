@@ -34,7 +34,7 @@ from fanout.reports.values.document import (
     Report,
     TargetReport,
 )
-from fanout.reports.values.figures import FinalFigures, MissingCauses, UpdateFigures
+from fanout.reports.values.figures import FinalFigures, MissingCauses, UpdateFigures, percent
 
 __all__ = [
     "by_identity",
@@ -86,10 +86,11 @@ class _Lost:
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """The windows of a link, and the worst of those in which updates are lacking."""
+    """The windows of a link, how many have missing and how many unknown updates, and the worst of these."""
 
     series: CompletenessSeries
-    lacking: int
+    missing: int
+    unknown: int
     worst: CompletenessPoint | None
 
 
@@ -128,11 +129,23 @@ def _same(final: FinalFigures) -> Cell:
 def _share_of_prefix(prefix: PrefixFigures) -> Cell:
     if prefix.complete_percent_at_least is None:
         return share_at_most_cell(prefix.complete_percent_at_most)
-    return share_cell(prefix.complete_percent_at_least)
+    return _share_known(prefix.complete_percent_at_least, prefix.unknown)
 
 
-def _share(point: CompletenessPoint) -> float:
-    return (point.expected - point.missing - point.unknown) / point.expected if point.expected else 1.0
+def _share_there(point: CompletenessPoint | None) -> Cell:
+    if point is None:
+        return share_cell(None)
+    return _share_known(percent(point.expected - point.missing - point.unknown, point.expected), point.unknown)
+
+
+def _share_known(share: float | None, unknown: int) -> Cell:
+    """Return a share, which is a lower bound if anything is unknown."""
+    return Cell(f"≥{NBSP}{percentage(share)}", "fair") if unknown else share_cell(share)
+
+
+def _badness(point: CompletenessPoint) -> tuple[float, float]:
+    """Return the share that is missing, and the share that is unknown."""
+    return (point.missing / point.expected, point.unknown / point.expected) if point.expected else (0.0, 0.0)
 
 
 def _cause_column(cause: str, head: str) -> Column[_Lost]:
@@ -171,11 +184,12 @@ _CAUSE_COLUMNS: Final[tuple[Column[_Lost], ...]] = (
 _WINDOWS: Final[tuple[Column[_Windows], ...]] = (
     *of_part(_series_of, LINK),
     number("windows", lambda one: len(one.series.points)),
-    number("lacking", lambda one: one.lacking, "bad"),
+    number("with missing", lambda one: one.missing, "bad"),
+    number("with unknown", lambda one: one.unknown, "fair", optional=True),
     Column(
         "worst at (UTC)", lambda one: Cell(timestamp(one.worst.at if one.worst else None, decimals=0)), numeric=False
     ),
-    Column("complete there", lambda one: share_cell(100 * _share(one.worst) if one.worst else None)),
+    Column("complete there", lambda one: _share_there(one.worst)),
     number("expected there", lambda one: one.worst.expected if one.worst else None),
     Column("missing there", lambda one: count_cell(one.worst.missing if one.worst else None, "bad")),
     Column("unknown there", lambda one: count_cell(one.worst.unknown if one.worst else 0, "fair"), optional=True),
@@ -243,10 +257,10 @@ def causes(report: Report) -> Table:
 
 
 def over_time(report: Report) -> Table:
-    """Return the table of the windows of each link in which updates are lacking."""
+    """Return the table of the windows of each link in which updates are missing or unknown."""
     section = report.over_time
     width = 0 if section is None else section.window_s
-    note = f"In windows of {width:g} s by the time of stamping; what is unknown counts as lacking."
+    note = f"In windows of {width:g} s by the time of stamping. Worst: most missing, then most unknown."
     series = () if section is None else section.series
     return build("over-time", "Updates over time", _WINDOWS, map(_windows, series), note)
 
@@ -292,4 +306,5 @@ def _lost(report: Report) -> Iterator[_Lost]:
 
 def _windows(series: CompletenessSeries) -> _Windows:
     lacking = [point for point in series.points if point.missing + point.unknown]
-    return _Windows(series, len(lacking), min(lacking, key=_share, default=None))
+    missing, unknown = (sum(getattr(point, name) > 0 for point in lacking) for name in ("missing", "unknown"))
+    return _Windows(series, missing, unknown, max(lacking, key=_badness, default=None))

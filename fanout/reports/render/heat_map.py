@@ -20,27 +20,28 @@ _STEPS: Final = (100.0, 99.99, 99.9, 99.0, 90.0)
 
 
 def heat_map(prefixes: Listed[PrefixNodes]) -> str:
-    """Return the map of the listed prefixes, those that lack the largest share first; nothing for one node alone."""
+    """Return the map of the listed prefixes, those that miss the largest share first; nothing for one node alone."""
     nodes = sorted({one.node for row in prefixes.listed for one in row.nodes})
     if len(nodes) < 2:
         return ""
     head = "".join(f'<th scope="col" class="number">{escape(printable(node))}</th>' for node in nodes)
-    rows: list[tuple[float, str, str]] = []
+    rows: list[tuple[float, float, str, str]] = []
     for row in prefixes.listed:
         by_node = {one.node: one for one in row.nodes}
-        worst = min(_share(one) for one in row.nodes)
+        worst = min(_without(one, one.missing) for one in row.nodes)
+        least = min(_without(one, one.missing + one.unknown) for one in row.nodes)
         cells = "".join(_cell(by_node[node]) if node in by_node else "<td></td>" for node in nodes)
         name = escape(printable(row.prefix))
-        rows.append((worst, row.prefix, f'<tr><th scope="row">{name}</th>{cells}</tr>'))
-    shown = "".join(row for _, _, row in sorted(rows))
+        rows.append((worst, least, row.prefix, f'<tr><th scope="row">{name}</th>{cells}</tr>'))
+    shown = "".join(row for *_, row in sorted(rows))
     cut = ""
     if len(rows) < prefixes.total:
-        cut = f"The {count(len(rows))} of {count(prefixes.total)} prefixes that lack most updates. "
+        cut = f"The {count(len(rows))} of {count(prefixes.total)} prefixes that miss most updates. "
     return (
         f'<div class="wide"><table class="heat"><thead><tr><th scope="col">prefix</th>{head}</tr></thead>'
         f'<tbody>{shown}</tbody></table></div><p class="note">{cut}Share of the expected updates that each node has, '
-        f"over its selectors; what is unknown counts as lacking. ≤: the reference need not have seen all. Empty: "
-        f"nothing was expected there.</p>"
+        f"over its selectors. ≥: the cell says how many more are unknown, and has the colour of the missing ones. "
+        f"≤: the reference need not have seen all. Empty: nothing was expected there.</p>"
     )
 
 
@@ -49,18 +50,21 @@ def heat_step(share: float) -> int:
     return next((step for step, least in enumerate(_STEPS) if share >= least), len(_STEPS))
 
 
-def _share(one: PrefixAtNode) -> float:
-    """Return what a node has for certain of what the reference saw; all of nothing."""
-    share = percent(one.expected - one.missing - one.unknown, one.expected)
+def _without(one: PrefixAtNode, lacking: int) -> float:
+    """Return the share of what the reference saw without some of it; all of nothing."""
+    share = percent(one.expected - lacking, one.expected)
     return 100.0 if share is None else share
 
 
 def _cell(one: PrefixAtNode) -> str:
-    share = _share(one)
-    step = heat_step(share)
-    said = f"{count(one.missing + one.unknown)} of {count(one.expected)} lacking"
-    if one.expected and one.complete_percent_at_least is None:
-        # Nothing shows that this is all, so the colour of all does not either.
-        kind = f"number heat-{step}" if step else "number"
-        return f'<td class="{kind}" title="{said}, at least">≤ {escape(percentage(share))}</td>'
-    return f'<td class="number heat-{step}" title="{said}">{escape(percentage(share))}</td>'
+    at_most = _without(one, one.missing)
+    step = heat_step(at_most)
+    is_bound = one.expected > 0 and one.complete_percent_at_least is None
+    missing = f"{count(one.missing)} of {count(one.expected)} missing{', at least' if is_bound else ''}"
+    unknown = f", {count(one.unknown)} unknown" if one.unknown else ""
+    # Nothing shows that a bound, or what nobody knows of, is all: so the colour of all does not either.
+    kind = f" heat-{step}" if step else "" if is_bound else " unknown" if unknown else " heat-0"
+    share = f"≤ {percentage(at_most)}" if is_bound else percentage(at_most)
+    if unknown and not is_bound:
+        share = f"≥ {percentage(_without(one, one.missing + one.unknown))}"
+    return f'<td class="number{kind}" title="{missing}{unknown}">{escape(share + unknown)}</td>'

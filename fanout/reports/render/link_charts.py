@@ -11,8 +11,8 @@ from html import escape
 from typing import Final
 
 from fanout.reports.render.heat_map import heat_step
-from fanout.reports.render.wording import away_said, count, percentage, printable, seconds, timestamp
-from fanout.reports.values.document import CompletenessPoint, CompletenessSection, Outage
+from fanout.reports.render.wording import NBSP, away_said, count, percentage, printable, seconds, timestamp
+from fanout.reports.values.document import CompletenessPoint, CompletenessSection, CompletenessSeries, Outage
 from fanout.reports.values.figures import percent
 from fanout.reports.values.findings import LinkEpoch, SnapshotSection
 
@@ -43,7 +43,7 @@ def strips(section: CompletenessSection, *, outages: Sequence[Outage] = ()) -> s
     width = timedelta(seconds=section.window_s)
     begin, end = min(times), max(times) + width
     step = _WIDTH * (width / (end - begin))
-    worst = sorted(section.series, key=lambda one: -sum(point.missing + point.unknown for point in one.points))
+    worst = sorted(section.series, key=_lacking, reverse=True)
     lanes = []
     for series in sorted(worst[:ROWS_MAX], key=lambda one: (one.node, one.link)):
         pieces = [_window(point, (point.at - begin) / width * step, step) for point in series.points]
@@ -69,14 +69,20 @@ def _window(point: CompletenessPoint, x: float, length: float) -> str:
     return "".join(boxes)
 
 
+def _lacking(series: CompletenessSeries) -> tuple[int, int]:
+    """Return how many updates of a link are missing, and how many are unknown."""
+    return sum(point.missing for point in series.points), sum(point.unknown for point in series.points)
+
+
 def _share_without(lacking: int, expected: int) -> float:
     share = percent(expected - lacking, expected)
     return 100.0 if share is None else share
 
 
 def _window_said(point: CompletenessPoint) -> str:
-    lacking = [f"{count(number)} {name}" for number, name in ((point.missing, "missing"), (point.unknown, "not known"))]
-    there = percentage(_share_without(point.missing + point.unknown, point.expected))
+    lacking = [f"{count(number)} {name}" for number, name in ((point.missing, "missing"), (point.unknown, "unknown"))]
+    bound = f"≥{NBSP}" if point.unknown else ""
+    there = bound + percentage(_share_without(point.missing + point.unknown, point.expected))
     return f"from {timestamp(point.at, decimals=0)}: {there} of {count(point.expected)}, {', '.join(lacking)}"
 
 

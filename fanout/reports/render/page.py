@@ -259,7 +259,7 @@ def _complete_over_time(report: Report) -> str:
     """Return the strip of each link, green where nothing is missing, with a line below it where the link was away."""
     if report.over_time is None or not (drawn := strips(report.over_time, outages=report.outages)):
         return ""
-    kinds = [("heat-0", "all there"), ("heat-3", "some missing"), ("heat-5", "most missing"), ("unknown", "not known")]
+    kinds = [("heat-0", "all there"), ("heat-3", "some missing"), ("heat-5", "most missing"), ("unknown", "unknown")]
     return _legend([*kinds, ("outage", "link away")]) + drawn
 
 

@@ -50,10 +50,11 @@ th.number { white-space: normal; }
 .good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); font-weight: 600; }
 .heat td { border: 2px solid var(--page); padding: .28rem .6rem; min-width: 5rem; } .heat th[scope="row"] {
   color: inherit; font-weight: 400; overflow-wrap: anywhere; min-width: 8rem; }
+.heat .unknown { --heat: rgba(224, 165, 38, .3); }
 .heat-0 { --heat: rgba(76, 159, 112, .22); } .heat-1 { --heat: rgba(209, 52, 75, .12); }
 .heat-2 { --heat: rgba(209, 52, 75, .24); } .heat-3 { --heat: rgba(209, 52, 75, .38); }
 .heat-4 { --heat: rgba(209, 52, 75, .55); } .heat-5 { --heat: rgba(209, 52, 75, .75); }
-td[class*="heat-"] { background: var(--heat); } rect[class*="heat-"] { fill: var(--heat); }
+td[class*="heat-"], .heat td.unknown { background: var(--heat); } rect[class*="heat-"] { fill: var(--heat); }
 .dim { color: var(--quiet); }
 .note { color: var(--quiet); font-size: .85rem; margin: .35rem 0 0; max-width: 60rem; }
 details { margin-top: 2.25rem; } details h2 { margin-top: 0; display: inline; } summary { cursor: pointer; }

@@ -35,21 +35,23 @@ def cells(page: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def test_the_worst_prefix_is_first() -> None:
-    """What is missing and what is unknown lack alike; where nothing was expected of a node the cell is empty."""
+    """Most missing, then most unknown, each with its figure; where nothing was expected of a node the cell is empty."""
     page = heat_map(
         listed(
             {
                 "good": [figures("b", expected=10)],
+                "doubt": [figures("a", expected=10, unknown=9), figures("b", expected=10)],
                 "bad": [figures("a", expected=100, missing=19, unknown=1), figures("b", expected=10_000, missing=1)],
                 "none": [figures("a", expected=0)],
             }
         )
     )
-    assert list(cells(page)) == ["bad", "good", "none"]
-    assert cells(page)["bad"] == [("heat-5", "80.0\u00a0%"), ("heat-1", "99.99\u00a0%")]
+    assert list(cells(page)) == ["bad", "doubt", "good", "none"]
+    assert cells(page)["bad"] == [("heat-5", "≥ 80.0\u00a0%, 1 unknown"), ("heat-1", "99.99\u00a0%")]
     assert cells(page)["good"] == [("", ""), ("heat-0", "100\u00a0%")]
-    assert 'title="20 of 100 lacking"' in page
-    assert "prefixes that lack most" not in page
+    assert 'title="19 of 100 missing, 1 unknown"' in page
+    assert '<td class="number unknown" title="0 of 10 missing, 9 unknown">≥ 10.0\u00a0%, 9 unknown</td>' in page
+    assert "prefixes that miss most" not in page
 
 
 def test_what_is_not_proved_is_a_bound_and_not_green() -> None:
@@ -57,13 +59,13 @@ def test_what_is_not_proved_is_a_bound_and_not_green() -> None:
     some, every = figures("b", expected=10, missing=5, proved=False), figures("a", expected=10, proved=False)
     page = heat_map(listed({"x": [every, some]}))
     assert cells(page)["x"] == [("", "≤ 100\u00a0%"), ("heat-5", "≤ 50.0\u00a0%")]
-    assert 'title="5 of 10 lacking, at least"' in page
+    assert 'title="5 of 10 missing, at least"' in page
 
 
 def test_a_list_that_is_cut_is_told() -> None:
     """Prefixes are cut, never a node of one."""
     page = heat_map(listed({"x": [figures("a", expected=1), figures("b", expected=1)]}, total=1234))
-    assert "The 1 of 1,234 prefixes that lack most updates." in page
+    assert "The 1 of 1,234 prefixes that miss most updates." in page
 
 
 def test_one_node_has_no_map_and_names_are_text() -> None:

@@ -28,7 +28,7 @@ def test_each_window_has_a_box_in_the_colour_of_its_share() -> None:
     drawn = strips(section)
     assert drawn.count("<rect") == 4
     assert [drawn.count(f'class="heat-{step}"') for step in (0, 4, 5)] == [2, 1, 1]
-    assert "50.0 % of 10, 5 missing, 0 not known" in drawn.replace("\u00a0", " ")
+    assert "50.0 % of 10, 5 missing, 0 unknown" in drawn.replace("\u00a0", " ")
     assert "<script>" not in drawn
 
 
@@ -43,7 +43,7 @@ def test_what_nobody_knows_of_is_not_drawn_as_missing() -> None:
     assert [drawn.count(f'class="{kind}"') for kind in ("unknown", "heat-0", "heat-4", "heat-5")] == [4, 1, 1, 1]
     heights = [int(height) for height in re.findall(r'class="unknown".*? height="(\d+)"', drawn)]
     assert heights == [3, 11, 3, 14]
-    assert "80.0 % of 10, 0 missing, 2 not known" in drawn.replace("\u00a0", " ")
+    assert "≥ 80.0 % of 10, 0 missing, 2 unknown" in drawn.replace("\u00a0", " ")
 
 
 def test_of_many_links_those_that_lack_most_are_drawn() -> None:

@@ -63,10 +63,21 @@ def test_what_links_were_doing_when_they_lost_updates_is_said_of_those_that_did(
 
 
 def test_completeness_over_time_names_the_worst_window_of_each_link() -> None:
-    """And how many windows lack something."""
+    """And in how many windows something is missing; what nobody knows of is a figure of its own."""
     (row,) = texts(report(), "over-time")
-    assert (row["windows"], row["lacking"], row["worst at (UTC)"]) == ("60", "8", "2026-02-02 02:40:30")
+    assert (row["windows"], row["with missing"], row["worst at (UTC)"]) == ("60", "8", "2026-02-02 02:40:30")
     assert (row["complete there"], row["expected there"], row["missing there"]) == ("99.0 %", "100", "1")
+    made = report()
+    assert made.over_time is not None
+    (series,) = made.over_time.series
+    points = [
+        point.model_copy(update={"missing": 0, "unknown": 7 * (at == 3)}) for at, point in enumerate(series.points)
+    ]
+    doubtful = series.model_copy(update={"points": tuple(points)})
+    section = made.over_time.model_copy(update={"series": (doubtful,)})
+    (row,) = texts(made.model_copy(update={"over_time": section}), "over-time")
+    assert (row["with missing"], row["with unknown"]) == ("0", "1")
+    assert (row["complete there"], row["missing there"], row["unknown there"]) == ("≥ 93.0 %", "0", "7")
 
 
 def test_bounds_are_marked_as_bounds() -> None:
