@@ -23,7 +23,6 @@ T = TypeVar("T")
 _MACHINE: Final[ContextVar[Machine | None]] = ContextVar("machine", default=None)
 _EPOCH_NS: Final = 1_700_000_000 * 10**9
 """Unix time at which each simulation begins."""
-_SERIALS: Final = itertools.count()
 
 
 def current_machine() -> Machine | None:
@@ -60,7 +59,7 @@ class Machine:
         self.context = copy_context()
         """Context of the callbacks that belong to it."""
         self.context.run(_MACHINE.set, self)
-        self._waiting: list[asyncio.Handle] = []
+        self._waiting: list[_Handle] = []
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Run a task on this machine."""
@@ -87,7 +86,7 @@ class Machine:
         """End for good, as SIGKILL does."""
         self.is_dead = True
 
-    def keep(self, handle: asyncio.Handle) -> None:
+    def keep(self, handle: _Handle) -> None:
         """Keep a callback that cannot run now. The one of a dead machine is kept too: its end would run `finally`."""
         self._waiting.append(handle)
 
@@ -95,29 +94,39 @@ class Machine:
 class _Future(asyncio.Future[Any]):
     """Future whose place in a set does not depend on its address."""
 
-    serial: int
-
-    def __new__(cls, *arguments: Any, **named: Any) -> _Future:
-        made = super().__new__(cls)
-        made.serial = next(_SERIALS)
-        return made
-
     def __hash__(self) -> int:
-        return self.serial
+        return _serial(self)
 
 
 class _Task(asyncio.Task[Any]):
     """Task whose place in a set does not depend on its address."""
 
-    serial: int
-
-    def __new__(cls, *arguments: Any, **named: Any) -> _Task:
-        made = super().__new__(cls)
-        made.serial = next(_SERIALS)
-        return made
-
     def __hash__(self) -> int:
-        return self.serial
+        return _serial(self)
+
+
+def _serial(one: Any) -> int:
+    """Return the number of a future or task, given when it is asked for first."""
+    try:
+        number: int = one.serial
+    except AttributeError:
+        number = one.serial = next(one.get_loop().serials)
+    return number
+
+
+class _Handle(asyncio.TimerHandle):
+    """Callback, made without what asyncio does for debugging."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: SimulatedLoop, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 class _NoSelector:
@@ -139,8 +148,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Callbacks that ran."""
         self.failures: list[str] = []
         """Errors that nobody has caught."""
-        self._ready: deque[asyncio.Handle]
-        self._scheduled: list[asyncio.TimerHandle]
+        self.serials = itertools.count()
+        """Numbers of futures and tasks, for their places in sets."""
+        self._ready: deque[_Handle]
+        self._timers: list[tuple[float, int, _Handle]] = []
+        """A heap by time; of the same time, the one that was asked for first comes first."""
+        self._timer_serials = itertools.count()
         self._selector = _NoSelector()
         self.set_exception_handler(self._note_failure)
 
@@ -190,41 +203,68 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def shutdown_default_executor(self, *arguments: Any) -> None:
         """Do nothing: there are no threads."""
 
-    def run_soon(self, handles: list[asyncio.Handle]) -> None:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+        """Run a callback after those that are ready."""
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+        """Run a callback after some seconds."""
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+        """Run a callback at a time."""
+        handle = _Handle(callback, args, self, context)
+        handle._when = when  # type: ignore[attr-defined]
+        heapq.heappush(self._timers, (when, next(self._timer_serials), handle))
+        return handle
+
+    def run_soon(self, handles: list[_Handle]) -> None:
         """Run callbacks before those that are ready."""
         self._ready.extendleft(reversed(handles))
 
     def _run_once(self) -> None:
-        """Run what is ready; when nothing is, let time jump to the next timer."""
-        ready, scheduled = self._ready, self._scheduled
-        while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
-        if not ready:
-            if not scheduled:
-                raise RuntimeError("nothing will ever happen again")
-            self.now_s = max(self.now_s, scheduled[0].when())
-        while scheduled and scheduled[0].when() <= self.now_s:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False  # type: ignore[attr-defined]
-            if not handle.cancelled():
-                ready.append(handle)
-        for _ in range(len(ready)):
-            one = ready.popleft()
-            if one.cancelled():
-                continue
-            machine = one._context.get(_MACHINE)  # type: ignore[attr-defined]
-            if machine is not None and (machine.is_dead or machine.is_paused):
-                machine.keep(one)
-                continue
-            self.steps += 1
-            one._run()
-            if machine is not None and machine.steps_left > 0:
-                machine.steps_left -= 1
-                if not machine.steps_left:
-                    machine.on_steps()
+        """Run what is ready until the loop is to stop; when nothing is, let time jump to the next timer."""
+        ready, timers = self._ready, self._timers
+        while not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if not ready:
+                if not timers:
+                    raise RuntimeError("nothing will ever happen again")
+                self.now_s = max(self.now_s, timers[0][0])
+            while timers and timers[0][0] <= self.now_s:
+                handle = heapq.heappop(timers)[2]
+                if not handle._cancelled:
+                    ready.append(handle)
+            for _ in range(len(ready)):
+                one = ready.popleft()
+                if one._cancelled:
+                    continue
+                context = one._context
+                machine = context.get(_MACHINE)
+                if machine is None:
+                    self.steps += 1
+                    self._run(one, context)
+                    continue
+                if machine.is_dead or machine.is_paused:
+                    machine.keep(one)
+                    continue
+                self.steps += 1
+                self._run(one, context)
+                if machine.steps_left > 0:
+                    machine.steps_left -= 1
+                    if not machine.steps_left:
+                        machine.on_steps()
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: a cancelled timer goes when its time has come."""
+    def _run(self, handle: _Handle, context: Context) -> None:
+        try:
+            context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
 
     def _process_events(self, event_list: object) -> None:
         """Do nothing: there are no sockets."""

@@ -243,6 +243,8 @@ class Network:
         """Returns where a connection to an address leads; a load balancer, for instance."""
         self._cut: set[tuple[str, str]] = set()
         self._whole = asyncio.Event()
+        self._held: list[tuple[Machine, Machine, Callable[..., None], tuple[Any, ...]]] = []
+        """What has come to a way that is cut."""
         self._ports = 40_000
         self._connected: dict[socket.socket, _Transport] = {}
 
@@ -261,6 +263,9 @@ class Network:
         self._cut.clear()
         self._whole.set()
         self._whole = asyncio.Event()
+        held, self._held = self._held, []
+        for source, target, comes, arguments in held:
+            self.travel(source, target, comes, *arguments)
         for transport in list(self.transports):
             transport.wake()
 
@@ -286,12 +291,16 @@ class Network:
         """Return how long the next message takes."""
         return self.draw.uniform(*(_SLOW_S if self.draw.random() < self._slow else _LATENCY_S))
 
-    async def travel(self, source: Machine, target: Machine) -> None:
-        """Wait for as long as a message takes, and while the way is cut."""
-        await asyncio.sleep(self.latency_s())
-        while self.is_cut(source, target):
-            await self._whole.wait()
-            await asyncio.sleep(self.latency_s())
+    def travel(self, source: Machine, target: Machine, comes: Callable[..., None], *arguments: Any) -> None:
+        """Call a function of the target after as long as a message takes, and after a way that is cut is whole."""
+
+        def arrive() -> None:
+            if self.is_cut(source, target):
+                self._held.append((source, target, comes, arguments))
+            else:
+                comes(*arguments)
+
+        self.loop.call_later(self.latency_s(), arrive, context=target.context)
 
     def send(self, end: _Transport, data: bytes | None) -> None:
         """Put bytes on their way to the other end; None for the end of the connection."""

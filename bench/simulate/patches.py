@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from unittest import mock
 
 import httpx
@@ -47,6 +47,8 @@ class Calls:
         self.listeners: dict[str, tuple[Machine, Any]] = {}
         """Authority to the machine that listens, and its application."""
         self.duplicated = _DUPLICATED
+        self._under_way: dict[Machine, dict[asyncio.Future[Any], Machine]] = {}
+        """Calls that were not answered, by the machine that is asked, with the one that asks."""
 
     async def call(self, method: str, authority: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         """Send a request, and return the status and the document of its answer.
@@ -65,22 +67,35 @@ class Calls:
         answered = loop.create_future()
 
         async def answer() -> None:
-            await network.travel(here, machine)
             document = await _serve(app, method, path, headers, body)
-            await network.travel(machine, here)
+            network.travel(machine, here, answer_comes, document)
+
+        def request_comes() -> None:
+            machine.run(answer(), name=f"call {path}")
+
+        def answer_comes(document: tuple[int, bytes]) -> None:
             if not answered.done():
                 answered.set_result(document)
 
-        times = 2 if network.draw.random() < self.duplicated else 1
-        for _ in range(times):
-            machine.run(answer(), name=f"call {path}")
-        while not answered.done():
-            # A killed member's answer never comes, and its connections end.
-            await asyncio.wait([answered], timeout=0.25)
-            if machine.is_dead and not answered.done() and not network.is_cut(machine, here):
-                raise httpx.ReadError("reset")
-        status, document = answered.result()
-        return status, document
+        for _ in range(2 if network.draw.random() < self.duplicated else 1):
+            network.travel(here, machine, request_comes)
+        under_way = self._under_way.setdefault(machine, {})
+        under_way[answered] = here
+        try:
+            return cast("tuple[int, bytes]", await answered)
+        finally:
+            under_way.pop(answered, None)
+
+    def end(self, machine: Machine) -> None:
+        """End the calls to a killed machine, and listen there no more."""
+        self.listeners = {where: one for where, one in self.listeners.items() if one[0] is not machine}
+        for answered, asker in self._under_way.pop(machine, {}).items():
+            self.network.travel(machine, asker, _reset, answered)
+
+
+def _reset(answered: asyncio.Future[Any]) -> None:
+    if not answered.done():
+        answered.set_exception(httpx.ReadError("reset"))
 
 
 async def _serve(app: Any, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
@@ -108,11 +123,15 @@ class _PeerClient(PeerClient):
 
     calls: ClassVar[Calls]
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._raw_headers = [(name.lower(), value) for name, value in self._http.headers.raw]
+
     async def _document(self, method: str, address: Any, path: str, body: bytes, *, bytes_max: int) -> bytes:
         from fanout.pool.membership import AskFailed, AskFailure
         from fanout.pool.peer_client import _FAILURES
 
-        headers = [(name.lower(), value) for name, value in self._http.headers.raw]
+        headers = self._raw_headers
         status, document = await self.calls.call(method, address.authority, path, headers, body)
         if status != 200 or len(document) > bytes_max:
             raise AskFailed(_FAILURES.get(status, AskFailure.ANSWER))

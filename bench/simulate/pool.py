@@ -130,8 +130,7 @@ class Member:
         machine, self.machine, self.node = self.machine, None, None
         assert machine is not None
         machine.kill()
-        calls = self._pool.calls
-        calls.listeners = {where: one for where, one in calls.listeners.items() if one[0] is not machine}
+        self._pool.calls.end(machine)
         self._pool.network.close_all(machine)
         self._pool.buried.append(machine)
 

@@ -6,9 +6,10 @@ It shares no code with fanout. Its state survives its restart, as that of a brok
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 __all__ = ["Message", "Primary"]
@@ -104,14 +105,17 @@ class Primary:
         for session in self.sessions.values():
             if found := _matching(session, message.topic, source=source):
                 options, identifiers = found
-                kept = message.retain if options & 8 else False
-                self._give(session, replace(message, retain=kept), options & 3, identifiers)
+                retain = message.retain and bool(options & 8)
+                self._give(session, message, options & 3, identifiers, retain=retain)
 
-    def _give(self, session: _Session, message: Message, granted: int, identifiers: Properties) -> None:
+    def _give(
+        self, session: _Session, message: Message, granted: int, identifiers: Properties, *, retain: bool
+    ) -> None:
         qos = min(message.qos, granted)
         connection = session.connection
         if qos or connection is not None:
-            session.queue.append(replace(message, qos=qos, properties=message.properties + identifiers))
+            properties = message.properties + identifiers
+            session.queue.append(Message(message.topic, message.payload, qos, retain, properties))
         if connection is not None:
             connection.send_queue()
 
@@ -119,7 +123,7 @@ class Primary:
         """Send the retained messages of a new subscription."""
         for topic, message in self.retained.items():
             if _matches(topic_filter, topic):
-                self._give(session, message, options & 3, identifiers)
+                self._give(session, message, options & 3, identifiers, retain=True)
 
 
 class _Connection(asyncio.Protocol):
@@ -304,6 +308,7 @@ def _matching(session: _Session, topic: str, *, source: _Session | None) -> tupl
     return None if best < 0 else (best, tuple(identifiers))
 
 
+@functools.cache
 def _matches(topic_filter: str, topic: str) -> bool:
     if topic.startswith("$") and topic_filter[:1] in "#+":
         return False

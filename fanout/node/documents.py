@@ -203,7 +203,8 @@ class NodeDocuments:
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
-        verdict = self._judge()
+        links = self._statuses()
+        verdict = self._judge(links)
         return Readiness(
             ready=not verdict.reasons,
             state=verdict.state,
@@ -211,14 +212,14 @@ class NodeDocuments:
             stale_seconds=verdict.stale_s,
             node=self._node.config.node.id,
             role=self._node.role,
-            links=tuple(_readiness(link.status()) for link in self._node.links),
+            links=tuple(map(_readiness, links)),
             held_since=self._held_since(),
         )
 
     def status(self) -> NodeStatus:
         """Return everything about the node."""
-        node = self._node
-        verdict = self._judge()
+        node, links = self._node, self._statuses()
+        verdict = self._judge(links)
         return NodeStatus(
             node=node.config.node.id,
             version=__version__,
@@ -230,7 +231,7 @@ class NodeDocuments:
             state=verdict.state,
             reasons=verdict.reasons,
             listeners=tuple(node.server.addresses) if node.server else (),
-            links=tuple(self._detail(link.status()) for link in node.links),
+            links=tuple(map(self._detail, links)),
             server=self._server(),
             config=self._config(),
             pid=os.getpid(),
@@ -248,27 +249,24 @@ class NodeDocuments:
             node=self._node.config.node.id,
             role=self._node.role,
             at=utc_from_ns(self._node.clock.now_ns()),
-            links=tuple(self._link_lags()),
+            links=tuple(self._link_lags(self._statuses())),
         )
 
-    def _link_lags(self) -> list[LinkLag]:
-        links = []
-        for link in self._node.links:
-            status = link.status()
-            links.append(
-                link_lag(
-                    status.name,
-                    state=status.shown_state,
-                    lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
-                    items_behind=status.items_behind,
-                    heartbeat_age_seconds=status.heartbeat_age_s,
-                    heartbeat_interval_seconds=link.config.heartbeat_s,
-                    heartbeat_refusal=status.heartbeat_refusal,
-                    received_total=status.counters.received_total,
-                    topics=status.topics,
-                )
+    def _link_lags(self, statuses: Sequence[LinkStatus]) -> list[LinkLag]:
+        return [
+            link_lag(
+                status.name,
+                state=status.shown_state,
+                lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
+                items_behind=status.items_behind,
+                heartbeat_age_seconds=status.heartbeat_age_s,
+                heartbeat_interval_seconds=link.config.heartbeat_s,
+                heartbeat_refusal=status.heartbeat_refusal,
+                received_total=status.counters.received_total,
+                topics=status.topics,
             )
-        return links
+            for link, status in zip(self._node.links, statuses, strict=True)
+        ]
 
     def pool(self) -> PoolDocument:
         """Return the members of the pool.
@@ -299,11 +297,12 @@ class NodeDocuments:
 
     def member_facts(self, instance: str) -> MemberFacts:
         """Return what this node tells the other members of its pool; `instance` identifies its process."""
-        server = self._node.server
+        server, links = self._node.server, self._statuses()
         return member_facts(
             instance,
-            self.readiness(),
-            self._link_lags(),
+            self._link_lags(links),
+            node=self._node.config.node.id,
+            state=self._judge(links).state,
             topics=len(self._node.store),
             sessions=server.session_count if server is not None else 0,
             digest=self._config_digest(),
@@ -454,10 +453,13 @@ class NodeDocuments:
         verdict = self._judge()
         return verdict.state == "ready" or verdict.stale_s is not None
 
-    def _judge(self) -> NodeReadiness:
+    def _statuses(self) -> tuple[LinkStatus, ...]:
+        return tuple(link.status() for link in self._node.links)
+
+    def _judge(self, links: tuple[LinkStatus, ...] | None = None) -> NodeReadiness:
         unserved = (self._node.opening,) if self._node.opening else ()
-        drain, links = self._node.drain, tuple(link.status() for link in self._node.links)
-        names = self._node.place_names
+        drain, names = self._node.drain, self._node.place_names
+        links = self._statuses() if links is None else links
         if names is not None and all(link.ready for link in links) and not names.is_over():
             unserved = (*unserved, "members of the pool have not heard this one at the primary yet")
         return judge(drain.phase, links, held_since_ns=drain.held_since_ns, unserved=unserved)

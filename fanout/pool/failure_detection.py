@@ -88,20 +88,24 @@ class FailureDetector:
             sent_s is not None and now_s - sent_s <= self._witness_s for sent_s in own_sent_s
         )
         # A member that has changed its address is there twice for a while.
-        signs = {other.name: other for other in sorted(others, key=lambda other: other.heard_s)}
-        self._witnessed = {
-            name: heard_s
-            for name, heard_s in self._witnessed.items()
-            if name in signs and signs[name].heard_s <= heard_s
-        }
-        silent = {
-            other.name: other.heard_s
-            for other in signs.values()
-            if now_s - max(other.heard_s, self._runs_since_s) > self._dead_after_s
-        }
+        signs: dict[str, LifeSigns] = {}
+        for other in others:
+            if other.name not in signs or signs[other.name].heard_s <= other.heard_s:
+                signs[other.name] = other
+        if self._witnessed:
+            self._witnessed = {
+                name: heard_s
+                for name, heard_s in self._witnessed.items()
+                if name in signs and signs[name].heard_s <= heard_s
+            }
+        silent: dict[str, float] = {}
+        if now_s - self._runs_since_s > self._dead_after_s:
+            silent = {
+                other.name: other.heard_s for other in signs.values() if now_s - other.heard_s > self._dead_after_s
+            }
         if is_witness:
             self._witnessed |= silent
-        self.dead = frozenset(self._witnessed) | (frozenset() if own_sent_s else silent.keys())
+        self.dead = frozenset(self._witnessed) if own_sent_s else frozenset((*self._witnessed, *silent))
         answered = [
             other.answered_s
             for other in signs.values()

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from fanout.chain.cut import Cut, cut_of_document
@@ -90,6 +90,9 @@ class MemberFacts:
     """Part of what it can hold that has come since the oldest message that waits for a session of it."""
 
 
+_NAMES: Final = tuple(field.name for field in fields(MemberFacts))
+
+
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
     """Answer of a member to another one."""
@@ -108,7 +111,8 @@ def encode_answer(answer: MemberAnswer) -> bytes:
     """Return the document for an answer."""
     cuts = {link: cut.document() for link, cut in answer.cuts.items()}
     about_asker = {"cuts": cuts, "copies_are_right": answer.copies_are_right, "epoch_counter": answer.epoch_counter}
-    return json.dumps({"protocol": PROTOCOL, **asdict(answer.facts), **about_asker}).encode()
+    facts = {name: getattr(answer.facts, name) for name in _NAMES}
+    return json.dumps({"protocol": PROTOCOL, **facts, **about_asker}).encode()
 
 
 def decode_answer(document: bytes | bytearray) -> MemberAnswer:

@@ -90,6 +90,8 @@ class Membership:
         self.members_max = members_max
         """Bound of the addresses."""
         self._peers: dict[str, Peer] = {}
+        self._others: tuple[Peer, ...] | None = None
+        """What `others` returns; None after a change."""
 
     def set_addresses(self, addresses: Iterable[str]) -> int:
         """Know exactly these addresses from now on, the first `members_max` of them.
@@ -100,6 +102,7 @@ class Membership:
         wanted = list(dict.fromkeys(addresses))
         kept = wanted[: self.members_max]
         self._peers = {address: self._peers.get(address) or Peer(address) for address in kept}
+        self._others = None
         return len(wanted) - len(kept)
 
     @property
@@ -116,6 +119,7 @@ class Membership:
         peer = self._peers.get(address)
         if peer is None:
             return None
+        self._others = None
         if facts.node == self.node and facts.instance != self.instance:
             self._peers[address] = Peer(address, failure=AskFailure.IDENTITY)
             return AskFailure.IDENTITY
@@ -127,12 +131,15 @@ class Membership:
         peer = self._peers.get(address)
         if peer is not None:
             self._peers[address] = replace(peer, failure=failure)
+            self._others = None
 
     def others(self) -> tuple[Peer, ...]:
         """Return the other members, one entry for each process: an address that leads to this process is none.
 
         A member with several addresses is listed once, with the address that was heard last.
         """
+        if self._others is not None:
+            return self._others
         newest: dict[str, Peer] = {}
         for peer in self._peers.values():
             if peer.is_self:
@@ -141,7 +148,8 @@ class Membership:
             other = newest.get(key)
             if other is None or (other.heard_s or 0.0) < (peer.heard_s or 0.0):
                 newest[key] = peer
-        return tuple(newest.values())
+        self._others = tuple(newest.values())
+        return self._others
 
     def is_reachable(self, peer: Peer, *, now_s: float) -> bool:
         """Return whether a member may be waited for."""

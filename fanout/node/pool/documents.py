@@ -16,7 +16,6 @@ from fanout.api.models import (
     PoolDocument,
     PoolMember,
     PoolStatus,
-    Readiness,
     utc_from_ns,
 )
 from fanout.config import LinkConfig
@@ -70,9 +69,10 @@ class PoolCopyFigures(NamedTuple):
 
 def member_facts(
     instance: str,
-    readiness: Readiness,
     links: Iterable[LinkLag],
     *,
+    node: str,
+    state: str,
     topics: int,
     sessions: int,
     digest: str,
@@ -85,8 +85,9 @@ def member_facts(
 
     Args:
         instance: Identity of its process.
-        readiness: Its readiness.
         links: The lag of its links.
+        node: Its `node.id`.
+        state: Its state, as its readiness has it.
         topics: Retained topics that its clients can read.
         sessions: Sessions of its clients.
         digest: Digest of what it replicates.
@@ -98,11 +99,11 @@ def member_facts(
     lags = [link.lag_seconds for link in links]
     known = [seconds for seconds in lags if seconds is not None]
     return MemberFacts(
-        node=readiness.node,
+        node=node,
         instance=instance,
         version=__version__,
         config_digest=digest,
-        state=readiness.state,
+        state=state,
         topics=topics,
         sessions=sessions,
         lag_s=max(known) if known and len(known) == len(lags) else None,

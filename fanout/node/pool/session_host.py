@@ -116,21 +116,21 @@ class PoolWitness:
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return every other member as it is now."""
-        dead = self._look().dead
+        dead, membership, now_s = self._look().dead, self._members.membership, self._clock.monotonic()
         states = []
-        for other in self._members.others():
-            facts = other.peer.facts
+        for peer in membership.others():
+            facts, reachable = peer.facts, membership.is_reachable(peer, now_s=now_s)
             said = "" if facts is None else facts.state
             states.append(
                 OtherMemberState(
-                    other.peer.name,
-                    is_silent=not other.reachable,
-                    is_dead=not other.reachable and other.peer.name in dead,
-                    is_ready=other.reachable and said == "ready",
+                    peer.name,
+                    is_silent=not reachable,
+                    is_dead=not reachable and peer.name in dead,
+                    is_ready=reachable and said == "ready",
                     is_empty=facts is not None and said == "stopping" and not facts.sessions,
                     client_address=None if facts is None else facts.client_address,
                     instance="" if facts is None else facts.instance,
-                    keeps_copies=other.reachable and facts is not None and self._keeps_copies(facts),
+                    keeps_copies=reachable and facts is not None and self._keeps_copies(facts),
                 )
             )
         return states
