@@ -135,7 +135,6 @@ def _in_child(seed: int, kinds: Sequence[str], plant: Callable[[], None] | None)
     if not child:
         try:
             os.close(reading)
-            gc.disable()
             signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS_MAX)
             if plant is not None:

@@ -122,11 +122,12 @@ class _Handle(asyncio.TimerHandle):
     def __init__(self, callback: Any, args: Any, loop: SimulatedLoop, context: Context | None) -> None:
         self._context = copy_context() if context is None else context
         self._loop, self._callback, self._args = loop, callback, args
-        self._cancelled, self._repr, self._source_traceback = False, None, None
+        self._cancelled = False
+        self._repr = self._source_traceback = None
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback, self._args = _nothing, ()  # what they hold goes now
 
 
 class _NoSelector:
@@ -203,17 +204,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def shutdown_default_executor(self, *arguments: Any) -> None:
         """Do nothing: there are no threads."""
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Handle:
         """Run a callback after those that are ready."""
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Handle:
         """Run a callback after some seconds."""
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Handle:
         """Run a callback at a time."""
         handle = _Handle(callback, args, self, context)
         handle._when = when  # type: ignore[attr-defined]

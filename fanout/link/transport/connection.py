@@ -64,7 +64,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         on_data: Callable[[bytes], None],
         on_closed: Callable[[], None],
         read_ahead_bytes_max: int,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         """Begin without a connection; `connect` opens it.
 
@@ -72,7 +72,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             on_data: Called with each read, in order; must not raise.
             on_closed: Called once, when `closed` is set.
             read_ahead_bytes_max: Bytes that may be read before they are decoded.
-            monotonic: Returns seconds, to measure `on_data`.
+            monotonic: Returns seconds, to measure `on_data`; None for `time.monotonic`.
         """
         self.read_ahead = True
         self.closed = asyncio.Event()
@@ -90,7 +90,8 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._pending_bytes = 0
         self._decoding = False
         """True if a call of `_decode_slice` is scheduled."""
-        self._monotonic = monotonic
+        # As a default it would be the clock at the import: with a simulated clock, the one of another simulation.
+        self._monotonic = monotonic or time.monotonic
         self._coalescing: asyncio.TimerHandle | None = None
         """Timer until which reads are queued; None while they are not coalesced."""
         self._answered = False
