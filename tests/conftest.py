@@ -80,7 +80,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The modules with Spark come first. The others keep the order of the directories, in which the short ones are last.
     """
     for item in items:
-        item.add_marker(_kind_of(item))
+        item.add_marker(kind := _kind_of(item))
+        if kind == "spark" and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))  # a report over random logs takes a minute beside four processes
     if not config.getoption("--long"):
         left_out = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=left_out)

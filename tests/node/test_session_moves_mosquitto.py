@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from fanout.api.models import PoolStatus
+from fanout.durable.moving import session_pool
 from fanout.mqtt.packets import Ack, Disconnect, PacketType, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -24,8 +25,11 @@ pytestmark = pytest.mark.mosquitto
 
 
 @pytest_asyncio.fixture(name="pool")
-async def start_pool(mosquitto: Mosquitto, tmp_path: Path) -> AsyncIterator[list[Node]]:
-    """Give three members beside a Mosquitto, each of which has heard the others."""
+async def start_pool(
+    mosquitto: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[Node]]:
+    """Give three members beside a Mosquitto, each of which has heard the others; a client waits for its session."""
+    monkeypatch.setattr(session_pool, "ANSWER_S", 30.0)
     async with pool_at(tmp_path, *[mosquitto.port] * 3) as nodes:
         await wait_until(lambda: all(figures(node).members_reachable == len(nodes) for node in nodes))
         yield nodes
