@@ -255,7 +255,8 @@ class ListenError(FanoutError):
             key: Key of the address.
             what: The part of the address that could be changed.
         """
-        reason = (error.strerror or str(error)).rpartition(": ")[2].lower()  # asyncio puts a sentence in front
+        reason = (error.strerror or str(error)).rpartition(": ")[2].lower()  # asyncio puts a sentence in front,
+        reason = reason.removeprefix(f"[errno {error.errno}] ")  # Python 3.13 with the number
         hint = f"Check {key} in the configuration"
         match error.errno:
             case errno.EADDRINUSE:
