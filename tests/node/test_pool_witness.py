@@ -12,9 +12,8 @@ from pydantic import TypeAdapter
 from fanout.config import PoolConfig
 from fanout.durable.ownership.ports import OtherMemberState
 from fanout.node.pool.session_host import PlaceNames, PoolWitness
-from fanout.pool.convergence import Verdict
 from fanout.pool.membership import Peer
-from fanout.pool.pool_members import OtherMember, PoolMembers
+from fanout.pool.pool_members import PoolMembers
 from tests.pool.test_member_facts import FACTS
 
 
@@ -44,8 +43,7 @@ class Pool:
         facts = replace(FACTS, state=self.state, sessions=self.sessions)
         peer = Peer("127.0.0.1:9202", facts, self.heard_s, self.heard_s)
         members: Any = SimpleNamespace(
-            membership=SimpleNamespace(others=lambda: (peer,)),
-            others=lambda: (OtherMember(peer, reachable=self.reachable, verdict=Verdict(None, None)),),
+            membership=SimpleNamespace(others=lambda: (peer,), is_reachable=lambda peer, *, now_s: self.reachable),
             silent_since=lambda peer: peer.heard_s,
             config=SimpleNamespace(dead_after_s=3.0),
             config_digest=FACTS.config_digest,
