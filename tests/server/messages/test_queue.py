@@ -35,6 +35,28 @@ def drain(queue: MessageQueue, piece: int = 1) -> list[int]:
     return found
 
 
+def test_queue_gives_messages_in_order() -> None:
+    """Messages come out in the order of appending, however they are taken, and the figures follow."""
+    for piece in (1, 2, 10):
+        queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
+        size = message_bytes(messages(1)[0])
+        assert queue.append(batch(1, 2, 3)) == []
+        assert queue.append(batch(4)) == []
+        assert queue.append(batch(7, 5, 6), start=1) == []
+        assert (queue.messages, queue.bytes, queue.appended_total) == (6, 6 * size, 6)
+        assert drain(queue, piece) == [1, 2, 3, 4, 5, 6]
+        assert (queue.messages, queue.bytes, queue.appended_total) == (0, 0, 6)
+
+
+def test_queue_starts_where_a_batch_starts() -> None:
+    """The first batch of an empty queue may start in its middle; a batch without a rest changes nothing."""
+    queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
+    assert queue.append(batch(1, 2), start=2) == []
+    assert not queue
+    queue.append(batch(1, 2, 3), start=2)
+    assert drain(queue) == [3]
+
+
 def test_queue_is_bounded_in_bytes() -> None:
     """Beyond the bound of bytes the oldest go; a message that alone is over it goes itself."""
     size = message_bytes(messages(1)[0])
@@ -154,6 +176,17 @@ def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
         assert (queue.messages, queue.bytes) == (3 - first, (3 - first) * size)
         assert queue.appended_total == queue.messages
         assert drain(queue) == [1, 2, 4][first:]
+
+
+def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:
+    """In an empty queue too: what of it has QoS 0 goes, and with the rest it overflows or not."""
+    queue = overflowing(messages_max=1)
+    dropped = queue.append(MessageBatch(messages(1, qos=1) + messages(2), wire=WIRE))
+    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([2], False)
+    assert drain(queue) == [1]
+    dropped = queue.append(MessageBatch(messages(3) + messages(4, 5, qos=1), wire=WIRE))
+    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([3], True)
+    assert drain(queue) == [4, 5]
 
 
 def test_the_newest_messages_are_those_at_the_end() -> None:

@@ -86,6 +86,22 @@ def test_who_leaves_takes_what_is_in_flight() -> None:
     assert (log.followers, stays.in_flight, kept(log)) == (1, 3, 3)
 
 
+def test_window_and_own_identifiers_limit_a_follower() -> None:
+    """Own messages in flight count for the window, and their identifiers are not used twice."""
+    log = SharedInflight()
+    outbound: Outbound[Message] = Outbound(window=5)
+    (own,) = messages(1)
+    outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=1)
+    follower = Follower(outbound)
+    assert not follower.join(log, 5)
+    assert not follower.join(log, 4)  # 4 is in use
+    assert follower.join(log, 3)
+    assert follower.limit == 3
+    outbound.acknowledge(PacketType.PUBACK, 4)
+    follower.refresh()
+    assert follower.limit == 5
+
+
 @pytest.mark.parametrize("rounds", [1000])
 def test_what_nobody_has_in_flight_is_forgotten(rounds: int) -> None:
     """With a follower that is always one batch behind, what is kept stays small."""

@@ -17,7 +17,7 @@ from fanout.server.messages.encoding import WireVariant
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.subscribers import ShareGroup, SubscriptionOptions
 from fanout.server.session.session import Session
-from tests.server.core_pieces import make_session, options
+from tests.server.core_pieces import Peer, make_session, options
 
 V4, V5 = WireVariant(4), WireVariant(5)
 
@@ -44,6 +44,22 @@ def test_index_knows_who_is_subscribed_to_a_very_filter() -> None:
     assert index.has(b"#")
 
 
+def test_lone_member_keeps_its_audience() -> None:
+    """A member without company changes its audience in place, and finds an equal one when there is one."""
+    index = AudienceIndex()
+    lone = subscribed(index, b"a")
+    audience = lone.audience
+    index.change(lone, added={b"b": options(1)}, removed=[b"a"])
+    assert lone.audience is audience
+    assert index.routes(b"a") == ((), ())
+    assert index.routes(b"b")[0][0].encoding.qos_max == 1
+    other = subscribed(index, b"c")
+    index.change(lone, added={b"c": options()}, removed=[b"b"])
+    assert lone.audience is other.audience
+    assert index.count == 1
+    assert index.routes(b"b") == ((), ())
+
+
 def test_equal_fingerprints_do_not_join_different_subscriptions() -> None:
     """A hash that two sets of subscriptions share does not make them one audience, nor confuse their end."""
     index = AudienceIndex()
@@ -56,6 +72,33 @@ def test_equal_fingerprints_do_not_join_different_subscriptions() -> None:
     assert [route.audience for route in index.routes(b"b")[0]] == [second.audience]
     index.leave(second)
     assert not index._audiences
+
+
+def test_new_wire_variant_moves_the_session() -> None:
+    """A session that is resumed over another version joins the audience of that version."""
+    index = AudienceIndex()
+    moves, stays = subscribed(index, b"a", wire=V4), subscribed(index, b"a", wire=V5)
+    index.join(moves, wire=V5)
+    assert moves.audience is stays.audience
+    index.join(moves, wire=V5)
+    assert index.count == 1
+    empty = make_session(wire=V4)
+    index.join(empty, wire=V5)
+    assert (empty.wire, empty.audience) == (V5, None)
+
+
+def test_member_is_placed_by_what_can_be_written() -> None:
+    """A session with a connection is written to directly, one without is held."""
+    index = AudienceIndex()
+    present, absent = subscribed(index, b"a"), subscribed(index, b"a")
+    peer = Peer(present)
+    audience = present.audience
+    assert audience is not None
+    assert (list(audience.direct), list(audience.queued)) == ([present], [absent])
+    audience.direct[present](b"\xd0\0")
+    assert peer.read() == b"\xd0\0"
+    present.disconnect()
+    assert (list(audience.direct), list(audience.queued)) == ([], [absent, present])
 
 
 def test_equal_encodings_are_one_object_side_by_side() -> None:

@@ -153,6 +153,18 @@ def test_each_message_has_the_very_update_that_was_dispatched() -> None:
     assert [message[0] is one for message in messages] == [True] * 3
 
 
+def test_member_whose_window_is_full_is_queued() -> None:
+    """What the window does not take waits; the next batch queues behind it."""
+    bench = Bench()
+    narrow, wide = bench.peer({b"#": options(1)}, window=1), bench.peer({b"#": options(1)})
+    updates = [update(b"a", b"%d" % number, qos=1) for number in range(3)]
+    bench.dispatch(*updates[:2])
+    bench.dispatch(updates[2])
+    assert narrow.read() == frame(updates[0], V5, qos=1, packet_id=1)
+    assert narrow.session.sender.queue.messages == 2
+    assert len(wide.written) == 2
+
+
 def test_socket_that_fills_during_a_batch_stops_after_its_slice() -> None:
     """A large batch is written in slices; a member whose socket fills gets the rest into its queue."""
     bench = Bench()
@@ -199,6 +211,15 @@ def test_shared_subscription_gives_each_message_to_one_member() -> None:
     second.session.disconnect()
     bench.dispatch(updates[0])
     assert second.session.sender.queue.messages == 2
+
+
+def test_expired_update_is_dropped() -> None:
+    """What expired before dispatch is handed to nobody [MQTT-3.3.2-5], and counted for each session."""
+    bench = Bench()
+    peers = [bench.peer({b"#": options()}) for _ in range(2)]
+    assert bench.dispatch(update(b"a", b"1", expires_ns=NOW_NS)) == 0
+    assert all(peer.written == [] for peer in peers)
+    assert bench.counters.dropped[DropReason.EXPIRED] == 2
 
 
 def test_packet_over_the_maximum_size_reaches_only_others() -> None:

@@ -38,6 +38,19 @@ def drain(values: NewestValues, *, newest: bool = True) -> list[bytes]:
     return found
 
 
+def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
+    """A topic that changes again before its turn is taken once, with the newest value."""
+    counters = Counters()
+    values = NewestValues(counters=counters)
+    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
+    values.seal(0)
+    put(values, message(b"b", b"b2"), message(b"c", b"c1"))
+    assert drain(values) == [b"a1", b"b2"]
+    values.seal(0)
+    assert drain(values) == [b"c1"]
+    assert counters.conflated == 1
+
+
 def test_sealing_again_merges() -> None:
     """What is sealed later follows what is sealed already, one value a topic."""
     counters = Counters()
@@ -50,6 +63,25 @@ def test_sealing_again_merges() -> None:
     assert values.sealed == len(values) == 3
     assert drain(values) == [b"b1", b"a2", b"c2"]
     assert counters.conflated == 1
+
+
+def test_what_is_taken_at_once_is_bounded() -> None:
+    """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
+    counters = Counters()
+    values = NewestValues(counters=counters)
+    put(values, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
+    values.seal(3)
+    put(values, message(b"8", b"0008"))
+    values.seal(5)
+    put(values, message(b"1", b"new1"), message(b"9", b"new9"))
+    assert take(values, messages_max=3) == [b"0000", b"0001", b"0002"]  # newer ones are for the last part
+    assert counters.conflated == 0
+    assert take(values, messages_max=9, bytes_max=9) == [b"0003", b"0004"]
+    assert (values.sealed, values.turn) == (4, 3)
+    assert take(values, messages_max=9) == [b"0005", b"0006", b"0007"]
+    assert (values.sealed, values.turn) == (1, 5)
+    assert take(values, messages_max=9) == [b"0008"]
+    assert (values.sealed, len(values)) == (0, 2)
 
 
 def do(values: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:

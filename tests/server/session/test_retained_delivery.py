@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanout.replica.update import Update
+from fanout.server.messages.encoding import WireVariant
 from fanout.server.session.retained_delivery import EMPTY_PIECE_COST
 from tests.server.core_pieces import Values, options
 from tests.server.node_in_memory import update
@@ -19,6 +20,35 @@ VALUES = [
 def values() -> Values:
     """Return a store of the values."""
     return Values({value[0]: value for value in VALUES})
+
+
+def test_messages_have_retain_and_the_lower_qos() -> None:
+    """Retained messages carry RETAIN 1 [MQTT-3.3.1-8], the lower QoS, and the subscription's identifier."""
+    delivery = values().delivery(b"t/#", options(1, identifier=6))
+    delivery.take(1)
+    expected = [(value, min(value[2], 1), True, (6,)) for value in VALUES]
+    assert [delivery.message(value) for value in VALUES] == expected
+    batch = delivery.batch(VALUES, wire=WireVariant(5))
+    assert batch is not None
+    assert batch.messages == expected
+
+
+def test_only_whole_pieces_are_shared() -> None:
+    """A part of a piece, and a single value, are for one session alone."""
+    store = values()
+    delivery = store.delivery(b"t/#", options())
+    taken = delivery.take(1)
+    assert taken is not None
+    assert delivery.batch(taken, wire=WireVariant(5)) is not None
+    delivery.put_back(taken[1:])
+    taken = delivery.take(2)
+    assert taken == VALUES[1:]
+    assert delivery.batch(taken, wire=WireVariant(5)) is None
+    store.piece = 1
+    single = store.delivery(b"t/#", options())
+    taken = single.take(1)
+    assert taken == VALUES[:1]
+    assert single.batch(taken, wire=WireVariant(5)) is None
 
 
 def test_another_delivery_goes_on_with_the_topics_that_are_left() -> None:

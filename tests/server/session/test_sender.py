@@ -152,6 +152,20 @@ def test_ping_of_a_link_is_never_early() -> None:
     assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b") + PINGRESP
 
 
+def test_ping_behind_an_acknowledgement_waits_again() -> None:
+    """As soon as the client has acknowledged, or subscribed anew, a PINGREQ takes its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    peer.take()
+    deliver(peer, update(b"c", b"3"), topic_filter=b"c")
+    assert not session.sender.ping()
+    peer.take()
+    assert session.sender.ping()
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    assert not session.sender.ping()
+
+
 def test_ping_waits_for_what_replaced_retained_messages() -> None:
     """A PINGREQ that comes when retained messages are through waits for the live ones that took a place."""
     peer = Peer(make_session())
@@ -192,6 +206,33 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     assert peer.read() == PINGRESP
 
 
+def test_subscribing_again_starts_retained_messages_again() -> None:
+    """What was left of them is replaced, and a PINGREQ that waited waits for the new ones."""
+    peer = Peer(make_session())
+    session = peer.session
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take_piece(messages_max=1)
+    assert not session.sender.ping()
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take()
+    first, second = publish(b"1", flags=1, topic=b"a"), publish(b"2", flags=1, topic=b"b")
+    assert peer.read() == first + first + second + PINGRESP
+
+
+def test_expired_message_is_dropped_from_the_queue() -> None:
+    """A message that expired while it waited is dropped and counted [MQTT-3.3.2-5]; others tell what is left."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    second_ns = 1_000_000_000
+    one = batch(*(message(b"%d" % n, expires_ns=at * second_ns, retain=False) for n, at in ((1, 1), (2, 9))))
+    peer.session.enqueue(one)
+    peer.session.resume()
+    peer.take(now_ns=4 * second_ns)
+    assert peer.read() == b"\x30\x0a\x00\x01t\x05\x02\x00\x00\x00\x052"
+    assert counters.dropped[DropReason.EXPIRED] == 1
+
+
 def test_packet_over_the_maximum_size_is_not_sent() -> None:
     """A PUBLISH over the client's Maximum Packet Size is dropped and counted [MQTT-3.1.2-25]."""
     counters = Counters()
@@ -218,6 +259,13 @@ def test_message_too_large_for_the_new_connection_is_completed() -> None:
     assert peer.read() == publish(b"y", 1, 3, flags=8)
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
     assert len(session.sender.inflight.outbound) == 1
+
+
+def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
+    """What an end of the session would lose is what was not completed and what was not sent."""
+    peer = Peer(make_session(), window=1)
+    peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
+    assert peer.session.sender.unsent == 3
 
 
 def test_newest_values_do_not_outlive_the_connection() -> None:
@@ -290,6 +338,20 @@ def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
     assert counters.deliveries == 8
 
 
+def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
+    """A piece of large or expiring values is divided, and what has expired meanwhile is left out [MQTT-3.3.2-5]."""
+    peer = Peer(make_session())
+    properties = (b"\x26\x00\x01n\xc3\x50" + b"x" * 50_000) * 2
+    large = {b"%d" % number: update(b"%d" % number, b"", properties=properties) for number in range(2)}
+    large |= {b"%d" % number: update(b"%d" % number, b"x" * 100_000) for number in range(2, 4)}
+    deliver_piece(Values(large | {b"e": update(b"e", b"expired", expires_ns=5)}), peer)
+    sizes: list[int] = []
+    while peer.session.sender.pending:
+        peer.take_piece(bytes_max=150_000, now_ns=5)
+        sizes.append(peer.read().count(b"x" * 50_000) // 2)
+    assert sizes == [2, 2, 0]
+
+
 def test_session_that_overflowed_takes_nothing_more() -> None:
     """It enters itself where the shell finds it, and what still comes counts as lost with its end."""
     counters = Counters()
@@ -315,3 +377,20 @@ def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
     peer.take()
     expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
     assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
+
+
+def test_window_holds_back_what_needs_an_acknowledgement() -> None:
+    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
+    peer = Peer(make_session(), window=2)
+    session = peer.session
+    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
+    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
+    assert session.sender.inflight.blocked
+    assert session.write is None
+    session.enqueue(batch(message(b"5")))
+    peer.take()
+    assert peer.read() == b""
+    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
+    peer.take()
+    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
+    assert session.write is not None
