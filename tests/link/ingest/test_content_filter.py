@@ -89,14 +89,6 @@ def test_what_fits_passes_and_the_rest_is_counted(
     assert not reason or reason in REASONS
 
 
-def test_live_messages_are_not_held_with_live_only() -> None:
-    """What is published with RETAIN is delivered, and no retained value."""
-    content, replica = joined(Selector("#", live_only=True))
-    changes = replica.apply(content.admit([update(b"t", b"x")], phase=Phase.LIVE), phase=Phase.LIVE)
-    assert [(update[:2], update[3]) for update in changes.dispatch] == [((b"t", b"x"), False)]
-    assert len(replica) == 0
-
-
 @pytest.mark.parametrize("together", [True, False])
 def test_value_that_does_not_fit_takes_away_the_one_before(together: bool) -> None:
     """In one batch with it or later; a topic without a value gets no removal."""
@@ -120,11 +112,6 @@ def test_each_selector_has_its_own_rules() -> None:
         assert admitted == batch[1:]
         replica.apply(admitted, phase=Phase.LIVE)
     assert content.rejected == [{"payload_too_large": 2}, {}, {}]
-
-
-def test_link_that_takes_everything_has_no_filter() -> None:
-    """Nothing is looked at then."""
-    assert Pair(make_config(Selector("plant/#"))).session.pipeline.content is None
 
 
 def test_link_is_complete_with_what_fits() -> None:

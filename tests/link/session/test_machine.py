@@ -12,7 +12,6 @@ from fanout.link.model.events import (
     ControlRefused,
     Failed,
     Forwarded,
-    HeartbeatReturned,
     QosLowered,
     SelectorComplete,
     SessionSeen,
@@ -165,30 +164,6 @@ def test_snapshot_requests_leave_in_one_write() -> None:
     assert (subscription.topic_filter, subscription.qos, subscription.retain_handling) == (b"plant/#", 0, 0)
 
 
-def test_a_selector_at_qos_0_is_not_subscribed_twice() -> None:
-    """At QoS 0 the snapshot's subscription is the final one."""
-    pair = Pair(make_config(Selector("plant/#", qos=0)), filled())
-    pair.go_live()
-    assert sum(each.subscriptions[0].topic_filter == b"plant/#" for each in pair.primary.subscribes) == 1
-
-
-def test_forwarding_selectors_want_their_own_messages() -> None:
-    """A selector with forwarded writes gets what was forwarded back: No Local is off."""
-    pair = Pair(make_config(Selector("plant/#", writes="forward")), filled())
-    pair.go_live()
-    assert not pair.primary.subscriptions[b"plant/#"].no_local
-
-
-def test_snapshot_values_have_the_selectors_qos_and_live_ones_their_own() -> None:
-    """The snapshot comes at QoS 0 whatever was published, so its values get the selector's QoS."""
-    pair = Pair(make_config(Selector("plant/#", qos=2)), filled())
-    pair.go_live()
-    assert {update[2] for update in pair.replica.values.values()} == {2}
-    pair.primary.publish(b"plant/0", b"x", qos=1)
-    pair.pump()
-    assert pair.replica.values[b"plant/0"][2] == 1
-
-
 def test_a_lower_qos_than_the_selectors_is_told() -> None:
     """Once for each, when the set is complete; with MQTT 5 also of a selector that takes no set."""
     selectors = (Selector("plant/#", qos=2), Selector("office/#", qos=1), Selector("yard/#", qos=2, live_only=True))
@@ -337,32 +312,6 @@ def test_a_false_barrier_is_caught_by_the_sentinel() -> None:
     assert "PINGRESP" not in pair.reason()
 
 
-def test_truncation_shows_although_live_updates_go_on() -> None:
-    """Bytes that keep coming do not hide that the rest was dropped: a probe is answered instead."""
-    primary = filled()
-    pair = Pair(primary=primary)
-    data = pair.connect_until(b"plant/#")
-    primary.truncate_after = 20
-    primary.receive(data)
-    pair.feed(primary.take())
-    primary.truncate_after = None
-    for _ in range(40):
-        primary.publish(b"plant/0", b"live")
-        pair.pump()
-        pair.wait(0.5)
-        if pair.of(Failed):
-            break
-    assert "ended after" in pair.reason()
-    assert len(primary.unsubscribes) == 1
-
-
-def test_a_refused_selector_fails() -> None:
-    """A SUBACK that refuses the selector is an error with the filter's name."""
-    pair = Pair(primary=filled(refuse_filters=(b"plant/#",)))
-    pair.connect()
-    assert "refused the subscription plant/#" in pair.failure()
-
-
 def test_a_selector_refused_at_its_own_qos_fails() -> None:
     """The second SUBSCRIBE may be refused, too."""
     pair = Pair(primary=filled())
@@ -381,14 +330,6 @@ def test_a_suback_that_never_comes_is_not_live() -> None:
     pair.wait(6)
     assert S.LIVE not in pair.states()
     assert "does not answer SUBSCRIBE" in pair.reason()
-
-
-def test_values_over_a_limit_are_counted_in_the_epoch() -> None:
-    """What a limit keeps out is known for the epoch."""
-    pair = Pair(primary=filled(), topics_max=10)
-    pair.go_live()
-    assert pair.replica.refused_total == 40
-    assert pair.replica.refused.limits(pair.now_ns) == ("topics_max",)
 
 
 # --- live ---
@@ -422,15 +363,6 @@ def test_messages_outside_are_acknowledged_and_counted() -> None:
     assert pair.session.counters.outside_total == 2
 
 
-def test_a_foreign_message_on_the_own_control_topic_is_ignored() -> None:
-    """A message of another process with the same name measures nothing."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.primary.deliver(pair.session.control.topic, b"99 1")
-    pair.pump()
-    assert pair.events == []
-
-
 def test_qos_2_is_applied_once() -> None:
     """A repeated QoS 2 message is acknowledged again and not applied again [MQTT-4.3.3-10]."""
     pair = Pair(make_config(Selector("plant/#", qos=2)), filled())
@@ -459,29 +391,6 @@ def test_a_mosquitto_may_send_more_than_the_receive_maximum() -> None:
     assert len(pair.dispatched()) == 11
 
 
-def test_mqtt_3_1_1_has_no_receive_maximum() -> None:
-    """In MQTT 3.1.1 the configured number means nothing to the primary."""
-    pair = Pair(make_config(version=4, receive_maximum=1), filled(version=4))
-    pair.connect()
-    pair.wait(2)
-    assert pair.is_in(S.LIVE)
-    for number in range(11):
-        pair.primary.deliver(b"plant/%d" % number, b"x", qos=1)
-    pair.feed(pair.primary.take())
-    assert not pair.of(Failed)
-
-
-def test_mqtt_3_1_1_keep_takes_every_update_for_retained() -> None:
-    """With the policy `keep` the missing flag is made good, and zero-length payloads remove."""
-    pair = Pair(make_config(version=4, retain_policy="keep"), filled(version=4))
-    pair.go_live()
-    pair.primary.deliver(b"plant/0", b"new")
-    pair.primary.deliver(b"plant/1", b"")
-    pair.pump()
-    assert pair.values()[b"plant/0"] == b"new"
-    assert b"plant/1" not in pair.values()
-
-
 def test_expired_values_are_removed_in_time() -> None:
     """A value is removed when its Message Expiry Interval has passed, without a packet."""
     pair = Pair(primary=filled())
@@ -496,17 +405,6 @@ def test_expired_values_are_removed_in_time() -> None:
 
 
 # --- heartbeats and keep alive ---
-
-
-def test_heartbeats_come_back_and_measure_lag() -> None:
-    """A heartbeat leaves every interval; its round trip is told and is the lag."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.wait(26)
-    assert len(pair.of(HeartbeatReturned)) == 5
-    assert pair.session.control.round_trip_ns() == 0
-    assert pair.session.control.lag_ns(pair.now) == 0
-    assert pair.session.control.age_s(pair.now) == pytest.approx(1)
 
 
 def test_missing_heartbeats_stall_the_link_and_a_return_verifies_it() -> None:
@@ -638,21 +536,6 @@ def resume(pair: Pair) -> None:
     """Lose the connection and connect again."""
     pair.lose()
     pair.connect()
-
-
-def test_a_resumed_session_is_verified_and_nothing_unchanged_is_dispatched() -> None:
-    """Session Present 1 leads through resuming and verifying back to live, in the same epoch."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    epoch = pair.session.lifecycle.epoch
-    resume(pair)
-    assert pair.states() == [S.DOWN, S.CONNECTING, S.RESUMING, S.VERIFYING, S.LIVE]
-    assert not pair.primary.connects[1].clean_start
-    assert pair.dispatched() == []
-    assert {each.changes.phase for each in pair.of(Applied) if each.changes.updates} == {Phase.AUDIT}
-    assert pair.session.lifecycle.epoch == epoch
-    assert pair.session.counters.connections_total == 2
-    assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
 def test_pending_messages_are_applied_while_resuming() -> None:
@@ -805,19 +688,6 @@ def test_a_selector_refused_in_a_comparison_is_unconfirmed() -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
-def test_a_verification_that_is_cut_short_ends_the_session() -> None:
-    """What cannot be verified is not believed."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.lose()
-    pair.connect_to(S.VERIFYING)
-    pair.primary.truncate_after = 20
-    pair.pump()
-    pair.wait(30)
-    assert pair.states()[-1] is S.TEARING_DOWN
-    assert pair.session.counters.truncated_total == 1
-
-
 def test_stamps_tell_an_update_during_the_verification_from_a_loss() -> None:
     """A stamping primary leaves out a copy for which a live update waits: the sequence decides."""
     for sequence, expected in ((11, S.LIVE), (10, S.TEARING_DOWN), (9, S.TEARING_DOWN)):
@@ -915,18 +785,6 @@ def test_a_session_without_heartbeats_is_seen_with_each_answer_and_at_its_end() 
     pair.connect(pump=False)
     pair.lose()
     assert SessionSeen() not in pair.events
-
-
-def test_a_connection_lost_in_the_capability_check_begins_it_again() -> None:
-    """A session that was never tried is tried when it is resumed."""
-    pair = Pair(primary=filled())
-    pair.connect(pump=False)
-    pair.primary.receive(pair.session.take_output())
-    pair.feed(pair.primary.take())
-    pair.lose()
-    pair.connect()
-    assert pair.is_in(S.LIVE)
-    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
 
 
 def test_a_marker_that_does_not_come_back_does_not_keep_resuming() -> None:
@@ -1074,21 +932,6 @@ def test_no_packet_identifier_is_used_twice_when_an_epoch_begins() -> None:
     assert len(set(packet_ids)) == 2
 
 
-def test_a_connection_lost_during_the_tear_down_leads_to_down() -> None:
-    """The tear-down goes on; then the link is down, and starts clean."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.lose()
-    pair.primary.has_session = False
-    pair.connect()
-    pair.lose()
-    assert pair.is_in(S.TEARING_DOWN)
-    pair.tear_down()
-    assert pair.is_in(S.DOWN)
-    pair.connect()
-    assert pair.primary.connects[-1].clean_start
-
-
 def test_a_session_that_has_expired_is_given_up_offline() -> None:
     """Values are kept as long as the primary keeps the session, and not longer."""
     pair = Pair(primary=filled(connack=Connack(False, 0, Properties(session_expiry_interval=60))))
@@ -1103,28 +946,6 @@ def test_a_session_that_has_expired_is_given_up_offline() -> None:
     pair.tear_down()
     pair.connect()
     assert pair.primary.connects[-1].clean_start
-
-
-def test_attempts_in_between_do_not_prolong_the_wait() -> None:
-    """The time counts from the loss of the session's connection, not from the last attempt."""
-    pair = Pair(make_config(session_expiry_s=60), filled())
-    pair.go_live()
-    pair.lose()
-    for _ in range(5):
-        pair.wait(10)
-        pair.connect(pump=False)
-        pair.lose()
-    pair.wait(11)
-    assert pair.is_in(S.TEARING_DOWN)
-
-
-def test_a_session_that_never_expires_is_kept() -> None:
-    """The largest interval means for ever."""
-    pair = Pair(make_config(session_expiry_s=0xFFFFFFFF), filled())
-    pair.go_live()
-    pair.lose()
-    pair.wait(10_000_000)
-    assert pair.is_in(S.DOWN)
 
 
 def test_an_epoch_is_never_repeated() -> None:
@@ -1190,19 +1011,6 @@ def test_a_primary_that_is_silent_after_a_hold_is_left() -> None:
     assert "does not answer CONNECT" in pair.failure()
 
 
-def test_a_primary_that_is_silent_in_a_snapshot_after_a_hold_is_left() -> None:
-    """The same for what a stage waits for."""
-    pair = Pair(primary=filled())
-    pair.connect_until(b"plant/#")
-    pair.hold()
-    pair.wait(20)
-    pair.release()
-    pair.wait(9)
-    assert pair.of(Failed) == []
-    pair.wait(60)
-    assert "the retained set of plant/# ended" in pair.reason()
-
-
 def test_a_live_link_that_reads_nothing_is_stalled_and_keeps_its_connection() -> None:
     """It is behind, so it is not ready; the primary hears of it, and is verified when it is heard again."""
     pair = Pair(primary=filled())
@@ -1215,17 +1023,6 @@ def test_a_live_link_that_reads_nothing_is_stalled_and_keeps_its_connection() ->
     pair.release()
     assert pair.states() == [S.STALLED, S.VERIFYING, S.LIVE]
     assert pair.of(Failed) == []
-
-
-def test_a_short_hold_changes_nothing() -> None:
-    """Nothing is asked, and nothing is suspected."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.hold()
-    pair.wait(10)
-    pair.release()
-    pair.wait(100)
-    assert pair.states() == []
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -1353,15 +1150,6 @@ def test_a_primary_without_retained_messages_gets_no_sentinel() -> None:
     assert not any(flags & 1 for _, _, flags in pair.primary.published)
 
 
-def test_a_primary_with_maximum_qos_0_gets_no_control_messages() -> None:
-    """Nothing that is published there is answered [MQTT-3.2.2-11]; the evidence is the barrier."""
-    pair = Pair(primary=filled(connack=Connack(False, 0, Properties(maximum_qos=0))))
-    pair.go_live()
-    assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
-    assert pair.primary.published == []
-    assert pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is NOT_TAKEN
-
-
 def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
     """When the session is gone, nobody will say what became of them."""
     pair = Pair(primary=filled())
@@ -1378,24 +1166,6 @@ def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
 
 
 # --- corners ---
-
-
-def test_nothing_is_due_during_a_tear_down() -> None:
-    """The replica belongs to the tear-down; expiry waits, and a tick does nothing."""
-    pair = Pair(primary=filled())
-    pair.go_live()
-    pair.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x03")
-    pair.pump()
-    pair.lose()
-    pair.primary.has_session = False
-    pair.connect()
-    pair.lose()
-    pair.events.clear()
-    assert pair.is_in(S.TEARING_DOWN)
-    assert pair.session.deadline(now_ns=pair.now_ns, now=pair.now) == float("inf")
-    pair.now += 10
-    pair.tick()
-    assert pair.events == []
 
 
 def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:

@@ -146,30 +146,6 @@ def test_pieces_of_a_tear_down_are_worth_a_write_to_everybody(clients: int, topi
     assert piece_topics(clients) == topics
 
 
-def test_values_age_from_the_last_heartbeat_that_came_back() -> None:
-    """Not from when the stall was noticed; over a lost connection too, until the link is live again."""
-    pair = Pair(make_config(), FakePrimary(retained=dict(VALUES)))
-    pair.go_live()
-    stale_policy = pair.session.lifecycle.stale_policy
-    pair.wait(5.1)
-    assert stale_policy.since is None
-    last_s = pair.now - 0.1
-    pair.primary.silent_control = True
-    pair.wait(20.0)
-    assert pair.is_in(S.STALLED)
-    assert stale_policy.since == pytest.approx(last_s, abs=0.2)
-    since = stale_policy.since
-    pair.lose()
-    pair.wait(60.0)
-    assert (pair.session.lifecycle.state, stale_policy.since) == (S.DOWN, since)
-    pair.primary.silent_control = False
-    pair.connect(pump=False)
-    assert stale_policy.since == since
-    pair.pump()
-    assert pair.is_in(S.LIVE)
-    assert stale_policy.since is None
-
-
 @pytest.mark.parametrize(("on_stall", "offered"), [("not_ready", (False, False)), ("serve_stale", (True, False))])
 def test_stale_values_are_offered_up_to_an_age(on_stall: str, offered: tuple[bool, bool]) -> None:
     """`on_stall` and `stall_grace_s`."""

@@ -63,19 +63,6 @@ def test_deleted_topics_are_removed_with_the_primarys_count() -> None:
     assert (unconfirmed(pair), pair.values()) == (0, pair.primary.retained)
 
 
-def test_a_count_that_fell_by_another_number_is_no_evidence() -> None:
-    """Of some that are hidden and some that are deleted none is known; nor when others have come meanwhile."""
-    pair = live()
-    pair.primary.hidden = set(list(VALUES)[:20])
-    for topic in list(VALUES)[20:40]:
-        del pair.primary.retained[topic]
-    assert audit(pair).kept == 40
-    other = live()
-    del other.primary.retained[b"plant/0"]
-    other.primary.retained[b"office/0"] = b"new"
-    assert audit(other).kept == 1
-
-
 def test_deletions_that_the_primary_dropped_show_in_its_count() -> None:
     """As of a reader with a full queue, between two heartbeats: it has fewer values than are here, again and again."""
     pair = live(FakePrimary(retained=dict(VALUES), counts=False))
@@ -192,22 +179,6 @@ def test_a_lost_connection_and_a_stall_end_the_wait_for_evidence() -> None:
     assert unconfirmed(pair) == 1
 
 
-def test_audits_follow_soon_while_topics_are_unconfirmed() -> None:
-    """The interval holds again once none is."""
-    pair = live(audit_interval_s=3600.0)
-    pair.primary.hidden = {b"plant/0"}
-    audit(pair)
-    pair.events.clear()
-    pair.wait(RETRY_S)
-    assert len(pair.of(AuditEnded)) == 1
-    pair.primary.hidden = set()
-    pair.wait(RETRY_S)
-    assert unconfirmed(pair) == 0
-    pair.events.clear()
-    pair.wait(600)
-    assert pair.of(AuditEnded) == []
-
-
 def test_exact_evidence_removes_single_topics() -> None:
     """Also of a branch; but nothing of too many topics, and nothing when nobody asked."""
     pair = live(count_url="http://127.0.0.1:1/", heartbeat_s=0.0)
@@ -252,36 +223,6 @@ def test_a_step_of_the_clock_during_an_audit_calls_for_another_one_behind_it() -
     assert [bool(each.called) for each in pair.of(AuditEnded)] == [True]
     pair.wait(10)
     assert [bool(each.called) for each in pair.of(AuditEnded)][:2] == [True, False]
-
-
-def whole_branch(held: list[bytes], missing: list[bytes]) -> bytes:
-    """Return what `find_whole_branch` finds."""
-    replica = Replica(selectors=(Selector("plant/#"),))
-    replica.apply([update(topic) for topic in held], phase=Phase.SNAPSHOT)
-    steps = find_whole_branch(replica, missing)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return bytes(end.value)
-
-
-@pytest.mark.parametrize(
-    ("held", "missing", "branch"),
-    [
-        ([b"plant/1", b"plant/2", b"plant/3"], [b"plant/1", b"plant/2"], b""),
-        ([b"plant/1", b"plant/2"], [b"plant/1", b"plant/2"], b"plant"),
-        ([b"plant/a/1", b"plant/a/2", b"plant/b"], [b"plant/a/1", b"plant/a/2"], b"plant/a"),
-        ([b"plant/a/1", b"plant/b"], [b"plant/a/1"], b""),
-        ([b"plant/a/x/1", b"plant/a/y/1", b"plant/a", b"plant/b"], [b"plant/a/x/1", b"plant/a/y/1"], b"plant/a"),
-        ([b"plant/a/x/1", b"plant/a/y/1", b"plant/a/z"], [b"plant/a/x/1", b"plant/a/y/1"], b""),
-    ],
-)
-def test_a_branch_is_whole_when_all_its_topics_are_missing(
-    held: list[bytes], missing: list[bytes], branch: bytes
-) -> None:
-    """Two at least; a single topic is none, nor is a value at the branch's own name a part of it."""
-    assert whole_branch(held, missing) == branch
 
 
 def test_branches_are_examined_in_steps() -> None:

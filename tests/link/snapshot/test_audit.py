@@ -116,33 +116,6 @@ def test_what_was_missed_is_repaired_and_delivered() -> None:
     assert pair.report() == AuditReport(False, checked=10)
 
 
-def test_one_set_at_a_time_with_rests() -> None:
-    """Of many selectors: each is asked for when the one before is through, and messages flow in between."""
-    config = make_config(*(Selector(f"plant/{number}", qos=0) for number in range(10)))
-    pair = live(config)
-    pair.audit()
-    for number in range(10):
-        assert [pair.primary.asked(b"plant/%d" % each) for each in (number, number + 1)] == [2, 1 if number < 9 else 0]
-        pair.primary.publish(b"plant/1", b"%d" % number)
-        pair.pump()
-        assert pair.values()[b"plant/1"] == b"%d" % number
-        assert pair.session.lifecycle.auditing == (number < 9)
-        pair.wait(0.11)
-    assert pair.report().failure == ""
-    assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
-
-
-def test_a_content_filter_holds_in_an_audit_too() -> None:
-    """What the selector does not take is not replicated by way of an audit."""
-    pair = live(make_config(Selector("plant/#", max_payload=5)))
-    pair.primary.retained[b"plant/large"] = b"too large"
-    pair.primary.retained[b"plant/1"] = b"too large"
-    pair.audit()
-    assert b"plant/large" not in pair.values()
-    assert b"plant/1" not in pair.values()
-    assert len(pair.replica) == 9
-
-
 def test_removals_have_a_cap() -> None:
     """Three of ten are more than 20 %: they stay until somebody confirms; what changed is repaired all the same."""
     pair = live()
@@ -191,30 +164,6 @@ def test_what_came_live_wins_over_a_late_copy() -> None:
     assert pair.values()[b"plant/1"] == pair.values()[b"plant/2"] == b"live"
     assert pair.dispatched() == [(b"plant/1", b"live"), (b"plant/2", b"live")]
     assert pair.report() == AuditReport(False, checked=10)
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_what_came_live_before_its_copy_is_delivered_once(together: bool) -> None:
-    """At QoS 0 both look alike: an update sent before the primary got SUBSCRIBE, and the copy of the same value."""
-    pair = live(make_config(Selector("plant/#", qos=0)))
-    pair.audit(pump=False)
-    request = pair.session.take_output()
-    pair.primary.publish(b"plant/1", b"before", qos=0)
-    pair.primary.publish(b"plant/2", b"first", qos=0)
-    pair.primary.publish(b"plant/2", b"second", qos=0)
-    if not together:
-        pair.feed(pair.primary.take())
-    pair.primary.receive(request)
-    pair.primary.publish(b"plant/1", b"behind", qos=0)
-    pair.pump()
-    assert pair.dispatched() == [
-        (b"plant/1", b"before"),
-        (b"plant/2", b"first"),
-        (b"plant/2", b"second"),
-        (b"plant/1", b"behind"),
-    ]
-    assert pair.report().removed == 0
-    assert pair.values() == pair.primary.retained
 
 
 def test_stamps_tell_what_is_live() -> None:
@@ -312,17 +261,6 @@ def test_a_primary_that_pauses_in_an_audit_has_not_cut_it_short() -> None:
     pair.primary.receive(b"".join(held))
     pair.pump()
     assert pair.report() == AuditReport(False, checked=10, removed=1)
-
-
-def test_a_probe_that_is_answered_in_front_of_the_set_shows_a_cut_at_once() -> None:
-    """What is in between was dropped; there is nothing to be patient for."""
-    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
-    pair.audit(pump=False)
-    pair.primary.truncate_after = 5
-    pair.pump()
-    pair.primary.truncate_after = None
-    pair.wait(5.1)
-    assert pair.report().loss
 
 
 def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() -> None:
@@ -522,24 +460,6 @@ def test_audits_that_dropped_heartbeats_call_for_have_a_pause_between() -> None:
         drop_heartbeats(pair)
     assert pair.session.counters.heartbeats_lost_total > 15
     assert 5 <= len(pair.of(AuditEnded)) <= 5 + (pair.now - began) / RETRY_S
-
-
-def test_the_pause_behind_a_failed_audit_is_kept_when_heartbeats_are_dropped() -> None:
-    """The next one is due then anyway."""
-    pair = live()
-    pair.audit(pump=False)
-    pair.primary.truncate_after = 5
-    pair.pump()
-    pair.primary.truncate_after = None
-    pair.wait(5.1)
-    pair.feed(encode(Pingresp(), version=5))
-    assert pair.report().failure
-    failed_at = pair.now
-    drop_heartbeats(pair)
-    assert pair.session.counters.heartbeats_lost_total == 1
-    assert len(pair.of(AuditEnded)) == 1
-    pair.wait(failed_at + RETRY_S - pair.now)
-    assert len(pair.of(AuditEnded)) == 2
 
 
 def test_heartbeats_that_a_resumed_session_or_an_audit_lost_call_for_no_audit() -> None:

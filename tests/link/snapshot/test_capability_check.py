@@ -50,27 +50,6 @@ class Case:
         self.capability_check.receive_pingresp(0.1)
 
 
-def test_without_the_primarys_sentinel_an_own_one_is_tried() -> None:
-    """A retained message with an expiry is published and requested after its PUBACK; it is the sentinel if it comes."""
-    case = Case()
-    case.come_back()
-    case.pong()
-    assert not case.is_done()
-    second = case.sender.take()
-    assert second.count(OWN_SENTINEL) == 1
-    assert b"\x02\x00\x01\x51\x80" in second, "it expires after a day"
-    case.acknowledge(OWN_SENTINEL)
-    assert case.sender.take().count(OWN_SENTINEL) == 1
-    for _ in range(TRIALS):
-        assert not case.is_done()
-        case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.2)
-        case.pong()
-    assert case.is_done()
-    assert case.capability_check.sentinel == OWN_SENTINEL
-    assert case.capability_check.order is Order.LIKELY
-    assert case.sender.take().count(OWN_SENTINEL) == TRIALS - 1, "it is asked for again, and not published again"
-
-
 def test_an_own_sentinel_that_comes_late_is_asked_for_again() -> None:
     """nats-server under load needs seconds until it has what was retained: the sentinel is not given up after one."""
     case = Case()

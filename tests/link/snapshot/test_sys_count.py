@@ -91,17 +91,6 @@ def test_a_figure_is_about_its_moment() -> None:
     assert evidence(other) is Evidence.MARKER
 
 
-def test_a_figure_that_did_not_change_is_not_told_again() -> None:
-    """The uptime is, and the newest figure is still the one."""
-    pair = counting_pair()
-    pair.primary.deliver(FIGURE, b"%d" % len(pair.primary.retained), retain=True)
-    pair.pump()
-    assert evidence(pair) is Evidence.MARKER
-    pair.primary.deliver(UPTIME, b"later", retain=True)
-    pair.pump()
-    assert evidence(pair) is Evidence.COUNT
-
-
 def test_only_mosquitto_is_known_to_count_its_own_topics() -> None:
     """Elsewhere sums may be equal although topics are missing: nothing is compared, even where the order was shown."""
     primary = FakePrimary(retained=VALUES | OWN, version_text=b"other 1.0")
@@ -175,18 +164,6 @@ def test_an_agreement_leaves_no_difference() -> None:
     again.connect()
     again.tear_down()
     assert again.session.count.difference == ""
-
-
-def test_a_resumed_session_is_counted_anew() -> None:
-    """Verification is not a count; the next figure is."""
-    pair = counting_pair()
-    tick(pair)
-    pair.lose()
-    pair.connect()
-    assert pair.is_in(LinkState.LIVE)
-    assert evidence(pair) is Evidence.MARKER
-    tick(pair)
-    assert evidence(pair) is Evidence.COUNT
 
 
 def test_the_system_topics_do_not_bring_the_sentinel_of_an_audit() -> None:
