@@ -12,7 +12,6 @@ from fanout.access.identity import Identity
 from fanout.access.rules import Denied, Direction, Rule, RuleSet
 from fanout.errors import AccessRuleInvalid, ProtocolError
 from tests.access.pieces import TOPICS, filters, obviously_matched, obviously_matches
-from tests.support.examples import examples
 from tests.test_imports import NOT_IN_CORE, imported
 
 PACKAGE = Path(__file__).parents[2] / "fanout" / "access"
@@ -93,7 +92,7 @@ class TestAgainstEnumeration:
     """Every topic up to a depth, tried one by one, gives the same answer."""
 
     @given(RULES | TEMPLATES, IDENTITIES, filters())
-    @settings(deadline=None, max_examples=examples(500))
+    @settings(deadline=None, max_examples=500)
     def test_a_subscription_is_granted_exactly_when_all_its_topics_may_be_read(
         self, rules: list[Rule], identity: Identity, topic_filter: str
     ) -> None:

@@ -15,7 +15,6 @@ from fanout.config.loading import parse_tables
 from fanout.config.translation import SECTIONS, section_keys
 from fanout.errors import ConfigError, ConfigFault
 from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
-from tests.support.examples import examples
 
 SYNTAX_HINT = 'Correct the TOML there: text stands in "quotes", a list in [brackets], and each key is given once.'
 
@@ -258,7 +257,7 @@ FILES = st.fixed_dictionaries(
 
 
 @given(FILES, st.sampled_from([None, "primary", "secondary", "tap"]))
-@settings(deadline=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=150)
 def test_any_tables_give_a_configuration_or_faults(data: dict[str, Any], role: Any) -> None:
     """Whatever stands in a file, the answer is a configuration, or faults that can be read."""
     faults: tuple[ConfigFault, ...] = ()

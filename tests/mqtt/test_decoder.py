@@ -349,7 +349,7 @@ def test_items_before_a_fault() -> None:
 
 
 @given(st.binary(max_size=80), st.sampled_from([None, 4, 5]))
-@settings(max_examples=examples(500))
+@settings(max_examples=500)
 def test_random_bytes_never_crash(data: bytes, version: int | None) -> None:
     """Noise ends in packets, a tail or a fault, and in the same however it is cut."""
     whole = server(version)

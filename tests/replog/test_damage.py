@@ -42,7 +42,6 @@ from tests.replog.rows import (
     sealed_rows,
     segment_rows,
 )
-from tests.support.examples import examples
 from tests.support.waiting import wait_until_blocking
 
 TOKEN = "00112233445566aa"
@@ -122,7 +121,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Written(tmp_path_factory.mktemp("log"), close=request.param)
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(place=st.floats(0, 1), filling=st.one_of(st.binary(min_size=1, max_size=300), st.just(bytes(900))))
 def test_damage_costs_the_frames_that_it_touches(written: Written, place: float, filling: bytes) -> None:
     """Any range overwritten with anything: all other frames are read as they were written, and it is told."""
@@ -155,7 +154,7 @@ def test_damage_costs_the_frames_that_it_touches(written: Written, place: float,
     assert reader.good_bytes + reader.damaged_bytes + reader.torn_bytes == len(data)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(place=st.floats(0, 1), zeros=st.sampled_from([0, 2000]))
 def test_a_cut_off_end_is_no_damage(written: Written, place: float, zeros: int) -> None:
     """A kill leaves the beginning of a frame, a power failure zeros behind it, too: the whole ones are read."""
