@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from fanout.runtime.first_record import wait_for_handshake
+from fanout.runtime.origin import origin_of
 from fanout.runtime.turnstile import Turnstile
 
 __all__ = ["ALL_ALIKE", "HttpAccepting", "Places"]
@@ -32,6 +33,8 @@ _CONNECTION_S: Final = 0.0005
 """Time of the processor that a connection without TLS takes, with the choice of one that it displaces."""
 _OTHERS_PER_S: Final = 100
 """Handshakes of addresses without places that begin in a second: each takes a millisecond of the processor."""
+_OF_EACH_PER_S: Final = 10
+"""Handshakes of each such address that begin in a second in any case, so that a crowd keeps nobody else out."""
 _PAUSE_S: Final = 1.0
 """Pause before accepting again when the system has no descriptors or memory left."""
 _PLACES: Final = 256
@@ -94,6 +97,9 @@ class HttpAccepting:
         self._pending: dict[bool, dict[asyncio.Task[None], str]] = {True: {}, False: {}}
         """Connections that are being made, the oldest first, with their addresses; of those with places, and others."""
         self._tokens, self._tokens_s = float(_OTHERS_PER_S), self._loop.time()
+        self._begun: Counter[bytes] = Counter()
+        """Handshakes of each address, or network of IPv6, in this second."""
+        self._begun_s = self._tokens_s
         self._resuming: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._accept)
 
@@ -117,7 +123,7 @@ class HttpAccepting:
                 self._resuming = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._listening, self._accept)
                 return
             is_kept = self._places.is_kept(name[0])
-            if self._tls is not None and not is_kept and not self._take_token():
+            if self._tls is not None and not is_kept and not self._take_token(name[0]):
                 self._closed_total["room"] += 1
                 connection.close()
                 continue
@@ -133,11 +139,9 @@ class HttpAccepting:
             task.add_done_callback(partial(self._end, pending, connection))
 
     def _displaced(self, pending: dict[asyncio.Task[None], str]) -> asyncio.Task[None]:
-        """Return the one that gives way: the oldest handshake; without TLS the newest of the address with most."""
-        if self._tls is not None:
-            return next(iter(pending))
+        """Return one of the address with most: its oldest handshake, which may be silent; without TLS its newest."""
         ((most, _),) = Counter(pending.values()).most_common(1)
-        return next(task for task in reversed(pending) if pending[task] == most)
+        return next(task for task in (pending if self._tls is not None else reversed(pending)) if pending[task] == most)
 
     @staticmethod
     def _end(pending: dict[asyncio.Task[None], str], connection: socket.socket, task: asyncio.Task[None]) -> None:
@@ -162,8 +166,14 @@ class HttpAccepting:
         except (OSError, ValueError):  # the other side's fault: it is told by TLS
             connection.close()
 
-    def _take_token(self) -> bool:
+    def _take_token(self, host: str) -> bool:
         now_s = self._loop.time()
+        if now_s >= self._begun_s + 1:
+            self._begun_s = now_s
+            self._begun.clear()
+        self._begun[origin := origin_of(host)] += 1
+        if self._begun[origin] <= _OF_EACH_PER_S:
+            return True
         self._tokens = min(float(_OTHERS_PER_S), self._tokens + (now_s - self._tokens_s) * _OTHERS_PER_S)
         self._tokens_s = now_s
         if self._tokens < 1:

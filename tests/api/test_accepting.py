@@ -6,11 +6,15 @@ import asyncio
 import collections
 import contextlib
 import socket
+import ssl
+from pathlib import Path
 
 import pytest
 
 from fanout.api.accepting import HttpAccepting, Places
 from fanout.runtime.turnstile import Turnstile
+from tests.support.certificates import Authority, client_context
+from tests.support.waiting import wait_until
 
 CROWD = 200
 
@@ -52,3 +56,49 @@ async def test_an_address_of_its_own_does_not_wait_behind_a_crowd(crowd: int) ->
     made.remove(other)
     assert made == [name for name in names if name in made]
     assert (closed.total() == 0) == (crowd == CROWD)
+
+
+async def test_a_crowd_of_handshakes_keeps_no_other_address_out(tmp_path: Path) -> None:
+    """Beyond 100 in a second those of the crowd are closed, and of silent ones its own give way."""
+    authority = Authority(tmp_path)
+    authority.issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    made: list[asyncio.BaseTransport] = []
+
+    class Connection(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    closed: collections.Counter[str] = collections.Counter()
+    with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listening, contextlib.ExitStack() as stack:
+        listening.setblocking(False)
+        address = listening.getsockname()
+        other = socket.socket()
+        other.bind(("127.0.0.2", 0))
+        for number in range(2 * CROWD):
+            stack.enter_context(socket.create_connection(address))
+            if number == CROWD * 3 // 2:  # far beyond what may begin in a second
+                other.connect(address)
+        other.setblocking(False)
+        accepting = HttpAccepting(
+            listening,
+            tls=context,
+            turnstile=Turnstile(slice_s=0.001, monotonic=lambda: 0.0),
+            new_protocol=Connection,
+            places=Places(others_max=16),
+            closed_total=closed,
+        )
+        async with asyncio.timeout(30):
+            while closed.total() < 2 * CROWD - 16:
+                await asyncio.sleep(0)
+            _, writer = await asyncio.open_connection(
+                sock=other, ssl=client_context(authority), server_hostname="localhost"
+            )
+            await wait_until(lambda: made)  # with TLS 1.3 the client is ready first
+            assert [one.get_extra_info("peername") for one in made] == [writer.get_extra_info("sockname")]
+            writer.close()
+            await writer.wait_closed()
+            made[0].close()
+            accepting.close()
+            await asyncio.sleep(0.01)  # for the ends of handshakes
