@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from fanout.api.accepting import Places
 from fanout.api.browse.endpoints import STREAM_PATHS
+from fanout.api.browse.view import WRITE_KEY
 from fanout.api.models import BODY_BYTES_MAX
 from fanout.runtime.turnstile import Turnstile
 
@@ -118,6 +120,25 @@ class HttpConnection(H11Protocol):
         self._body_bytes = self._body_bytes + len(data) if self.conn.their_state is h11.SEND_BODY else 0
         super().data_received(data)
         self._limit_body()
+
+    def handle_events(self) -> None:
+        """Let an answer that has no end write without a task."""
+        super().handle_events()
+        cycle = self.cycle
+        if bool(cycle) and cycle.scope["path"] in STREAM_PATHS:
+            extensions: dict[str, Any] = {WRITE_KEY: partial(self._write_piece, cycle)}
+            cycle.scope["extensions"] = extensions
+
+    def _write_piece(self, cycle: RequestResponseCycle, data: bytes) -> bool:
+        """Write a piece of the answer under way as h11 would; return False if it must wait."""
+        if cycle is not self.cycle or not cycle.response_started or cycle.response_complete or self.flow.write_paused:
+            return False
+        if self.transport.is_closing():
+            return False
+        # RFC 9112 7.1; an answer to HTTP/1.0 ends with its connection.
+        is_chunked = cycle.scope["http_version"] == "1.1"
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if is_chunked else data)
+        return True
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

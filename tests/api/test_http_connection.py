@@ -9,15 +9,19 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import h11
 import pytest
 import uvloop
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from fanout.api import app, embedded, http_connection
 from fanout.api.accepting import Places
 from fanout.api.app import create_app
+from fanout.api.http_connection import HttpConnection
 from fanout.api.http_server import HttpServer
 from fanout.api.models import BODY_BYTES_MAX, AuditDetail, LagDocument, NodeStatus, Readiness
 from tests.api.stand_in import StandInNode, live_link, ready_node
+from tests.node.browse.pieces import Node, value
 from tests.support.waiting import wait_until
 
 MEGABYTE = b"x" * 2**20
@@ -254,6 +258,45 @@ async def test_the_one_that_did_nothing_for_longest_gives_way() -> None:
         assert other.has_ended()
         assert await active.ask(LIVEZ) == 200
         assert http.closed("room") == 3  # the first one was that of `attacked`
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_messages_are_written_to_a_stream_in_the_form_of_its_answer(
+    monkeypatch: pytest.MonkeyPatch, version: bytes
+) -> None:
+    """Those that no task writes too: another parser reads them, in chunks, or until the end for HTTP/1.0."""
+    written: list[bool] = []
+    write = HttpConnection._write_piece
+
+    def spy(connection: HttpConnection, cycle: RequestResponseCycle, data: bytes) -> bool:
+        written.append(write(connection, cycle, data))
+        return written[-1]
+
+    monkeypatch.setattr(HttpConnection, "_write_piece", spy)
+    node, topics = ready_node(), Node(["t"])
+    node.browser = topics.browser
+    async with attacked(node) as http:
+        client = await http.connect()
+        await client.send(b"GET /v1/stream?filter=t HTTP/%b\r\nHost: localhost\r\n\r\n" % version)
+        parser = h11.Connection(h11.CLIENT)
+        parser.send(h11.Request(method="GET", target="/", headers=[("Host", "localhost")]))
+        parser.send(h11.EndOfMessage())
+        body = b""
+
+        async def until(text: bytes) -> None:
+            nonlocal body
+            while text not in body:
+                while (event := parser.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                    body += bytes(event.data) if isinstance(event, h11.Data) else b""
+                if text not in body:
+                    parser.receive_data(await client.reader.read(65_536))
+
+        await until(b"event: live")
+        for number in range(3):
+            while True not in written[number:]:  # the first may come before the reader waits
+                topics.publish(value("t", b"number %d" % number))
+                await until(b"number %d" % number)
+                body = b""
 
 
 async def test_a_stream_goes_on_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.api.browse.top_metrics import top_metrics
-from fanout.api.browse.view import READER_KEY, NodeBrowser, Reader, TopicQuery
+from fanout.api.browse.view import READER_KEY, WRITE_KEY, NodeBrowser, Reader, TopicQuery, Write
 from fanout.errors import FanoutError
 from fanout.runtime.slices import OneForMany
 
@@ -207,11 +207,17 @@ def add_browsing(
         """Send the retained values that a Topic Filter matches, then each message, as server-sent events."""
         asked = checked_filter(topic_filter)
         await check_rights(request, asked)
-        events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes)
         reader: Reader | None = request.scope.get(READER_KEY)
-        answer = _StreamAnswer(
-            partial(places.stream, reader), events, keeps=lambda: reader is None or reader.keeps(asked)
-        )
+        write: Write | None = request.scope.get("extensions", {}).get(WRITE_KEY)
+
+        def keeps() -> bool:
+            return reader is None or reader.keeps(asked)
+
+        def write_kept(data: bytes) -> bool:
+            return keeps() and write is not None and write(data)
+
+        events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes, write=write_kept)
+        answer = _StreamAnswer(partial(places.stream, reader), events, keeps=keeps)
         tell_age(answer)
         return answer
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from fanout.api.browse.models import EventsDocument, LagHistory, TopicDetail, TopicsDocument, TopTopics, TreeDocument
 from fanout.errors import FanoutError
 from fanout.runtime.slices import Slices
 
-__all__ = ["OPERATOR_KEY", "READER_KEY", "NodeBrowser", "Reader", "ReaderRefused", "TopicQuery"]
+__all__ = [
+    "OPERATOR_KEY",
+    "READER_KEY",
+    "WRITE_KEY",
+    "NodeBrowser",
+    "Reader",
+    "ReaderRefused",
+    "TopicQuery",
+    "Write",
+]
 
 READER_KEY: Final = "fanout.reader"
 """Key of the scope of a request with its `Reader`; it is absent for operators."""
+Write: TypeAlias = Callable[[bytes], bool]
+"""Writes a piece of an answer under way at once; returns False, and writes nothing, if it must wait."""
+WRITE_KEY: Final = "fanout.write"
+"""Extension (ASGI) with the `Write` of the connection."""
 OPERATOR_KEY: Final = "fanout.operator"
 """Key of the scope of a request for an open path: True for an operator."""
 
@@ -102,13 +115,17 @@ class NodeBrowser(Protocol):
     def events(self, *, before: int | None, limit: int) -> EventsDocument:
         """Return the newest events, those before the one with the number `before`."""
 
-    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
+    def stream(
+        self, topic_filter: bytes, *, last_id: str, value_bytes: int, write: Write | None = None
+    ) -> AsyncGenerator[bytes]:
         """Yield server-sent events of the retained and live values that a Topic Filter matches.
 
         Args:
             topic_filter: A valid Topic Filter, not of a Shared Subscription.
             last_id: `Last-Event-ID` of a client that comes back; empty for none.
             value_bytes: Bytes of each payload that are shown.
+            write: Writes some of the events, in place of yielding them, while the reader waits for more; None if they
+                are all to be yielded.
         """
 
     def event_stream(self, *, last_id: str) -> AsyncGenerator[bytes]:

@@ -144,7 +144,9 @@ class Browser:
         """See `NodeBrowser`."""
         return self.node_events.page(before=before, limit=limit)
 
-    def stream(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
+    def stream(
+        self, topic_filter: bytes, *, last_id: str, value_bytes: int, write: Callable[[bytes], bool] | None = None
+    ) -> AsyncGenerator[bytes]:
         """See `NodeBrowser`.
 
         Raises:
@@ -152,7 +154,7 @@ class Browser:
         """
         if self._streams is None:
             raise RequestRefused("a tap delivers no messages", hint="Ask a secondary; /v1/topics works here too")
-        return self._streams.read(topic_filter, last_id=last_id, value_bytes=value_bytes)
+        return self._streams.read(topic_filter, last_id=last_id, value_bytes=value_bytes, write=write)
 
     async def reader(self, username: str, password: bytes, *, address: str) -> Reader | None:
         """See `NodeBrowser`."""

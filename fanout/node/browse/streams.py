@@ -36,6 +36,8 @@ LINGER_S: Final = 30.0
 """Time that a channel without listeners remembers."""
 _ENCODED_BYTES_MAX: Final = 8 << 20
 """Bytes of encoded events that are kept for the other channels of a turn."""
+_AT_ONCE: Final = 50
+"""Listeners that get a batch at once, some 10 us each."""
 _FLUSH_SLICE_S: Final = 0.002
 """Time of the event loop after which no further channel sends in the same turn."""
 IDLE_MAX: Final = 64
@@ -75,7 +77,16 @@ class _Batch:
 class Listener:
     """Bytes that wait for one reader of a stream; `close` ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, write: Callable[[bytes], bool] | None = None) -> None:
+        """Let nothing wait.
+
+        Args:
+            write: Writes bytes to a reader for which nothing waits, and returns False if it cannot now; a task that
+                wakes to write them costs ten times as much. None if there is no such way.
+        """
+        self._write = write
+        self._is_idle = False
+        """True while `read` waits for bytes."""
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._woken = asyncio.Event()
@@ -91,6 +102,8 @@ class Listener:
         if self._size > WAITING_BYTES_MAX:  # before these: one batch alone may be larger
             self._waiting.clear()
             self.close(frame("overflow", {"reason": "the reader is too slow; come again"}))
+            return
+        if self._is_idle and not self._waiting and self._write is not None and self._write(data):
             return
         self._waiting.append(data)
         self._size += len(data)
@@ -118,9 +131,13 @@ class Listener:
                 return
             self._woken.clear()
             if not self._waiting:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_PING_S):
-                        await self._woken.wait()
+                self._is_idle = True
+                try:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_PING_S):
+                            await self._woken.wait()
+                finally:
+                    self._is_idle = False
                 if not self._woken.is_set():
                     yield b": waiting\n\n"
 
@@ -187,6 +204,8 @@ class _Channel:
         self._recent_bytes = 0
         self._collected: list[Update] = []
         self._messages = 0
+        self._under_way: Iterator[bool] | None = None
+        """Sends the newest batch to those that do not have it yet."""
         self._end = observe(key.topic_filter, self._take)
 
     def close(self) -> None:
@@ -224,6 +243,19 @@ class _Channel:
 
     def flush(self) -> None:
         """Send what was collected."""
+        while self._under_way is not None or self._messages:
+            self.flush_some()
+
+    def flush_some(self) -> bool:
+        """Send what was collected to some listeners; return False once all have it."""
+        under_way = self._under_way or self._send()
+        self._under_way = None  # also if it fails
+        if next(under_way, False):
+            self._under_way = under_way
+        return self._under_way is not None
+
+    def _send(self) -> Iterator[bool]:
+        """Send what was collected; True comes when others should have a turn."""
         if not self._messages:
             return
         collected, messages = self._collected, self._messages
@@ -240,9 +272,12 @@ class _Channel:
         self._recent_bytes += len(data)
         while self._recent_bytes > _RECENT_BYTES_MAX:
             self._recent_bytes -= self._recent.popleft().size
-        bare = b"" if all(listener.has_set for listener in self.listeners) else b"".join(events)
-        for listener in self.listeners:
+        listeners = tuple(self.listeners)
+        bare = b"" if all(listener.has_set for listener in listeners) else b"".join(events)
+        for at, listener in enumerate(listeners, 1):
             listener.put(data if listener.has_set else bare)
+            if at % _AT_ONCE == 0:
+                yield True
 
 
 class Streams:
@@ -283,8 +318,13 @@ class Streams:
             for listener in channel.listeners:
                 listener.put(told)
 
-    async def read(self, topic_filter: bytes, *, last_id: str, value_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield events: retained values, `live`, then each value; or those after `last_id`, if remembered."""
+    async def read(
+        self, topic_filter: bytes, *, last_id: str, value_bytes: int, write: Callable[[bytes], bool] | None = None
+    ) -> AsyncGenerator[bytes]:
+        """Yield events: retained values, `live`, then each value; or those after `last_id`, if remembered.
+
+        Some are given to `write` in place of that: see `Listener`.
+        """
         key = _Key(topic_filter, next((size for size in _VALUE_BYTES if size >= value_bytes), _VALUE_BYTES[-1]))
         channel = self._channels.get(key)
         if channel is None:
@@ -292,7 +332,7 @@ class Streams:
             self._channels[key] = channel
         elif (timer := self._idle.pop(key, None)) is not None:
             timer.cancel()
-        listener = Listener()
+        listener = Listener(write)
         missed = channel.since(last_id)
         channel.listeners[listener] = None
         try:
@@ -332,10 +372,16 @@ class Streams:
             self._sending, self._collecting = self._collecting, {}
         until_s = time.perf_counter() + _FLUSH_SLICE_S
         try:
-            while self._sending and time.perf_counter() < until_s:
+            while self._sending:
                 channel = next(iter(self._sending))
-                del self._sending[channel]
-                channel.flush()
+                going_on = False
+                try:
+                    going_on = channel.flush_some()
+                finally:
+                    if not going_on:
+                        self._sending.pop(channel, None)
+                if time.perf_counter() >= until_s:
+                    break
         finally:  # one that fails does not stop the others
             loop = asyncio.get_running_loop()
             if self._sending:

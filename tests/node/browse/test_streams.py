@@ -160,6 +160,51 @@ async def test_listeners_share_one_encoding() -> None:
     assert len(node.observers) == 1
 
 
+async def test_a_reader_that_waits_is_written_to_without_a_task() -> None:
+    """In order with what it yields: that is the rest, from the first piece that cannot be written at once."""
+    node = Node(["t"])
+    written: list[bytes] = []
+    takes = True
+
+    def write(data: bytes) -> bool:
+        if takes:
+            written.append(data)
+        return takes
+
+    stream = Reader(node.browser.stream(b"#", last_id="", value_bytes=100, write=write))
+    await stream.until("live")
+    waiting = asyncio.create_task(stream.event())
+    for number in (1, 2):
+        await asyncio.sleep(0)  # the reader waits
+        node.publish(value("t", b"direct %d" % number))
+        async with asyncio.timeout(60):
+            while len(written) < number:
+                await asyncio.sleep(0.01)
+    takes = False
+    node.publish(value("t", b"yielded"))
+    name, data = await waiting
+    assert (name, data["value"]) == ("value", "yielded")
+    assert [json.loads(one.split(b"data: ")[1])["value"] for one in written] == ["direct 1", "direct 2"]
+
+
+async def test_many_readers_get_a_batch_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others run in between; each reader gets it once."""
+    monkeypatch.setattr(streams, "_AT_ONCE", 2)
+    monkeypatch.setattr(streams, "_FLUSH_SLICE_S", 0.0)  # one step a turn
+    node = Node([])
+    readers = [reader(node) for _ in range(7)]
+    for one in readers:
+        await one.until("live")
+    got = [asyncio.create_task(one.event()) for one in readers]
+    for number in range(2):
+        node.publish(value("t", b"%d" % number))
+        assert [data["value"] for _, data in await asyncio.gather(*got)] == [str(number)] * len(readers)
+        got = [asyncio.create_task(one.event()) for one in readers]
+    for task in got:
+        task.cancel()
+    await asyncio.gather(*got, return_exceptions=True)
+
+
 async def test_filters_share_the_encoding_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many filters match a message, it is encoded once for each size of a value."""
     node = Node([])
