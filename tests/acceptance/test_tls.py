@@ -71,7 +71,7 @@ def test_the_documented_steps_work(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "fanout", *secondary]
         with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
             try:
-                wait_for_port(http)
+                wait_for_port(http, deadline_s=120)
                 answer = fanout(*ready, f"127.0.0.1:{http}", directory=tmp_path)
                 assert answer.returncode == 0, answer.stdout + answer.stderr
                 assert read_retained(served, "plant/#") == {"plant/1": b"x"}

@@ -30,7 +30,8 @@ async def start_pool(
 ) -> AsyncIterator[list[Node]]:
     """Give three members beside a Mosquitto, each of which has heard the others; a client waits for its session."""
     monkeypatch.setattr(session_pool, "ANSWER_S", 30.0)
-    async with pool_at(tmp_path, *[mosquitto.port] * 3) as nodes:
+    # All members share a process: while it gets no processor, none of them is silent.
+    async with pool_at(tmp_path, *[mosquitto.port] * 3, suspect_after_s=10.0, dead_after_s=30.0) as nodes:
         await wait_until(lambda: all(figures(node).members_reachable == len(nodes) for node in nodes))
         yield nodes
 
