@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove what changes a command's behaviour from outside."""
     for name in list(os.environ):
-        if name.startswith("FANOUT_") or name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "GITHUB_ACTIONS"}:
+        if name.startswith(("FANOUT_", "TTY_")) or name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "GITHUB_ACTIONS"}:
             monkeypatch.delenv(name)
+    monkeypatch.setenv("TERM", "xterm")  # Rich draws no progress where it is dumb, as without a terminal
 
 
 @pytest.fixture
