@@ -166,7 +166,7 @@ def test_each_cause_is_on_the_first_screen(
         assert said in text
         assert said in page
     (raw,) = [one["lag"] for one in document["lag"]["propagation"] if one["node"] == "ahead"]
-    assert AHEAD_S * 1_000_000 - 100_000 < raw["p50_us"] < raw["p99_us"] < AHEAD_S * 1_000_000 + 2_000_000
+    assert AHEAD_S * 1_000_000 - 100_000 < raw["p50_us"] <= raw["p99_us"] < AHEAD_S * 1_000_000 + 2_000_000
     (skips,) = [one for one in document["alarms"] if one["kind"] == "skipped"]
     assert (skips["node"], skips["message"], skips["times"]) == ("small", "packet_too_large", ROUNDS)
 
