@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +82,20 @@ def test_a_long_document_is_not_looked_at() -> None:
     assert read_document(b'{"a": [1, -2, 1.5]}', bytes_max=19) == {"a": [1, -2, 1.5]}
     with pytest.raises(ValueError, match="more than 18 bytes"):
         read_document(b'{"a": [1, -2, 1.5]}', bytes_max=18)
+
+
+@pytest.mark.parametrize(
+    "text", ["," * 600_000, "[" * 600_000, '\\",' * 600_000, '"' * 1_200_000, "\\" * 600_000 + ","]
+)
+def test_a_text_of_any_characters_is_one_value(text: str) -> None:
+    """A Topic Filter may consist of commas, brackets, quotes: a document with it has no more values for that."""
+    document = json.dumps([text, "a"]).encode()
+    assert read_document(document, bytes_max=len(document)) == [text, "a"]
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "0", '""', '[",",[]]', '"\\\\\\""'])
+def test_a_document_of_too_many_values_is_not_parsed(value: str) -> None:
+    """Millions of small values would take seconds of the event loop."""
+    document = f"[{','.join([value] * 600_000)}]".encode()
+    with pytest.raises(ValueError, match="more than 500000 values"):
+        read_document(document, bytes_max=len(document))

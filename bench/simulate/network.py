@@ -244,7 +244,7 @@ class Network:
         self._cut: set[tuple[str, str]] = set()
         self._whole = asyncio.Event()
         self._held: list[tuple[Machine, Machine, Callable[..., None], tuple[Any, ...]]] = []
-        """What has come to a way that is cut."""
+        """Packets that came to a way that is cut."""
         self._ports = 40_000
         self._connected: dict[socket.socket, _Transport] = {}
 

@@ -214,7 +214,7 @@ def add_browsing(
             return reader is None or reader.keeps(asked)
 
         def write_kept(data: bytes) -> bool:
-            return keeps() and write is not None and write(data)
+            return write is not None and keeps() and write(data)
 
         events = browser.stream(asked, last_id=last_event_id, value_bytes=value_bytes, write=write_kept)
         answer = _StreamAnswer(partial(places.stream, reader), events, keeps=keeps)

@@ -33,7 +33,7 @@ class Material:
         tables: The logs.
         survey: What they hold.
         parameters: Parameters of the report.
-        parquet: Place of the tables behind the report.
+        parquet: Place of the tables of the report.
         by_set: True to compare the members of each set with one another.
     """
 

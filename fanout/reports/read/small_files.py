@@ -36,7 +36,7 @@ def join_small_files(files: LogFiles, *, scratch: Path) -> LogFiles:
 
     Args:
         files: The logs.
-        scratch: A directory for the copies, which the caller removes behind the report.
+        scratch: A directory for the copies, which the caller removes after the report.
 
     Raises:
         ReportError: A file cannot be read, or the copy cannot be written.
