@@ -413,8 +413,7 @@ class Node(Server):
 
     def get(self, path: str) -> httpx.Response:
         """Return the answer of the HTTP interface at `path`."""
-        # Without certificates to load and proxies to look for, asking takes a twentieth of the time.
-        return httpx.get(self.url + path, verify=False, trust_env=False, timeout=_ANSWER_S)
+        return _get(self.url + path)
 
     def readiness(self) -> dict[str, object]:
         """Return what `/readyz` says, whether ready or not."""
@@ -443,7 +442,21 @@ class Node(Server):
         self._config.write_text("\n".join([*sections, self.links]))
 
     def _listens(self) -> bool:
-        return super()._listens() and all(_accepts(self.http_port + number) for number in range(max(1, self.members)))
+        ports = range(self.http_port, self.http_port + max(1, self.members))
+        return super()._listens() and all(_accepts(port) and not self._starts(port) for port in ports)
+
+    def _starts(self, http_port: int) -> bool:
+        """Ask a member whether some of its listeners may be closed yet; they open one by one."""
+        try:
+            answer = _get(f"http://{self.host}:{http_port}/readyz")
+        except httpx.TransportError:  # it has ended
+            return True
+        return "the node is starting" in answer.json()["reasons"]
+
+
+def _get(url: str) -> httpx.Response:
+    # Without certificates to load and proxies to look for, asking takes a twentieth of the time.
+    return httpx.get(url, verify=False, trust_env=False, timeout=_ANSWER_S)
 
 
 def selector(
