@@ -307,6 +307,10 @@ class Mosquitto(Server):
         ]
         self._config.write_text("\n".join(lines) + "\n")
 
+    def _listens(self) -> bool:
+        further = [int(line.split()[1]) for line in self.settings if line.startswith("listener ")]
+        return all(map(_accepts, [self.port, *further]))
+
 
 class FlashMQ(Server):
     """A FlashMQ with one bridge, from a binary that the machine's user names: no package index has one."""
