@@ -47,14 +47,16 @@ _PORTS = range(20_000, 32_768)
 server is down on purpose, no client of somebody else can take the port, nor connect to itself."""
 
 
-def _shuffled_ports() -> Iterator[int]:
-    """Yield all ports in random order, none twice before all were; of tests in several processes, each its own."""
+def _ports_in_turn() -> Iterator[int]:
+    """Yield all ports from a random one on, none twice before all were; of tests in several processes, each its own."""
     worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
-    share = _PORTS[int(worker.removeprefix("gw")) % int(workers) :: int(workers)]
-    return itertools.cycle(random.sample(share, len(share)))
+    number, size = int(worker.removeprefix("gw")) % int(workers), len(_PORTS) // int(workers)
+    share = _PORTS[number * size :][:size]
+    first = random.randrange(size)
+    return itertools.cycle([*share[first:], *share[:first]])
 
 
-_ports = _shuffled_ports()
+_ports = _ports_in_turn()
 
 
 def free_port() -> int:
@@ -65,11 +67,11 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> range:
-    """Return adjacent TCP ports on loopback that nothing uses now."""
-    while True:
-        ports = range(first := free_port(), first + count)
-        if ports[-1] in _PORTS and all(_is_free(port) for port in ports[1:]):
-            return ports
+    """Return adjacent TCP ports on loopback, each as `free_port` returns it."""
+    ports = [free_port() for _ in range(count)]
+    while ports[-1] - ports[0] != count - 1:  # one between is taken, or the share has ended
+        ports = [*ports[1:], free_port()]
+    return range(ports[0], ports[0] + count)
 
 
 def _is_free(port: int) -> bool:
