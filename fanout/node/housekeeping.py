@@ -56,6 +56,8 @@ class Housekeeping:
         """Sessions that came and went, as the newest event has them."""
         self._alarms: dict[str, str] = {}
         """Faults of disks, as the newest events have them."""
+        self._pool_reasons: frozenset[str] = frozenset()
+        """Faults of the other members of the pool, as the newest events have them."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -73,6 +75,7 @@ class Housekeeping:
             if monotonic() >= lags_at:
                 lags_at = monotonic() + INTERVAL_S
                 self._note_alarms()
+                self._note_pool()
                 self._note_slow_clients()
                 node.browser.lags.note({one.name: one.lag_seconds for one in node.documents.lag().links})
             if node.server is not None and sys_interval_s and monotonic() >= sys_at:
@@ -116,6 +119,17 @@ class Housekeeping:
             if text != self._alarms.get(kind, ""):
                 node.browser.note(kind, detail=text)
         self._alarms = found
+
+    def _note_pool(self) -> None:
+        """Note what is wrong with other members of the pool, and what is over."""
+        node = self._node
+        if node.members is not None:
+            reasons = frozenset(node.documents.pool().stay_reasons or ())
+            for reason in sorted(reasons - self._pool_reasons):
+                node.browser.note("pool_alarm", detail=reason)
+            for reason in sorted(self._pool_reasons - reasons):
+                node.browser.note("pool_over", detail=reason)
+            self._pool_reasons = reasons
 
     def _tell_sys_topics(self, server: Server) -> None:
         node, now_ns = self._node, self._node.clock.now_ns()

@@ -19,6 +19,7 @@ from bench.processes import free_port
 from fanout.api.models import PoolDocument
 from fanout.config import Address, PoolConfig
 from fanout.errors import ConfigError, ListenError, RequestRefused
+from fanout.node import housekeeping
 from fanout.node.node import Node
 from fanout.node.pool.documents import config_digest
 from fanout.selection import Selector
@@ -126,6 +127,27 @@ async def test_members_know_each_other(tmp_path: Path) -> None:
         assert (status.members, status.members_reachable, status.members_ready) == (3, 3, 3)
         assert status.answered_total > 0
         assert set(status.refused_total.values()) == {0}
+
+
+async def test_a_member_that_is_away_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reason is told once when it begins, and once when it is over."""
+    monkeypatch.setattr(housekeeping, "INTERVAL_S", 0.01)
+    async with pool_of(tmp_path) as pool:
+        first, second = await pool.start(0), await pool.start(1)
+
+        def texts() -> list[str]:
+            events = first.browser.events(before=None, limit=100).events
+            return [one.text for one in events if one.kind.startswith("pool_") and "edge-1" in one.text]
+
+        await wait_until(lambda: len(reachable(first.documents.pool())) == 2)
+        await pool.stop(second)
+        reason = "edge-1 is not reachable: nothing answers there, or TLS does not accept the other side"
+        await wait_until(lambda: f"In the pool: {reason}" in texts(), what=lambda: str(texts()))
+        await pool.start(1)
+        await wait_until(lambda: f"In the pool it is over that {reason}" in texts())
+        noted = [text for text in reversed(texts()) if text.endswith(reason)]
+        assert set(noted[::2]) == {f"In the pool: {reason}"}
+        assert set(noted[1::2]) == {f"In the pool it is over that {reason}"}
 
 
 async def test_the_configured_members_are_known_before_they_are_asked(tmp_path: Path) -> None:

@@ -149,6 +149,10 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
                 for number, verb in ((came, "came from"), (went, "went to"))
                 if number
             )
+        case "pool_alarm":
+            return f"In the pool: {detail}"
+        case "pool_over":
+            return f"In the pool it is over that {detail}"
         case "clients_slow":
             return f"{_clients(facts)} slowly: messages wait, at QoS 0 the newest of each topic; see Clients"
         case "clients_caught_up":
