@@ -190,6 +190,8 @@ def _printable_fields(logger: WrappedLogger, method_name: str, event_dict: Event
             event_dict[key] = printable_lines(f"\n{value}")[1:]
         elif isinstance(value, str):
             event_dict[key] = printable(value)
+        elif isinstance(value, list | tuple):
+            event_dict[key] = printable(", ".join(map(str, value)))
         elif key != "exc_info" and value is not None and not isinstance(value, int | float):
             event_dict[key] = printable(repr(value))
     return event_dict

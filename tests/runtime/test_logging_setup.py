@@ -61,6 +61,13 @@ def test_text_line_is_one_line_without_colour_in_a_pipe() -> None:
     assert text.endswith("link=plant state=live\n")
 
 
+def test_text_line_has_several_values_as_words() -> None:
+    """A person reads them, so they are not written as Python does."""
+    stream = configured(as_json=False)
+    structlog.get_logger().info("node started", listeners=["mqtt://[::1]:1883", "ws://h"], members=("e\x1b",))
+    assert stream.getvalue().endswith("listeners='mqtt://[::1]:1883, ws://h' members=e\\x1b\n")
+
+
 def test_text_line_has_colour_on_a_terminal() -> None:
     """On a terminal the level has a colour."""
 
