@@ -326,9 +326,12 @@ async def test_paho_does_not_publish_again_what_it_has_released() -> None:
 # --- the ways ---
 
 
-async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Be a server that says one byte."""
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be a server that says one byte, and closes when the other side has."""
     writer.write(b"!")
+    with contextlib.suppress(OSError):
+        await reader.read()
+    writer.close()
 
 
 async def reaches(port: int, *, expected: bool) -> bool:
