@@ -47,7 +47,7 @@ def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes) -> None:
             mosquitto.process.send_signal(signal.SIGHUP)
 
         publish_all(client, list(VALUES.items()))
-        keys = QUICK + 'username = "edge"\n'
+        keys = QUICK + 'username = "edge"\nsample_topics = 0\n'  # a sample would call for an audit of its own
         node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=keys)).started()
         with subscriber(node.port, "plant/#", qos=1) as local:
             local.wait(10)
