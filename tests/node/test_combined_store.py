@@ -94,4 +94,4 @@ def test_a_delivery_goes_on_with_one_look_into_each_replica_on_disk(tmp_path: Pa
         assert len(taken) == 200
         assert len(statements) == 2
     finally:
-        disk.close(timeout_s=1)
+        disk.close(timeout_s=30)

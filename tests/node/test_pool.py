@@ -58,6 +58,8 @@ class Pool:
             peers=tuple(Address("http", "127.0.0.1", port) for port in self.ports),
             token_file=self.token,
             ping_interval_s=0.2,
+            suspect_after_s=10.0,  # all share a process: while it gets no processor, none of them is silent
+            dead_after_s=30.0,
         )
         identity = dataclasses.replace(settings.node, id=changes.pop("node_id", f"edge-{index}"))
         links = changes.pop("links", settings.links)
@@ -133,7 +135,7 @@ async def test_a_member_that_is_away_is_an_event(tmp_path: Path, monkeypatch: py
     """Its reason is told once when it begins, and once when it is over."""
     monkeypatch.setattr(housekeeping, "INTERVAL_S", 0.01)
     async with pool_of(tmp_path) as pool:
-        first, second = await pool.start(0), await pool.start(1)
+        first, second = await pool.start(0, suspect_after_s=0.5), await pool.start(1)
 
         def texts() -> list[str]:
             events = first.browser.events(before=None, limit=100).events
@@ -163,7 +165,7 @@ async def test_a_member_that_ends_is_suspect_and_comes_back(tmp_path: Path) -> N
     """Its state and figures are not known then, what it was is; log lines tell both, once each."""
     async with pool_of(tmp_path) as pool:
         with capture_logs() as lines:
-            first, second = await pool.start(0), await pool.start(1)
+            first, second = await pool.start(0, suspect_after_s=0.5), await pool.start(1)
             await wait_until(lambda: reachable(first.documents.pool()) == ["edge-0", "edge-1"])
             await pool.stop(second)
             await wait_until(lambda: reachable(first.documents.pool()) == ["edge-0"])

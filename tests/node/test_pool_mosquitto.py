@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -35,7 +34,7 @@ VALUES = [(f"plant/{number}", b"%d" % number) for number in range(300)]
 
 
 @contextlib.asynccontextmanager
-async def pool_at(directory: Path, *primaries: int, **settings_of_pool: Any) -> AsyncIterator[list[Node]]:
+async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]:
     """Give the members of a pool that all hold what Mosquitto holds, and know it; each has its way to Mosquitto."""
     ports = free_ports(len(primaries))
     selectors = Selector("plant/#", writes="forward"), Selector("other/#")
@@ -49,7 +48,8 @@ async def pool_at(directory: Path, *primaries: int, **settings_of_pool: Any) -> 
                 peers=tuple(Address("http", "127.0.0.1", each) for each in ports),
                 converge_after_s=CONVERGE_AFTER_S,
                 client_address=f"edge-{number}:1883",
-                **settings_of_pool,
+                suspect_after_s=10.0,  # all share a process: while it gets no processor, none of them is silent
+                dead_after_s=30.0,
             )
             identity = dataclasses.replace(settings.node, id=f"edge-{number}")
             node = node_of(dataclasses.replace(settings, node=identity, log=None, http=None, pool=pool, links=(link,)))

@@ -15,6 +15,7 @@ from fanout.mqtt.packets import Ack, Disconnect, PacketType, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.node import Node
+from fanout.server.client import connection
 from tests.node.test_node import port_of
 from tests.node.test_pool_mosquitto import pool_at
 from tests.support.durable import DURABLE, come_back
@@ -30,8 +31,8 @@ async def start_pool(
 ) -> AsyncIterator[list[Node]]:
     """Give three members beside a Mosquitto, each of which has heard the others; a client waits for its session."""
     monkeypatch.setattr(session_pool, "ANSWER_S", 30.0)
-    # All members share a process: while it gets no processor, none of them is silent.
-    async with pool_at(tmp_path, *[mosquitto.port] * 3, suspect_after_s=10.0, dead_after_s=30.0) as nodes:
+    monkeypatch.setattr(connection, "LINGER_S", 30.0)  # what is written to a client waits for copies
+    async with pool_at(tmp_path, *[mosquitto.port] * 3) as nodes:
         await wait_until(lambda: all(figures(node).members_reachable == len(nodes) for node in nodes))
         yield nodes
 

@@ -58,4 +58,4 @@ def replicas(storage: str, directory: Path) -> Iterator[Make]:
     try:
         yield make
     finally:
-        store.close(timeout_s=5)
+        store.close(timeout_s=30)

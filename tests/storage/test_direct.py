@@ -37,7 +37,7 @@ async def started(
     try:
         yield storage, replica
     finally:
-        await asyncio.to_thread(storage.close, timeout_s=5)
+        await asyncio.to_thread(storage.close, timeout_s=30)
 
 
 def seen_by_others(path: Path) -> int:
@@ -189,7 +189,7 @@ def test_another_process_is_kept_away(tmp_path: Path) -> None:
         direct_store(tmp_path / "r").open(now_ns=1)
     with pytest.raises(StoreError, match="is in use by another process"):
         RetainedFile(tmp_path / "r", sync="off")
-    assert first.close(timeout_s=1)
+    assert first.close(timeout_s=30)
     file = RetainedFile(tmp_path / "r", sync="off")
     with pytest.raises(StoreError, match="is in use by another process"):
         direct_store(tmp_path / "r").open(now_ns=1)

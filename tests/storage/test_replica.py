@@ -61,7 +61,7 @@ def opened(path: Path) -> Iterator[DirectStore]:
     try:
         yield store
     finally:
-        assert store.close(timeout_s=5)
+        assert store.close(timeout_s=30)
 
 
 def told(changes: Changes) -> tuple[Any, ...]:

@@ -44,7 +44,7 @@ async def started(
     try:
         yield storage
     finally:
-        await asyncio.to_thread(storage.close, timeout_s=5)
+        await asyncio.to_thread(storage.close, timeout_s=30)
 
 
 def changes_of(replica: Replica, *values: Any) -> Changes:
@@ -121,7 +121,7 @@ async def test_of_what_is_left_beside_the_values_only_the_newest_is_made(
 async def test_what_those_put_who_were_told_is_in_the_next_transaction(tmp_path: Path) -> None:
     """It does not begin without it, though something else waits already."""
     replica = Replica()
-    async with started(tmp_path / "r") as storage:
+    async with started(tmp_path / "r", sync="off") as storage:  # no transaction by time
         entered, go_on = threading.Event(), threading.Event()
         all_done = asyncio.Event()
 
@@ -358,4 +358,4 @@ async def test_a_damaged_file_is_set_aside_when_it_is_opened(tmp_path: Path) -> 
     assert storage.file.sessions() == {}
     assert [line["event"] for line in lines] == ["file of retained values is damaged, set aside"]
     assert (tmp_path / "r.damaged-5").exists()
-    assert storage.close(timeout_s=1)
+    assert storage.close(timeout_s=30)

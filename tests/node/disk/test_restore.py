@@ -69,7 +69,7 @@ def load(
     own = Replica()
     links = [(config, replica)] if config else []
     resumptions = restore_replicas(storage, links, own=own, node_id="edge-1", now_ns=NOW_NS, logger=logger)
-    storage.close(timeout_s=1)
+    storage.close(timeout_s=30)
     return replica, own, resumptions, lines
 
 
@@ -176,4 +176,4 @@ async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypa
         disk.broken = False
         await link.wait_state(LinkState.LIVE)
         await wait_until(lambda: not storage.waiting)
-    assert await asyncio.to_thread(storage.close, timeout_s=5)
+    assert await asyncio.to_thread(storage.close, timeout_s=30)
