@@ -89,3 +89,4 @@ def test_writes_that_were_acknowledged_are_at_the_primary(mosquitto: Mosquitto, 
         wait_until_blocking(
             lambda: acknowledged <= set(at_primary.payloads("set/value")), what="the acknowledged messages"
         )
+    wait_until_blocking(lambda: not node.running, what="the end")  # a signal would end it where it listens to none

@@ -182,7 +182,7 @@ def config_for(port: int, *selectors: Selector, **changes: Any) -> LinkConfig:
         retry_max_s=0.2,
         snapshot_quiet_s=1.0,
         heartbeat_s=0.5,
-        connect_timeout_s=5.0,
+        connect_timeout_s=30.0,
         sample_topics=0,
     )
     return replace(config, **changes)
