@@ -14,6 +14,7 @@ __all__ = ["LongQueue", "fill"]
 _TOPIC: Final = "roam/long"
 _ANSWER_S: Final = 10.0
 """Time for the next bytes; a member that is stopped says nothing."""
+_BEGIN_S: Final = 60.0
 _WINDOW: Final = 100
 
 
@@ -45,7 +46,7 @@ class LongQueue:
 
     async def subscribe(self) -> None:
         """Begin the session, and leave it."""
-        reader, writer = await self._connect(self._ports[0])
+        reader, writer = await self._connect_in_time(self._ports[0])
         writer.write(packets.subscribe({_TOPIC: 1}, packet_id=1, version=4))
         async with asyncio.timeout(_ANSWER_S):
             while not any(packet.kind == packets.SUBACK for packet in await _read(reader, bytearray())):
@@ -59,6 +60,15 @@ class LongQueue:
                 await self._visit(self._draw.choice(self._ports))
             except (OSError, TimeoutError, EOFError):
                 await asyncio.sleep(self._draw.uniform(0.1, 0.5))
+
+    async def _connect_in_time(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect, again while a member asks to come later: it waits for what others know of the session."""
+        async with asyncio.timeout(_BEGIN_S):
+            while True:
+                try:
+                    return await self._connect(port)
+                except EOFError:
+                    await asyncio.sleep(self._draw.uniform(0.1, 0.5))
 
     async def _visit(self, port: int) -> None:
         """Take a part of what waits at a member."""
