@@ -226,7 +226,7 @@ def test_lag_and_changes_are_shown(browser: Browser, node: StandInNode) -> None:
         node.browser.lags.note({"plant": seconds})
     with serving(node) as url:
         browser.show(f"{url}/#overview", width=1280)
-        wait_for(browser, text_has("now 0.100 s, at most 0.200 s"))
+        wait_for(browser, text_has("now 100.0 ms, at most 200.0 ms"))
         assert browser.ask("document.querySelector('figure path').getAttribute('d')") == "M0.0 6.0M1000.0 51.0"
 
 

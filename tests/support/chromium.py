@@ -143,7 +143,9 @@ def browsing(profile: Path) -> Iterator[Browser]:
     try:
         port = next(found[1] for line in process.stderr if (found := re.search(r"ws://127\.0\.0\.1:(\d+)/", line)))
         answer = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank", timeout=30, trust_env=False)
-        with connect(answer.json()["webSocketDebuggerUrl"], max_size=None, proxy=None) as connection:
+        # No pings: their answers come after the events of the page, which nobody reads while a test waits for the node.
+        url = answer.json()["webSocketDebuggerUrl"]
+        with connect(url, max_size=None, proxy=None, ping_interval=None) as connection:
             yield Browser(connection)
     finally:
         process.terminate()

@@ -80,6 +80,7 @@ async function ask(path, parameters = {}, order = null) {
 }
 
 const count = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en"));
+const delay = (seconds) => (seconds === null || seconds === undefined ? "–" : seconds < 0.9995 ? `${(1000 * seconds).toFixed(1)} ms` : `${seconds.toFixed(1)} s`);
 const clock = (text) => (text ? new Date(text).toLocaleString() : "–");
 const rate = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en", { maximumFractionDigits: 1 }));
 
@@ -114,7 +115,7 @@ function chart(link, lags, interval) {
     if (lag === null) pen = "M";
     else { path += `${pen}${((1000 * at) / Math.max(1, lags.length - 1)).toFixed(1)} ${(96 - (90 * lag) / most).toFixed(1)}`; pen = "L"; }
   });
-  const text = `Lag of ${link} in the last ${Math.round((interval * lags.length) / 60) || 1} min: now ${last === null ? "unknown" : `${last.toFixed(3)} s`}, at most ${most.toFixed(3)} s`;
+  const text = `Lag of ${link} in the last ${Math.round((interval * lags.length) / 60) || 1} min: now ${last === null ? "unknown" : delay(last)}, at most ${delay(most)}`;
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   for (const [name, value] of [["viewBox", "0 0 1000 100"], ["preserveAspectRatio", "none"], ["role", "img"], ["aria-label", text]]) svg.setAttribute(name, value);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
@@ -165,7 +166,7 @@ async function overview() {
         clock(link.since),
         count(link.topics),
         link.evidence ?? "–",
-        lag.links[at]?.lag_seconds === null || !lag.links[at] ? "–" : `${lag.links[at].lag_seconds.toFixed(3)} s`,
+        delay(lag.links[at]?.lag_seconds),
         make("span", {}, [link.reason, link.ready ? null : link.last_error, link.hint].filter(Boolean).join(". ") || "–"),
       ])));
     for (const link of status.links) {
@@ -429,12 +430,12 @@ async function pool() {
     if (error.status !== 409) throw error;
     return [make("p", {}, "This node is in no pool.")];
   }
-  const equal = (one) => (one.digest_equal === null ? "–" : one.digest_equal ? "yes" : "no");
+  const equal = (one) => (one.digest_equal === null ? "–" : one.digest_equal ? "yes" : `no, since ${clock(one.digest_equal_since)}`);
   return [make("p", { class: found.ready ? "good" : "bad" }, found.ready ? "All members are ready and hold the same." : found.reasons.join("; ")),
     table("Members", ["member", "state", "equal", "#topics", "#lag", "#sessions", "#moved in", "#moved out", "failure"], found.members.map((one) => [
       `${one.node ?? one.address}${one.is_self ? " (this node)" : ""}`,
       make("span", { class: one.ready ? "good" : "bad" }, one.state ? one.state.replace("_", " ") : "not reachable"),
-      equal(one), count(one.topics), one.lag === null ? "–" : `${one.lag.toFixed(3)} s`, count(one.sessions),
+      equal(one), count(one.topics), delay(one.lag), count(one.sessions),
       count(one.moved_in), count(one.moved_out), one.failure ?? "–"]))];
 }
 
