@@ -7,6 +7,7 @@ lasts, the first line of `fanout explain` names the cause, wherever the node can
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -247,11 +248,13 @@ def test_a_slow_reader(plant: Plant, qos: int, figure: str, cause: str) -> None:
 
     before = counted()
     with slow_reader(plant.node.port, b"plant/#", qos=qos), publisher(plant.mosquitto.port) as client:
-        for turn in range(60):
-            publish_all(client, [(topic, b"%d" % turn + b"x" * 4_000) for topic in VALUES])
-            if counted() > before:
-                break
-        wait_until_blocking(lambda: counted() > before, what="a slow reader being seen")
+        turns = itertools.count()
+
+        def is_seen() -> bool:
+            publish_all(client, [(topic, b"%d" % next(turns) + b"x" * 4_000) for topic in VALUES])
+            return counted() > before
+
+        wait_until_blocking(is_seen, what="a slow reader being seen")
         publish_all(client, [("plant/a/0", b"behind it")])
         plant.local.wait_for("plant/a/0", b"behind it")
         assert plant.explained("plant/a/0", "--client", f"slow-{qos}").startswith(f'Client "slow-{qos}" {cause}')
