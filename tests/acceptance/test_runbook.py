@@ -169,7 +169,9 @@ def hidden_branch(house: House) -> Iterator[LiveNode]:
         yield house.well
     finally:
         house.allow(RULES)
-        assert run_fanout("audit", "plant", "--url", house.well.url).returncode == 0
+        wait_until_blocking(
+            lambda: run_fanout("audit", "plant", "--url", house.well.url).returncode == 0, what="the old rules"
+        )
         house.well.wait_until_ready()
 
 
