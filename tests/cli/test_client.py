@@ -150,8 +150,7 @@ def test_not_ready_is_an_answer() -> None:
 
 def test_connection_refused_says_what_to_check() -> None:
     """The commonest failure names the address, the setting and the variable."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     error = refusal(f"http://127.0.0.1:{port}")
     assert error.message == f"nothing listens at http://127.0.0.1:{port} (connection refused)"
     assert "http.listen" in error.hint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 
 import pytest
 from rich.console import Console
@@ -18,6 +17,7 @@ from fanout.cli.ready import wait_ready
 from fanout.errors import NodeUnreachable
 from tests.api.stand_in import StandInNode, live_link, ready_node, serving, snapshot_link, syncing_node
 from tests.cli.processes import run_fanout, run_on_terminal
+from tests.support.mosquitto import free_port
 
 
 class ScriptedClient(NodeClient):
@@ -140,8 +140,7 @@ def test_primary_has_no_table(runner: CliRunner) -> None:
 
 def test_unreachable() -> None:
     """No node: exit 3, nothing on standard output, what to check on standard error."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     answer = run_fanout("ready", f"127.0.0.1:{port}")
     assert (answer.returncode, answer.stdout) == (3, "")
     assert answer.stderr == (

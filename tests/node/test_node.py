@@ -65,6 +65,7 @@ from fanout.storage.direct import DirectStore
 from fanout.storage.file import RetainedFile
 from tests.access.pieces import cheap_hash
 from tests.node.test_documents import LIVE
+from tests.support.mosquitto import free_port
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -358,15 +359,13 @@ async def test_start_event_tells_what_is_replicated(tmp_path: Path) -> None:
 async def test_failing_listener_cleans_up(tmp_path: Path, other_listener: int, taken: str) -> None:
     """When an address is taken, the other listener is closed, the log sealed and given up, no link runs."""
     free = "http_port" if taken == "mqtt_port" else "mqtt_port"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free_port = probe.getsockname()[1]
-    settings = config(tmp_path, **{taken: other_listener, free: free_port})
+    port = free_port()
+    settings = config(tmp_path, **{taken: other_listener, free: port})
     node = node_of(settings)
     with pytest.raises(ListenError, match=str(other_listener)):
         await node.start()
     assert not link_of(node).runs.is_set()
-    assert is_free(free_port)
+    assert is_free(port)
     logged = [event["event"] for event in read_events(tmp_path / "log")]
     assert logged == ([] if taken == "http_port" else ["start", "stop"])
     again = node_of(config(tmp_path))
