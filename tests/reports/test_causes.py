@@ -153,7 +153,8 @@ def test_each_cause_is_on_the_first_screen(
     assert lines[0].startswith("NOT COMPLETE 3 of 3 secondaries lack updates or values")
     of_ahead = next(line for line in lines if line.startswith("ahead "))
     assert f"going on not readable by this user {2 * ROUNDS * TOPICS} plant/s/# {2 * ROUNDS * TOPICS}" in of_ahead
-    assert any(line.startswith("ahead tap ") and line.endswith("3.00 s ahead") for line in lines)
+    (clock,) = [line for line in lines if line.startswith("ahead tap ") and line.endswith(" s ahead")]
+    assert float(clock.split()[-3]) == pytest.approx(AHEAD_S, abs=0.1)  # a slow machine hears one of them later
     shown = [
         f"Skipped by the node ({ROUNDS}): messages that the link cannot replicate",
         f"Skipped in all, as the logs say: packet too large {ROUNDS}.",
@@ -166,7 +167,7 @@ def test_each_cause_is_on_the_first_screen(
         assert said in text
         assert said in page
     (raw,) = [one["lag"] for one in document["lag"]["propagation"] if one["node"] == "ahead"]
-    assert AHEAD_S * 1_000_000 - 100_000 < raw["p50_us"] <= raw["p99_us"] < AHEAD_S * 1_000_000 + 2_000_000
+    assert AHEAD_S * 1_000_000 - 100_000 < raw["p50_us"] <= raw["p99_us"] < AHEAD_S * 1_000_000 + 10_000_000
     (skips,) = [one for one in document["alarms"] if one["kind"] == "skipped"]
     assert (skips["node"], skips["message"], skips["times"]) == ("small", "packet_too_large", ROUNDS)
 
