@@ -168,7 +168,8 @@ def _facts(found: TopicFacts) -> Iterator[tuple[str, RenderableType]]:
         if log.searched_since is not None:
             yield "", f"searched since {_time(log.searched_since)}"
         if log.events:
-            yield "events", lines(*map(_event, log.events[-_LOGGED_MAX:]))
+            name = "" if link is None else link.name
+            yield "events", lines(*(_event(row, name) for row in log.events[-_LOGGED_MAX:]))
 
 
 def _link(link: TopicLink) -> str:
@@ -230,8 +231,11 @@ def _update(row: LoggedUpdate) -> str:
     return f"{_time(row.at)}  {row.change} ({row.phase}), {counted(row.payload_bytes, 'byte')}, digest {row.digest}"
 
 
-def _event(row: LoggedEvent) -> str:
-    return f"{_time(row.at)}  {' '.join(filter(None, (row.event, row.state, row.selector, _shortened(row.detail))))}"
+def _event(row: LoggedEvent, link: str) -> str:
+    from fanout.node.browse.events import sentence
+
+    text = sentence(row.event, link=link, state=row.state, selector=row.selector, detail=row.detail)
+    return f"{_time(row.at)}  {_shortened(text)}"
 
 
 def _sentence(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,12 +19,14 @@ from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from fanout.api.models import PoolDocument
+    from fanout.api.models import PoolDocument, PoolMember
 
 __all__ = ["app"]
 
+_COMPARED = {"digest", "payload_bytes", "qos", "received"}
+"""Figures of a value that `compare --json` prints."""
 
-app = typer.Typer(cls=ShowByDefault, help="Show the members of a pool, or ask if one may be stopped.")
+app = typer.Typer(cls=ShowByDefault, help="Show and compare the members of a pool, or ask if one may stop.")
 
 
 @app.command(cls=AskingCommand, epilog="Exit codes: 0 shown, ready or not; 3 unreachable; 5 the node is in no pool.")
@@ -43,6 +46,54 @@ def show(url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, as_json: 
         print_json(document.model_dump(mode="json"))
         return
     show_lines(*pool_lines(document))
+
+
+@app.command(
+    cls=AskingCommand,
+    epilog="Exit codes: 0 the same at all; 1 some differ, or change too quickly; 3 unreachable; 5 in no pool.",
+)
+def compare(
+    url: UrlOption = DEFAULT_URL,
+    *,
+    limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Topics to show.")] = 20,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Name the topics that members of a pool hold differently.
+
+    Reads the topics of all members, side by side, and looks three times at those that seem to differ. Every member is
+    asked at its HTTP address, with the same token.
+    """
+    from fanout.cli.asking.client import NodeClient
+    from fanout.cli.asking.pool_values import compare_members
+    from fanout.cli.output.pool_table import comparison_lines
+    from fanout.cli.output.terminal import print_json
+    from fanout.cli.output.terminal import show as show_lines
+
+    with ExitStack() as clients:
+        first = clients.enter_context(NodeClient(url, token_file=token_file))
+        document = first.pool()
+        members = {document.node: first}
+        for member in document.members:
+            if not member.is_self:
+                members[member.node or ""] = clients.enter_context(NodeClient(_url(member), token_file=token_file))
+        found = compare_members(members)
+    if as_json:
+        differing = [
+            {
+                "topic": one.topic,
+                "values": {
+                    name: None if held is None else held.model_dump(mode="json", include=_COMPARED)
+                    for name, held in one.values.items()
+                },
+            }
+            for one in found.differing
+        ]
+        counts = {"topics": found.topics, "changing": found.changing, "whole": found.whole}
+        print_json({"members": list(members), **counts, "differing": differing})
+    else:
+        show_lines(*comparison_lines(found, {name: client.url for name, client in members.items()}, limit=limit))
+    raise typer.Exit(ExitCode.NO if found.differing or found.changing else ExitCode.OK)
 
 
 @app.command(
@@ -76,6 +127,15 @@ def upgrade_check(
     else:
         show_lines(*leaving_lines(document))
     raise typer.Exit(ExitCode.OK if _may_stop(document) else ExitCode.NO)
+
+
+def _url(member: PoolMember) -> str:
+    if member.url is None:
+        raise RequestRefused(
+            f"the HTTP address of {member.node or member.address} is not known",
+            hint="Wait until the member answers, and add [http] to its configuration",
+        )
+    return member.url
 
 
 def _may_stop(document: PoolDocument) -> bool:

@@ -52,13 +52,21 @@ from fanout.api.models import (
 )
 from fanout.api.node_view import ClientOrder
 from fanout.api.operator_access import LOOPBACK, OperatorAccess
-from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
+from fanout.api.topic_facts import (
+    PrimaryAnswer,
+    TopicClient,
+    TopicExplanation,
+    TopicFacts,
+    TopicLink,
+    TopicLog,
+    TopicValue,
+)
 from fanout.api.topic_verdict import explain
 from fanout.errors import AuditRefused, RequestRefused
 from fanout.node.browse.browser import Browser
 from fanout.runtime.system_clock import SystemClock
 
-__all__ = ["StandInNode", "live_link", "pool_member", "ready_node", "serving", "snapshot_link", "syncing_node"]
+__all__ = ["SINCE", "StandInNode", "live_link", "pool_member", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
 SINCE = datetime(2025, 11, 21, 8, 0, 0, 250_000, tzinfo=UTC)
 
@@ -177,6 +185,7 @@ class StandInNode:
         self.unconfirmed_topics = 5
         self.digest = "00000000000000aa"
         self.answer: PrimaryAnswer | None = None
+        self.topic_log: TopicLog | None = None
         self.may_explain = asyncio.Event()
         self.may_explain.set()
         self.explaining = asyncio.Event()
@@ -539,6 +548,7 @@ class StandInNode:
             value=value,
             primary=self.answer or PrimaryAnswer(outcome="value", value=value),
             client=None if client_id is None else TopicClient(client_id=client_id, session=False),
+            log=self.topic_log,
         )
         return explain(facts)
 

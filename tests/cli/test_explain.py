@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.api.operator_access import OperatorAccess
-from fanout.api.topic_facts import PrimaryAnswer, TopicValue
+from fanout.api.topic_facts import LoggedEvent, PrimaryAnswer, TopicLog, TopicValue
 from fanout.cli.app import app
 from fanout.cli.output.exit_codes import ExitCode
-from tests.api.stand_in import ready_node, serving
+from tests.api.stand_in import SINCE, ready_node, serving
 from tests.support.waiting import wait_until_blocking
 
 EQUAL = """\
@@ -58,6 +58,17 @@ def test_first_line_and_exit_code(
     assert json.loads(as_json.stdout)["verdict"]["text"][1:] == first_line.removesuffix(".")[1:]
     if answer is None:
         assert found.stdout == EQUAL
+
+
+def test_events_of_the_log_are_sentences(runner: CliRunner) -> None:
+    """As `fanout events` has them."""
+    node = ready_node()
+    detail = '{"checked": 40, "changed": 0, "removed": 0, "kept": 0, "reason": "pool"}'
+    node.topic_log = TopicLog(events=(LoggedEvent(at=SINCE, event="audit", detail=detail),))
+    with serving(node) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--url", url])
+    event = "events   2025-11-21 08:00:00 UTC  Link plant was compared with the primary: 40 topics are equal"
+    assert found.stdout.splitlines()[-2:] == ["log      no row of it", event]
 
 
 def test_a_tap_and_a_client_are_part_of_the_verdict(runner: CliRunner) -> None:

@@ -1,14 +1,17 @@
-"""`fanout pool`, `fanout pool upgrade-check` and `fanout ready --pool`."""
+"""`fanout pool`, `fanout pool compare`, `fanout pool upgrade-check` and `fanout ready --pool`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from typer.testing import CliRunner
 
 from fanout.api.models import PoolDocument
 from fanout.cli.app import app
 from tests.api.stand_in import StandInNode, pool_member, ready_node, serving
+from tests.node.browse.pieces import Node, value
 
 
 class BecomingReadyPool(StandInNode):
@@ -59,6 +62,7 @@ def test_pool(runner: CliRunner) -> None:
         "the pool of 3 members, seen by edge-1, is not ready\n"
         "  edge-2 is not ready\n"
         "  10.0.0.7:9201 is not reachable: it does not answer in time\n"
+        "  fanout pool compare names the topics that differ\n"
         "\n"
         "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS  IN/OUT     LAG  REPLICATES      VALUES  VERSION\n"
         "edge-1  this node       ready          200,000        14     2/1  4.1 ms  the same        equal   0.1.0\n"
@@ -154,3 +158,58 @@ def test_an_older_node_does_not_know_whether_it_may_be_stopped(runner: CliRunner
         "error: edge-1 does not say whether it may be stopped: its version of fanout is too old\n"
         "  Ask for the whole pool instead: fanout ready --pool\n"
     )
+
+
+@contextmanager
+def members(first: Node, second: Node) -> Iterator[str]:
+    """Serve two members of a pool, which hold topics; yield the address of the first."""
+    nodes = ready_node(), ready_node()
+    nodes[0].browser, nodes[1].browser = first.browser, second.browser
+    with serving(nodes[0]) as url, serving(nodes[1]) as other:
+        nodes[0].members = (pool_member("edge-1", is_self=True), pool_member(url=other))
+        yield url
+
+
+def test_a_pool_that_holds_the_same(runner: CliRunner) -> None:
+    """Topics of a member's own clients are not compared."""
+    with members(Node(["plant/1", "plant/2"], own=["mine"]), Node(["plant/1", "plant/2"])) as url:
+        answer = runner.invoke(app, ["pool", "compare", url])
+    assert (answer.exit_code, answer.stdout) == (0, "edge-1, edge-2 hold 2 topics: no topic differs\n")
+
+
+def test_topics_that_members_hold_differently(runner: CliRunner) -> None:
+    """Each is named, with what each member holds and the command that says why; names of strangers are escaped."""
+    first, second = Node(["plant/1", "plant/2", "plant/3\x1b[31m"]), Node(["plant/1", "plant/2"])
+    first.publish(value("plant/1", b"two"))
+    with members(first, second) as url:
+        answer = runner.invoke(app, ["pool", "compare", url])
+        cut = runner.invoke(app, ["pool", "compare", url, "--limit", "1"])
+        document = json.loads(runner.invoke(app, ["pool", "compare", url, "--json"]).stdout)
+    assert answer.exit_code == cut.exit_code == 1
+    lines = [" ".join(line.split()) for line in answer.stdout.splitlines()]
+    digest = document["differing"][1]["values"]["edge-1"]["digest"]
+    assert lines[0] == "edge-1, edge-2 hold 3 topics: 2 topics differ"
+    assert lines[2] == "TOPIC MEMBER BYTES RECEIVED DIGEST"
+    assert [line.split()[:4] for line in lines[3:5]] == [
+        ["plant/1", "edge-1", "3", "B"],
+        ["edge-2", "1", "B", "2023-11-14"],
+    ]
+    assert lines[5:] == [
+        f"plant/3\\x1b[31m edge-1 1 B 2023-11-14 22:13:20 {digest}",
+        "edge-2 no value",
+        "",
+        f"fanout explain plant/1 {url} says why",
+    ]
+    assert "1 of 2 topics; --limit shows more" in cut.stdout
+    assert (document["members"], document["topics"], document["whole"]) == (["edge-1", "edge-2"], 3, True)
+    assert [one["values"]["edge-2"] is None for one in document["differing"]] == [False, True]
+
+
+def test_a_member_whose_address_is_not_known(runner: CliRunner) -> None:
+    """It cannot be compared."""
+    node = ready_node()
+    node.members = (pool_member("edge-1", is_self=True), pool_member(url=None))
+    with serving(node) as url:
+        answer = runner.invoke(app, ["pool", "compare", url])
+    assert (answer.exit_code, answer.stdout) == (5, "")
+    assert "the HTTP address of edge-2 is not known" in answer.stderr

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
     from fanout.api.models import PoolDocument
+    from fanout.cli.asking.pool_values import DifferingTopic, PoolComparison
 
-__all__ = ["leaving_lines", "pool_lines"]
+__all__ = ["comparison_lines", "leaving_lines", "pool_lines"]
+
+_TOPIC_CHARACTERS_MAX: Final = 120
 
 
 def pool_lines(document: PoolDocument) -> list[RenderableType]:
@@ -24,10 +29,71 @@ def pool_lines(document: PoolDocument) -> list[RenderableType]:
     return [
         styled(f"the pool of {counted(len(document.members), 'member')}, seen by {document.node}, is ", answer),
         *(Padding(reason, (0, 0, 0, 2)) for reason in document.reasons),
+        *(["  fanout pool compare names the topics that differ"] if _members_differ(document) else []),
         "",
         _members_table(document),
         *_copies_table(document),
     ]
+
+
+def comparison_lines(found: PoolComparison, members: Mapping[str, str], *, limit: int) -> list[RenderableType]:
+    """Return the verdict on what members hold, and a table of at most `limit` topics that differ.
+
+    Args:
+        found: The comparison.
+        members: Name of each member, and its HTTP address.
+        limit: Most topics in the table.
+    """
+    from fanout.cli.output.quantities import counted
+    from fanout.cli.output.terminal import styled
+
+    held = f"{', '.join(members)} hold {counted(found.topics, 'topic')}: "
+    if found.differing:
+        verdict = (f"{counted(len(found.differing), 'topic')} differ{'s' if len(found.differing) == 1 else ''}", "red")
+    else:
+        verdict = ("no topic differs", "green")
+    lines: list[RenderableType] = [styled(held, verdict)]
+    if not found.whole:
+        lines.append("  So many seem to differ that the topics after them were not read")
+    if found.changing:
+        lines.append(f"  {counted(found.changing, 'topic')} changed too quickly to be compared")
+    if found.differing:
+        lines += ["", _differing_table(found.differing[:limit])]
+        if len(found.differing) > limit:
+            lines += ["", f"{limit:,} of {len(found.differing):,} topics; --limit shows more"]
+        lines += ["", f"fanout explain {_suspect(found.differing[0], members)} says why"]
+    return lines
+
+
+def _differing_table(differing: Sequence[DifferingTopic]) -> Table:
+    from fanout.cli.output.quantities import as_bytes
+    from fanout.cli.output.terminal import columns
+    from fanout.escaping import printable
+
+    table = columns("topic", "member", "bytes", "received", "digest", right=("bytes",))
+    for one in differing:
+        topic = printable(one.topic, length_max=_TOPIC_CHARACTERS_MAX)
+        for member, held in one.values.items():
+            if held is None:
+                table.add_row(topic, member, "no value", "", "")
+            else:
+                table.add_row(
+                    topic, member, as_bytes(held.payload_bytes), f"{held.received:%Y-%m-%d %H:%M:%S}", held.digest
+                )
+            topic = ""
+    return table
+
+
+def _suspect(one: DifferingTopic, members: Mapping[str, str]) -> str:
+    """Return a topic and the address of a member that lacks it, or has the oldest value, as arguments of a command."""
+    from fanout.escaping import printable
+
+    oldest = min(one.values, key=lambda name: "" if (held := one.values[name]) is None else held.received.isoformat())
+    return f"{printable(shlex.quote(one.topic), length_max=_TOPIC_CHARACTERS_MAX)} {members[oldest]}"
+
+
+def _members_differ(document: PoolDocument) -> bool:
+    return any(member.digest_equal is False for member in document.members)
 
 
 def leaving_lines(document: PoolDocument) -> list[RenderableType]:

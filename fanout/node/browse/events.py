@@ -125,6 +125,8 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
         detail: Text, or JSON by the kind.
     """
     facts = _facts(detail)
+    if detail.startswith("{") and not facts:  # it was cut
+        return _as_logged(kind, detail)
     match kind:
         case "start":
             return "The node started"
@@ -171,7 +173,11 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
         case "retained_alarm":
             return f"Values cannot be kept on disk: {detail}" if detail else "Values are kept on disk again"
         case _:
-            return f"{kind.replace('_', ' ').capitalize()}: {detail}" if detail else kind.replace("_", " ").capitalize()
+            return _as_logged(kind, detail)
+
+
+def _as_logged(kind: str, detail: str) -> str:
+    return f"{_words(kind).capitalize()}: {detail}" if detail else _words(kind).capitalize()
 
 
 def _audit(link: str, facts: dict[str, Any]) -> str:

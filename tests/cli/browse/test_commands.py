@@ -88,6 +88,7 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
     browser.note("state", link="plant", state="live")
     browser.note("heartbeat", link="plant")
     audit = {"checked": 1000, "changed": 2, "removed": 1, "kept": 0}
+    browser.note("audit", link="plant", detail='{"checked": 10')  # the log cuts long details
     browser.note("audit", link="plant", detail=json.dumps(audit))
     with serving(with_topics(topics)) as url:
         answer = runner.invoke(app, ["events", "--url", url])
@@ -97,10 +98,11 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
     assert texts == [
         "The node started",
         "Link plant is live",
+        'Audit: {"checked": 10',
         "Link plant was compared with the primary: of 1,000 topics 2 were repaired, 1 removed and 0 kept without"
         " confirmation",
     ]
-    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()] == [3]
+    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()] == [4]
 
 
 def test_top_shows_links_topics_and_clients(runner: CliRunner, topics: Node) -> None:
