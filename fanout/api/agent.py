@@ -13,6 +13,7 @@ from typing import Final, cast
 from fanout.api.models import Readiness
 from fanout.errors import ListenError
 from fanout.escaping import printable
+from fanout.runtime.listening import BACKLOG
 
 __all__ = ["AgentListener", "agent_line"]
 
@@ -79,7 +80,7 @@ class AgentListener:
         """
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Answer(self._answer, self._answered), self._host, self._port
+                lambda: _Answer(self._answer, self._answered), self._host, self._port, backlog=BACKLOG
             )
         except OSError as error:
             address = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"

@@ -19,6 +19,7 @@ from fanout.api.accepting import Places
 from fanout.api.browse.endpoints import STREAM_PATHS
 from fanout.api.browse.view import WRITE_KEY
 from fanout.api.models import BODY_BYTES_MAX
+from fanout.runtime.origin import origin_of
 from fanout.runtime.turnstile import Turnstile
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ _REQUEST_SECONDS: Final = 10.0
 """Time for a whole request, from the begin of the connection or the last answer."""
 _ANSWER_SECONDS: Final = 30.0
 """Time for a client to read an answer."""
-_REQUEST_COSTS_S: Final = 0.002
-"""Time of the processor that an answer takes at least."""
+_REQUEST_COSTS_S: Final = 0.001
+"""Time of the processor that a busy node takes for a small answer; costly documents are made in slices."""
 _LINGER_SECONDS: Final = 2.0
 """Time for a client that sends too much to read the reason: closing at once could destroy the answer."""
 
@@ -68,6 +69,7 @@ class HttpConnection(H11Protocol):
         self._turnstile = turnstile
         self._withdraw: Callable[[], None] | None = None  # takes back what was read and waits for its turn
         self._is_kept = False
+        self._origin = b""
         self._since_s = self.loop.time()  # begin of the connection, then of the last answer
         self._body_bytes = 0  # of the present request, without those that came with its head
         self._unread = 0  # bytes in the write buffer at the last look
@@ -76,7 +78,8 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Take the transport; beyond the limit, close the connection that has kept the node waiting longest."""
         super().connection_made(transport)
-        self._is_kept = self.client is not None and self._places.is_kept(self.client[0])
+        if self.client is not None:
+            self._is_kept, self._origin = self._places.is_kept(self.client[0]), origin_of(self.client[0])
         if len(self.connections) <= min(self._places.kept_max, self._places.others_max):
             return
         alike: list[HttpConnection] = [
@@ -90,7 +93,7 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take a piece of a request when it is its turn; nothing more is read before."""
-        if self._is_kept or self.client is None:
+        if self._is_kept or not self._origin:
             self._take(data)
             return
 
@@ -104,7 +107,7 @@ class HttpConnection(H11Protocol):
                     self.transport.resume_reading()
             return True
 
-        self._withdraw = self._turnstile.run(take, who=self.client[0], at_least_s=_REQUEST_COSTS_S)
+        self._withdraw = self._turnstile.run(take, who=self._origin, at_least_s=_REQUEST_COSTS_S)
         if self._withdraw is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 

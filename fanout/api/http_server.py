@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
-_BACKLOG: Final = 256
-"""Connections that wait to be accepted."""
 _SYSTEM_BUFFER_BYTES: Final = 64 * 1024
 """Socket buffers for unread requests and for answers; the default would be megabytes."""
 _MAKING: Final = threading.Lock()
@@ -141,6 +139,6 @@ class HttpServer:
                 listening.setsockopt(socket.SOL_SOCKET, size, _SYSTEM_BUFFER_BYTES)
 
         try:
-            return await open_listening_sockets(self._host, self._port, backlog=_BACKLOG, prepare=prepare)
+            return await open_listening_sockets(self._host, self._port, prepare=prepare)
         except OSError as error:
             raise ListenError.of(error, address=self._authority, key=self._key) from error

@@ -1,16 +1,84 @@
-"""Listening sockets for a host and a port."""
+"""Listening sockets for a host and a port, and the acceptance of their connections."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Final
 
-__all__ = ["open_listening_sockets"]
+__all__ = ["BACKLOG", "Acceptor", "open_listening_sockets"]
+
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted. Beyond it the system drops a SYN, and the client tries again after a second."""
+_ACCEPTED_MAX: Final = 16
+"""Connections that are accepted in one turn of the event loop, some 20 us each."""
+_PAUSE_S: Final = 1.0
+"""Pause before accepting again when the system has no descriptors or memory left; the same as in asyncio."""
+
+
+class Acceptor:
+    """Accepts the connections of one listening socket; `close` once.
+
+    The event loop could accept them by itself, but would make them at once: all that wait, or in a busy loop only one a
+    turn, so that a crowd fills the backlog and everybody else waits behind it. And it reports no handshake under way.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        take: Callable[[socket.socket, str, int], None],
+        *,
+        failed: Callable[[OSError], None] = lambda error: None,
+    ) -> None:
+        """Start to accept.
+
+        Args:
+            listening: A listening socket that does not block, closed by `close`.
+            take: Takes a connection that does not block, with host and port of its peer: "" and 0 for a Unix socket.
+            failed: Told why nothing is accepted for a second: no descriptors or memory are left.
+        """
+        self._listening = listening
+        self._take = take
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._resuming: asyncio.TimerHandle | None = None
+        self._resume()
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The listening socket, as in `asyncio.Server`."""
+        return (self._listening,)
+
+    def close(self) -> None:
+        """Stop to accept."""
+        self._loop.remove_reader(self._listening)
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._listening.close()
+
+    def _resume(self) -> None:
+        self._resuming = None
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_MAX):
+            try:
+                connection, name = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # the connection stays in the backlog, and would wake the loop again and again
+                self._failed(error)
+                self._loop.remove_reader(self._listening)
+                self._resuming = self._loop.call_later(_PAUSE_S, self._resume)
+                return
+            connection.setblocking(False)
+            host, port = name[:2] if isinstance(name, tuple) else ("", 0)
+            self._take(connection, host, port)
 
 
 async def open_listening_sockets(
-    host: str, port: int, *, backlog: int | None, prepare: Callable[[socket.socket], None] | None = None
+    host: str, port: int, *, backlog: int | None = BACKLOG, prepare: Callable[[socket.socket], None] | None = None
 ) -> list[socket.socket]:
     """Listen on every IP address of a host, on all or none; the sockets do not block.
 

@@ -19,8 +19,17 @@ from tests.support.waiting import wait_until
 CROWD = 200
 
 
+class Renaming(socket.socket):
+    """A listening socket, to whose peers addresses of IPv6 are given: all of 127.0.0.1 are in one network."""
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int, int, int]]:
+        connection, (host, port) = super().accept()
+        return connection, (f"2001:db8::{port:x}" if host == "127.0.0.1" else "2001:db8:0:1::1", port, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [socket.socket, Renaming])
 @pytest.mark.parametrize("crowd", [CROWD, 4 * CROWD])
-async def test_an_address_of_its_own_does_not_wait_behind_a_crowd(crowd: int) -> None:
+async def test_an_address_of_its_own_does_not_wait_behind_a_crowd(crowd: int, kind: type[socket.socket]) -> None:
     """Connections of one address are made in their order, others between them; only far too many displace some."""
     made: list[object] = []
 
@@ -31,7 +40,9 @@ async def test_an_address_of_its_own_does_not_wait_behind_a_crowd(crowd: int) ->
 
     closed: collections.Counter[str] = collections.Counter()
     turnstile = Turnstile(slice_s=0.001, monotonic=lambda: 0.0)
-    with socket.create_server(("127.0.0.1", 0), backlog=2 * crowd) as listening, contextlib.ExitStack() as stack:
+    with kind() as listening, contextlib.ExitStack() as stack:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(2 * crowd)
         listening.setblocking(False)
 
         def connect(address: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import weakref
 from functools import partial
 
@@ -64,6 +65,41 @@ async def test_all_who_ask_have_their_turn() -> None:
     work.turnstile.run(partial(work.do, "b"), who="b")
     await wait_done(work, 21)
     assert [name for _, name in work.done].index("b") == 3
+
+
+async def test_who_asks_now_and_then_goes_before_a_crowd() -> None:
+    """A check of a load balancer is two actions, each after the other: neither waits for all others to have one."""
+    work = Work()
+    for _ in range(40):
+        for crowd in range(8):
+            work.turnstile.run(partial(work.do, f"{crowd}", takes_s=0.002), who=crowd)
+    for check in range(3):
+        while work.turn < 40 + 20 * check:  # the crowd has used up its credit
+            await asyncio.sleep(0)
+        before = len(work.done)
+        for part in ("connection", "request"):
+            await work.turnstile.turn(who="check", at_least_s=0.0005 if part == "connection" else 0.002)
+        assert len(work.done) - before <= 4
+
+
+async def test_new_ones_without_end_keep_nobody_waiting() -> None:
+    """A new address comes with each that leaves: one that stays has an action for each that the others have."""
+    work = Work()
+    numbers = itertools.count()
+
+    def come() -> None:
+        work.do("new")
+        work.turnstile.run(come, who=next(numbers))
+
+    for _ in range(2):
+        work.turnstile.run(partial(work.do, "first"))
+    for _ in range(10):
+        work.turnstile.run(come, who=next(numbers))
+    for _ in range(3):
+        work.turnstile.run(partial(work.do, "old"), who="old")
+    await wait_done(work, 150)
+    work.turnstile.close()
+    assert [name for _, name in work.done].count("old") == 3
 
 
 async def test_an_action_counts_for_the_work_that_it_causes() -> None:

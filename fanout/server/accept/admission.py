@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -20,9 +20,11 @@ from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.ports import Logger
 
-__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext"]
+__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext", "accept_connection"]
 
 _WRAPPED_BYTES = 64 * 1024
+_CONNECTION_S = 0.00005
+"""Time of the processor that a connection takes until its CONNECT."""
 
 
 class AcceptingServer(Protocol):
@@ -94,80 +96,82 @@ class ListenerContext:
     """Accept pipelines of all listeners, so that they can be ended."""
 
 
+def accept_connection(listener: ListenerContext, connection: socket.socket, host: str, port: int) -> None:
+    """Take a slot for an accepted connection, and let it enter the pipeline; close it if it is refused.
+
+    Args:
+        listener: Context of its listener.
+        connection: A socket that does not block.
+        host: IP address of its peer; empty for a Unix socket.
+        port: Port of its peer.
+    """
+    address = address_text(host, port)
+    # With a PROXY header the client's own address counts, which is not known yet.
+    slot = listener.server.take_slot("" if listener.config.proxy_protocol_from else host, address=address)
+    if slot is None:
+        connection.close()
+    else:
+        AcceptPipeline(listener, slot, address=address).enter(connection, host)
+
+
 class AcceptPipeline(asyncio.BufferedProtocol):
     """Protocol of a new connection until PROXY header and TLS are done; then it hands the transport over."""
 
-    def __init__(self, listener: ListenerContext, slot: ConnectionSlot | None = None) -> None:
+    def __init__(self, listener: ListenerContext, slot: ConnectionSlot, *, address: str) -> None:
         """Prepare.
 
         Args:
             listener: Context of its listener.
-            slot: A slot that is taken already; None takes one when the connection is made.
+            slot: Its slot.
+            address: For the log.
         """
         self._listener = listener
         self._server = listener.server
-        self.slot = slot
-        """Its slot; None before the connection is made, and after it was handed over or refused."""
+        self._address = address
+        self.slot: ConnectionSlot | None = slot
+        """Its slot; None after it was handed over or refused."""
         self._local = is_local(listener.config.address)
-        self._header: ProxyHeader | None = None
+        self._header = ProxyHeader() if listener.config.proxy_protocol_from else None
+        self._stage = EntryFault.PROXY_HEADER if self._header is not None else EntryFault.TLS if listener.tls else None
         self._buffer = bytearray()
         self._early = bytearray()  # data decrypted before the TLS task handed the transport over
-        self._wrapping: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # makes the transport, or does the TLS handshake on it
         self._deadline: Deadline | None = None
         self._transport: asyncio.Transport | None = None
 
-    def accept_tls(self, connection: socket.socket, *, address: str) -> None:
-        """Do the TLS handshake of a connection that begins with it, and has its slot; then hand it over.
-
-        Args:
-            connection: An accepted socket, which is not blocking.
-            address: For the log.
-        """
-        self._address = address
-        self._begin()
-        self._wrapping = asyncio.get_running_loop().create_task(self._handshake(connection), name="tls-handshake")
-        self._wrapping.add_done_callback(lambda _: self._end_handshake(connection))
+    def enter(self, connection: socket.socket, host: str) -> None:
+        """Refuse an accepted socket, or make its transport when it is its turn, with TLS if that comes first."""
+        networks, tls = self._listener.config.proxy_protocol_from, self._listener.tls
+        assert self.slot is not None
+        if networks and not _is_in(host, networks):
+            self._refuse("not_in_proxy_protocol_from", why=EntryFault.PROXY_HEADER)
+        elif self.slot.over_rate and tls is not None:  # before the expensive handshake
+            self._refuse("connection_rate_max")
+        else:
+            self._listener.pending[self] = None
+            if tls is not None or networks:
+                self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
+            first = None if networks else tls
+            name = "accept" if first is None else "tls-handshake"
+            self._task = asyncio.get_running_loop().create_task(self._make(connection, first), name=name)
+            self._task.add_done_callback(lambda _: self._end_making(connection))
+            return
+        connection.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a slot, then hand the connection over, or read the PROXY header first."""
+        """Hand the connection over, or read the PROXY header first."""
         self._transport = cast("asyncio.Transport", transport)
-        if self._wrapping is not None:  # from `accept_tls`
-            if self.slot is None:  # refused meanwhile
-                self._transport.abort()
-            else:
-                self._hand_on(self._transport, None)
-            return
-        networks = self._listener.config.proxy_protocol_from
-        name = transport.get_extra_info("peername")
-        host = str(name[0]) if isinstance(name, tuple) else ""
-        self._address = address_text(host, name[1] if host else 0)
-        if self.slot is None:
-            # With a PROXY header the client's own address counts, which is not known yet.
-            self.slot = self._server.take_slot("" if networks else host, address=self._address)
-            if self.slot is None:
-                self._transport.abort()
-                return
-        if not networks:
+        if self.slot is None:  # refused meanwhile
+            self._transport.abort()
+        elif self._header is None:
             self._hand_on(self._transport, None)
-            return
-        ip = ipaddress.ip_address(host) if host else None
-        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        if ip is None or not any(ip in network for network in networks):
-            self._refuse("not_in_proxy_protocol_from", why=EntryFault.PROXY_HEADER)
-            return
-        if self.slot.over_rate and self._listener.tls is not None:
-            self._refuse("connection_rate_max")
-            return
-        self._header = ProxyHeader()
-        self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Refuse the connection, which ended in the pipeline."""
-        if self._wrapping is not None:
-            self._wrapping.cancel()
+        if self._task is not None:
+            self._task.cancel()
         if self.slot is not None:
-            self._fail(EntryFault.PROXY_HEADER if self._wrapping is None else EntryFault.TLS, None)
+            self._fail(None)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Return a buffer for the rest of the header only: the next byte belongs to TLS or MQTT."""
@@ -196,7 +200,8 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             return
         self._transport.pause_reading()  # the next byte is for TLS
         assert self.slot is not None
-        self._wrapping = asyncio.get_running_loop().create_task(
+        self._stage = EntryFault.TLS
+        self._task = asyncio.get_running_loop().create_task(
             self._wrap(self._transport, self._listener.tls, who=self.slot.origin), name="tls-handshake"
         )
 
@@ -204,36 +209,36 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
-        elif self._wrapping is not None:
-            self._wrapping.cancel()
+        elif self._task is not None:
+            self._task.cancel()
 
-    def _begin(self) -> None:
-        """Limit the time in the pipeline."""
-        self._listener.pending[self] = None
-        self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
-
-    async def _handshake(self, connection: socket.socket) -> None:
-        """Do the TLS handshake of an accepted connection; `connection_made` hands it over."""
-        assert self._listener.tls is not None
+    async def _make(self, connection: socket.socket, tls: ListenerTls | None) -> None:
+        """Make the transport of an accepted connection; `connection_made` goes on."""
         assert self.slot is not None
+        loop, turnstile = asyncio.get_running_loop(), self._server.turnstile
         try:
-            await wait_for_handshake(connection, self._server.turnstile, who=self.slot.origin)
-            await asyncio.get_running_loop().connect_accepted_socket(
+            if tls is None:
+                # Those of one that sends PROXY headers do not wait for each other, nor do those of a Unix socket.
+                await turnstile.turn(who=self.slot.origin or self._address, at_least_s=_CONNECTION_S)
+                await loop.connect_accepted_socket(lambda: self, connection)
+                return
+            await wait_for_handshake(connection, turnstile, who=self.slot.origin)
+            await loop.connect_accepted_socket(
                 lambda: self,
                 connection,
-                ssl=self._listener.tls.context,
+                ssl=tls.context,
                 ssl_handshake_timeout=2 * self._server.accept_timeout_s,  # the deadline comes first
             )
         except (OSError, ValueError) as error:
             if self.slot is not None:
-                self._fail(EntryFault.TLS, error)
+                self._fail(error)
 
-    def _end_handshake(self, connection: socket.socket) -> None:
-        if self.slot is not None:  # cancelled, maybe before it began, or a bug, which the event loop reports
-            self._fail(EntryFault.TLS, None)
+    def _end_making(self, connection: socket.socket) -> None:
         if self._transport is None:
+            if self.slot is not None:  # cancelled, maybe before it began, or a bug, which the event loop reports
+                self._fail(None)
             connection.close()
-            self._wrapping = None  # else it could be freed by a garbage collection only
+            self._task = None  # else it could be freed by a garbage collection only
 
     async def _wrap(self, transport: asyncio.Transport, tls: ListenerTls, *, who: Hashable) -> None:
         if not await self._server.turnstile.turn(
@@ -252,7 +257,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         # `connection_lost` may have been called or not, as far as TLS had come; without a slot it was refused already.
         if wrapped is None or wrapped.is_closing() or self.slot is None:
             if self.slot is not None:
-                self._fail(EntryFault.TLS, error)
+                self._fail(error)
             transport.abort()
             return
         assert self._header is not None
@@ -284,9 +289,13 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             protocol.buffer_updated(count)
             early = early[count:]
 
-    def _fail(self, fault: EntryFault, error: Exception | None) -> None:
+    def _fail(self, error: Exception | None) -> None:
+        if self._stage is None:  # the listener is closed while it waits for its turn
+            self._refuse("stopping", left=True)
+            return
         left = error is None or isinstance(error, ConnectionError)
-        self._refuse(f"{fault.value}_failed", why=fault, left=left, detail=str(error or "") or "the client left")
+        detail = str(error or "") or "the client left"
+        self._refuse(f"{self._stage.value}_failed", why=self._stage, left=left, detail=detail)
 
     def _refuse(
         self, reason: str, *, why: EntryFault | Limit | None = None, left: bool = False, **more: object
@@ -296,8 +305,8 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         self.abort()
 
     def _timed_out(self) -> None:
-        stage = "proxy_header" if self._wrapping is None else "tls"
-        self._refuse(f"{stage}_timeout", why=Limit.CONNECT_TIMEOUT)
+        assert self._stage is not None
+        self._refuse(f"{self._stage.value}_timeout", why=Limit.CONNECT_TIMEOUT)
 
     def _leave(self) -> None:
         slot, self.slot = self.slot, None
@@ -309,3 +318,12 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         self._listener.pending.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
+
+
+def _is_in(host: str, networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    if not host:
+        return False
+    ip = ipaddress.ip_address(host)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in networks)

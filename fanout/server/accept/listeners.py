@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -14,11 +13,10 @@ from typing import Final
 
 from fanout.config import Address, ListenerConfig, PoolConfig
 from fanout.errors import ListenError
-from fanout.runtime.listening import open_listening_sockets
-from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext
+from fanout.runtime.listening import BACKLOG, Acceptor, open_listening_sockets
+from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext, accept_connection
 from fanout.server.accept.shared_port import SharedPort
 from fanout.server.accept.tls import ListenerTls
-from fanout.server.accept.tls_acceptor import TlsAcceptor
 
 __all__ = ["NOTSENT_LOWAT", "UNSENT_BYTES", "Listeners"]
 
@@ -26,7 +24,6 @@ UNSENT_BYTES: Final = 256 * 1024
 """Limit of unsent bytes in the kernel for one connection (TCP_NOTSENT_LOWAT); the rest waits in queues that clients
 share. Without it Linux buffers up to 4 MiB of copies for each client that does not read."""
 NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-_BACKLOG: Final = 1024
 _SOCKET_MODE: Final = 0o660
 _PROBE_S: Final = 1.0
 
@@ -41,7 +38,7 @@ class Listeners:
             pool: The pool whose members may share a port; None where no listener shares one.
         """
         self._shared_port = None if pool is None else SharedPort(pool)
-        self._servers: list[tuple[ListenerConfig, asyncio.Server | TlsAcceptor]] = []
+        self._servers: list[tuple[ListenerConfig, Acceptor]] = []
         self._tls: dict[ListenerConfig, ListenerTls] = {}
         self._paths: dict[Path, int] = {}
         self._pending: dict[AcceptPipeline, None] = {}
@@ -143,7 +140,7 @@ class Listeners:
                     found.append(str(Address(address.scheme, host, port)))
         return found
 
-    async def _bind(self, config: ListenerConfig, *, backlog: int | None = _BACKLOG) -> list[socket.socket]:
+    async def _bind(self, config: ListenerConfig, *, backlog: int | None = BACKLOG) -> list[socket.socket]:
         address = config.address
         shared = self._shared_port if config.share_port else None
 
@@ -176,16 +173,9 @@ class Listeners:
         try:
             tls = ListenerTls(config) if address.has_tls else None
             listener = ListenerContext(config, tls, server, self._pending)
-            new_pipeline = partial(AcceptPipeline, listener)
-            loop = asyncio.get_running_loop()
+            take = partial(accept_connection, listener)
             while left:
-                opened: asyncio.Server | TlsAcceptor
-                if tls is not None and not config.proxy_protocol_from:
-                    opened = TlsAcceptor(left[0], listener)
-                elif address.scheme == "unix":
-                    opened = await loop.create_unix_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
-                else:  # the pipeline starts TLS after the PROXY header
-                    opened = await loop.create_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
+                opened = Acceptor(left[0], take, failed=partial(_log_failure, server))
                 self._servers.append((config, opened))
                 del left[0]
         finally:
@@ -205,12 +195,16 @@ class Listeners:
             bound.bind(str(path))
             self._paths[path] = path.stat().st_ino
             path.chmod(_SOCKET_MODE)
-            bound.listen(_BACKLOG)
+            bound.listen(BACKLOG)
         except BaseException:
             bound.close()
             raise
         bound.setblocking(False)
         return bound
+
+
+def _log_failure(server: AcceptingServer, error: OSError) -> None:
+    server.logger.error("cannot_accept", detail=str(error))
 
 
 def _remove_leftover(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import stat
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 from bench.processes import free_port
 from fanout.config import Address, ListenerConfig, PoolConfig
 from fanout.errors import ListenError
+from fanout.mqtt.packets import Connect, encode
 from fanout.server.accept.listeners import Listeners
+from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory
+from tests.support.waiting import wait_until
 
 ANY = ListenerConfig(address=Address("mqtt", "127.0.0.1", 0))
 
@@ -27,6 +31,26 @@ async def test_addresses_have_the_real_ports() -> None:
     assert all(address.startswith("mqtt://127.0.0.1:") for address in addresses)
     listeners.close()
     assert listeners.addresses == []
+
+
+async def test_a_crowd_fills_no_backlog(start_node: StartNode) -> None:
+    """Of 400 connections of one address and then one of another, all with CONNECT, the last is answered early."""
+    node = await start_node()
+    with contextlib.ExitStack() as stack:
+
+        def connect(address: str) -> socket.socket:
+            client = socket.create_connection(("127.0.0.1", node.port), source_address=(address, 0))
+            client.sendall(encode(Connect(""), version=5))
+            return stack.enter_context(client)
+
+        for _ in range(400):
+            connect("127.0.0.1")
+        other = connect("127.0.0.2")
+        other.setblocking(False)
+        async with asyncio.timeout(30):
+            assert await asyncio.get_running_loop().sock_recv(other, 1) == b"\x20"  # CONNACK
+        assert node.server.session_count < 300
+        await wait_until(lambda: node.server.session_count == 401)
 
 
 async def test_address_in_use_opens_none(tmp_path: Path) -> None:

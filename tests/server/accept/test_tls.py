@@ -106,15 +106,20 @@ async def test_strangers_wait_for_their_turn(start_node: StartNode, authority: A
 
 
 class HeldTurnstile(Turnstile):
-    """A turnstile that keeps all actions."""
+    """A turnstile that keeps all actions but the making of connections, which takes the least time."""
 
     def __init__(self) -> None:
         super().__init__(slice_s=0.0, monotonic=lambda: 0.0)
         self.held: list[Callable[[], object]] = []
         self.withdrawn: list[Callable[[], object]] = []
 
-    def run(self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0) -> Callable[[], None]:
+    def run(
+        self, action: Callable[[], object], *, who: Hashable = "", at_least_s: float = 0.0
+    ) -> Callable[[], None] | None:
         """Keep the action."""
+        if at_least_s <= 0.00005:
+            action()
+            return None
         self.held.append(action)
         return lambda: self.withdrawn.append(action)
 
