@@ -14,7 +14,7 @@ import pytest
 
 from fanout.api.operator_access import OperatorAccess
 from fanout.reports.render.page import render_page
-from tests.api.stand_in import StandInNode, ready_node, serving, snapshot_link
+from tests.api.stand_in import SINCE, StandInNode, pool_member, ready_node, serving, snapshot_link
 from tests.node.browse.pieces import Node, value
 from tests.reports.documents import whole_report
 from tests.support.chromium import Browser, browsing
@@ -91,10 +91,22 @@ def test_the_overview_tells_what_should_be_looked_at(browser: Browser, node: Sta
             "office/# has no topics: there are none, or the primary's access rules (ACL)",
             f"plant: {alarm}",
             "Log: the replication log cannot be written: No space left on device. Clients are served all the same",
+            "Pool: 2 of 3 members are not ready; see Pool",
             "Messages that clients did not get: queue full 4, expired 1; see Clients",
             "6 messages wait for clients that are slow or away",
         ):
             assert browser.ask(text_has(text)), browser.ask("document.body.innerText")
+
+
+def test_members_that_differ_are_told_with_a_remedy(browser: Browser, node: StandInNode) -> None:
+    """Since when, and the command that names the topics."""
+    node.members = (node.members[0], pool_member(digest_equal=False, digest_equal_since=SINCE))
+    node.pool_reasons = ("edge-2 does not hold the values that edge-1 holds",)
+    with serving(node) as url:
+        browser.show(f"{url}/#pool", width=1280)
+        wait_for(browser, text_has("edge-2 does not hold the values that edge-1 holds"))
+        assert browser.ask(text_has("no, since"))
+        assert browser.ask(text_has("fanout pool compare names the topics"))
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -141,6 +141,9 @@ function warnings(status) {
   if (status.log?.alarm) found.push(`Log: ${status.log.alarm}. Clients are served all the same; reports will lack what is lost`);
   if (status.log?.lost_rows_total) found.push(`Log: ${count(status.log.lost_rows_total)} updates were not logged`);
   if (status.retained?.alarm) found.push(`Values on disk: ${status.retained.alarm}`);
+  const pool = status.pool;
+  if (pool && pool.members_ready < pool.members) found.push(`Pool: ${count(pool.members - pool.members_ready)} of ${count(pool.members)} members are not ready; see Pool`);
+  if (pool && pool.members_equal < pool.members_reachable) found.push(`Pool: ${count(pool.members_reachable - pool.members_equal)} of ${count(pool.members)} members are not known to hold what this one holds; see Pool`);
   const dropped = Object.entries(status.server?.dropped_total ?? {}).filter(([, number]) => number);
   if (dropped.length) found.push(`Messages that clients did not get: ${dropped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}; see Clients`);
   if (status.server?.queued_messages) found.push(`${count(status.server.queued_messages)} messages wait for clients that are slow or away; see Clients`);
@@ -432,6 +435,7 @@ async function pool() {
   }
   const equal = (one) => (one.digest_equal === null ? "–" : one.digest_equal ? "yes" : `no, since ${clock(one.digest_equal_since)}`);
   return [make("p", { class: found.ready ? "good" : "bad" }, found.ready ? "All members are ready and hold the same." : found.reasons.join("; ")),
+    ...(found.members.some((one) => one.digest_equal === false) ? [make("p", {}, "fanout pool compare names the topics that members hold differently.")] : []),
     table("Members", ["member", "state", "equal", "#topics", "#lag", "#sessions", "#moved in", "#moved out", "failure"], found.members.map((one) => [
       `${one.node ?? one.address}${one.is_self ? " (this node)" : ""}`,
       make("span", { class: one.ready ? "good" : "bad" }, one.state ? one.state.replace("_", " ") : "not reachable"),
