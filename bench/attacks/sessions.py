@@ -12,7 +12,7 @@ __all__ = ["GROWTH_MIB", "NEEDS", "run"]
 
 NEEDS = ("port",)
 _SESSIONS = 50_000
-_TOGETHER = 20
+_TOGETHER = 50
 _EXPIRY_S = 120
 _REFUSED_S = 0.05
 GROWTH_MIB = 512.0

@@ -400,8 +400,11 @@ class _Turns:
             reader: The user who reads it; None for an operator.
         """
         with contextlib.ExitStack() as taken:
-            if reader is not None and not taken.enter_context(self._streams_of_users.take(reader.user)):
-                raise _Refusal(429, "users have too many streams open", hint="Close one, or raise http.streams_max")
+            if reader is not None:
+                own = self._streams_of_users.take(reader.user, own_max=reader.connections_max)
+                if not taken.enter_context(own):
+                    hint = "Close one, or raise http.streams_max, or connections_max in [[access.quota]]"
+                    raise _Refusal(429, "users have too many streams open", hint=hint)
             if not taken.enter_context(self._streams.take("")):
                 raise _Refusal(429, "too many streams are open", hint="Ask again later, or raise http.streams_max")
             yield

@@ -121,7 +121,8 @@ class QuotaSection:
     sessions_max: Count | None = None
     """Sessions of the user; None for four fifths of `server.sessions_max`."""
     connections_max: Count | None = None
-    """Network Connections of the user; None for four fifths of `server.connections_max`."""
+    """Network Connections of the user, and as many streams over HTTP; None for four fifths of
+    `server.connections_max`, and for the share of streams that every user has."""
     subscriptions_max: Count = 1_000_000
     """Subscriptions of all sessions of the user."""
     retained_topics_max: Count | None = None

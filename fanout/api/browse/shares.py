@@ -24,14 +24,15 @@ class Shares:
         self._taken: dict[str, int] = {}
 
     @contextmanager
-    def take(self, who: str) -> Iterator[bool]:
+    def take(self, who: str, *, own_max: int | None = None) -> Iterator[bool]:
         """Take a place until the block ends; give False if there is none.
 
         Args:
             who: The user or address that asks.
+            own_max: Most places of this one, if it may have fewer than others; None for as many.
         """
         own = self._taken.get(who, 0)
-        if self._total >= self._max or own >= self._of_one_max:
+        if self._total >= self._max or own >= min(self._of_one_max, self._max if own_max is None else own_max):
             yield False
             return
         self._total += 1

@@ -56,6 +56,10 @@ class Reader(Protocol):
     def user(self) -> str:
         """Name of the user."""
 
+    @property
+    def connections_max(self) -> int | None:
+        """Most Network Connections of the user by a table of quotas; None without such a bound."""
+
     async def may_read(self, topic_filter: bytes) -> bool:
         """Return True if the user may subscribe to a valid Topic Filter now."""
 

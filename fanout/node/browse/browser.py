@@ -199,6 +199,12 @@ class _Reader:
         """See `Reader`."""
         return self._identity.user
 
+    @property
+    def connections_max(self) -> int | None:
+        """See `Reader`."""
+        quota = self._gate.quota_of(self.user)
+        return None if quota is None else quota.connections_max
+
     async def may_read(self, topic_filter: bytes) -> bool:
         """See `Reader`."""
         decision = self._access.may_subscribe(topic_filter)

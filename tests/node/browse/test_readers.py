@@ -211,11 +211,19 @@ async def test_users_take_no_place_of_operators(
     assert (await http.get(path.format("ann"), auth=("ann", "secret"))).status_code == 200
 
 
-async def test_users_take_no_stream_of_others(node: Node) -> None:
-    """A user may have a quarter of the streams, and all users together three quarters."""
+@pytest.mark.parametrize(("streams_max", "connections_max", "last_code"), [(4, None, 429), (40, 1, 200)])
+async def test_users_take_no_stream_of_others(
+    gate: Gate, node: Node, streams_max: int, connections_max: int | None, last_code: int
+) -> None:
+    """A user may have a quarter of the streams, all together three quarters, and none more than its connections."""
+    quota = [] if connections_max is None else [{"user": "*", "connections_max": connections_max}]
+    gate.replace(
+        access_config(rule=[{"allow": "read", "filter": "#"}], quota=quota),
+        passwords=users(ann=b"secret", bob=b"other"),
+    )
     shown = ready_node()
     shown.browser = node.browser
-    app = create_app(shown, access=OperatorAccess(token="a-token-of-24-characters"), streams_max=4)
+    app = create_app(shown, access=OperatorAccess(token="a-token-of-24-characters"), streams_max=streams_max)
     codes: asyncio.Queue[int] = asyncio.Queue()
 
     async def receive() -> Message:
@@ -241,7 +249,7 @@ async def test_users_take_no_stream_of_others(node: Node) -> None:
             (basic("bob", "other"), "plant/bob/1", 200),
             (token, "plant/1", 200),
             (token, "plant/2", 200),
-            (token, "plant/3", 429),
+            (token, "plant/3", last_code),
         ):
             asked.append(asyncio.create_task(asks(headers, topic_filter)))
             assert await codes.get() == code
