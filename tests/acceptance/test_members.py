@@ -87,11 +87,11 @@ def member_of(members: LiveNode, client_id: str) -> int:
     raise AssertionError(f"{client_id} is nowhere")
 
 
-async def come_back(members: LiveNode, client_id: str) -> RawClient:
+async def come_back(members: LiveNode, client_id: str, *, properties: Properties = DURABLE) -> RawClient:
     """Return a client that wants its session, once a member lets it in."""
     while True:
         try:
-            client = await RawClient.connect(members.port, client_id, clean_start=False, properties=DURABLE)
+            client = await RawClient.connect(members.port, client_id, clean_start=False, properties=properties)
         except (ServerClosed, ConnectionError):  # it was in the queue of a member that has just ended
             continue
         if client.connack.reason_code == ReasonCode.SUCCESS:
@@ -103,7 +103,7 @@ async def come_back(members: LiveNode, client_id: str) -> RawClient:
 
 async def test_a_killed_member_comes_back_and_its_clients_go_on_elsewhere(pool: LiveNode) -> None:
     """The other serves on; the session that was at the killed one is found, and the pool is whole again."""
-    client = await RawClient.connect(pool.port, "survivor", properties=DURABLE)
+    client = await come_back(pool, "survivor")
     await client.subscribe(b"plant/#", qos=1)
     first = member_of(pool, "survivor")
     pid = asked(pool, first, "/v1/status")["pid"]
@@ -144,13 +144,13 @@ def test_strangers_do_not_share_the_port(pool: LiveNode, tmp_path: Path, mosquit
 
 async def test_a_member_that_is_not_ready_leaves_the_port(pool: LiveNode) -> None:
     """New clients come to the other one, those that are there stay; without a ready member nobody listens."""
-    stays = [await RawClient.connect(pool.port, f"stays-{number}") for number in range(8)]
+    stays = [await come_back(pool, f"stays-{number}", properties=Properties()) for number in range(8)]
     left = pool.log_text().count("shared ports left")
     order(pool, 1, "/v1/hold")
     try:
         await wait_until(lambda: pool.log_text().count("shared ports left") > left, what="a member that has left")
         for number in range(8):
-            async with await RawClient.connect(pool.port, f"new-{number}"):
+            async with await come_back(pool, f"new-{number}", properties=Properties()):
                 assert member_of(pool, f"new-{number}") == 2
         assert [await client.messages_until_ping() for client in stays] == [[]] * len(stays)
         order(pool, 2, "/v1/hold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -31,16 +32,21 @@ async def pool_of_users(mosquitto: Mosquitto, nodes: Nodes, *, settings: str = "
     return await start_pool(mosquitto, nodes, sections=sections, settings=f"dead_after_s = 3\n{settings}")
 
 
-async def connect(member: LiveNode, user: str, *, clean_start: bool, client_id: str = "x") -> RawClient:
-    """Connect as a user, most often with the Client Identifier of the victim."""
-    return await RawClient.connect(
-        member.port,
-        client_id,
-        username=user,
-        password=user[:1].encode(),
-        clean_start=clean_start,
-        properties=DURABLE,
-    )
+async def connect(member: LiveNode, user: str, *, clean_start: bool) -> RawClient:
+    """Connect as a user with the Client Identifier of the victim, once it is known where the session is."""
+    while True:
+        client = await RawClient.connect(
+            member.port,
+            "x",
+            username=user,
+            password=user[:1].encode(),
+            clean_start=clean_start,
+            properties=DURABLE,
+        )
+        if client.connack.reason_code != ReasonCode.SERVER_UNAVAILABLE:
+            return client
+        await client.close()
+        await asyncio.sleep(0.1)
 
 
 async def leave_messages(mosquitto: Mosquitto, member: LiveNode) -> None:
@@ -54,12 +60,10 @@ async def leave_messages(mosquitto: Mosquitto, member: LiveNode) -> None:
 
 
 async def refused(member: LiveNode, *, clean_start: bool) -> ReasonCode | int:
-    """Return how the stranger is refused once it is known where the session is."""
-    while True:
-        async with await connect(member, "stranger", clean_start=clean_start) as client:
-            assert not client.connack.session_present
-            if client.connack.reason_code != ReasonCode.SERVER_UNAVAILABLE:
-                return client.connack.reason_code
+    """Return how the stranger is refused."""
+    async with await connect(member, "stranger", clean_start=clean_start) as client:
+        assert not client.connack.session_present
+        return client.connack.reason_code
 
 
 async def test_a_stranger_ends_no_session_of_another_member(mosquitto: Mosquitto, nodes: Nodes) -> None:
