@@ -16,6 +16,7 @@ import pytest_asyncio
 from fanout.api.models import PoolDocument
 from fanout.config import Address, PoolConfig
 from fanout.node.node import Node
+from fanout.pool import convergence
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
@@ -152,11 +153,13 @@ async def test_members_are_equal_at_cuts_while_values_change(mosquitto: Mosquitt
     assert {member.node: member.digest_equal_since for member in told(first).members} == since
 
 
-async def test_a_member_that_differs_is_repaired(tmp_path: Path) -> None:
+async def test_a_member_that_differs_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong value, one that it lacks, and one too many; the others, which agree, need no audit.
 
     That the primary has no more is evident from its count of retained messages.
     """
+    for factor in ("OTHERS_FACTOR", "_FRESH_FACTOR"):  # on a slow machine one audit may take 3 s
+        monkeypatch.setattr(convergence, factor, 30)
     expected = {topic.encode(): payload for topic, payload in VALUES}
     with Mosquitto(tmp_path, settings=["sys_interval 1"]) as mosquitto:
         with publisher(mosquitto.port) as client:
