@@ -180,7 +180,7 @@ def config_for(port: int, *selectors: Selector, **changes: Any) -> LinkConfig:
         selectors=selectors or (Selector("plant/#"),),
         retry_min_s=0.05,
         retry_max_s=0.2,
-        snapshot_quiet_s=1.0,
+        snapshot_quiet_s=10.0,
         heartbeat_s=0.5,
         connect_timeout_s=30.0,
         sample_topics=0,
