@@ -161,7 +161,7 @@ async def test_disc_only_serves_what_is_not_in_memory(mosquitto: Mosquitto, node
 
     def send_expiring() -> None:
         with publisher(mosquitto.port) as sender:
-            publish_all(sender, [("plant/soon", b"x")], properties=publish_properties(MessageExpiryInterval=1))
+            publish_all(sender, [("plant/soon", b"x")], properties=publish_properties(MessageExpiryInterval=3))
 
     with subscriber(node.port, "plant/soon") as client:
         await asyncio.to_thread(send_expiring)

@@ -514,7 +514,7 @@ async def test_what_expired_during_a_hold_goes_without_a_connection() -> None:
         running(config_for(server.port, retry_min_s=3600.0, retry_max_s=3600.0)) as link,
     ):
         await link.wait_state(LinkState.LIVE)
-        server.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x01")
+        server.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x03")
         server.push()
         await link.wait(link.values)
         link.link.hold(True)
