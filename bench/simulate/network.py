@@ -20,6 +20,8 @@ __all__ = ["Address", "Network", "NetworkLoop"]
 Address = tuple[str, int]
 """An address on loopback: each port is one of a machine of its own."""
 Protocol = asyncio.BaseProtocol
+Take = Callable[[Any, str, int], None]
+"""Takes an accepted connection, with host and port of its peer."""
 
 _WINDOW: Final = 64 * 1024
 """Bytes under way that a sender is not told of."""
@@ -39,11 +41,11 @@ class _NoSocket:
 
 
 class _Listener:
-    """Stands for `asyncio.Server`."""
+    """Stands for an acceptor."""
 
-    def __init__(self, network: Network, address: Address, factory: Callable[[], Protocol]) -> None:
+    def __init__(self, network: Network, address: Address, take: Take) -> None:
         self.machine = network.here()
-        self.factory = factory
+        self.take = take
         self.context = self.machine.context
         self._network, self._address = network, address
         self.sockets: tuple[Any, ...] = (_Bound(address),)
@@ -158,7 +160,8 @@ class _Transport(asyncio.Transport):
         self.network.transports.pop(self, None)
         if self.endpoint is not None:
             self.endpoint.close()
-        self.protocol.connection_lost(error)
+        if self.protocol is not None:  # else it was closed before it had one
+            self.protocol.connection_lost(error)
 
     # --- what comes ---
 
@@ -174,8 +177,8 @@ class _Transport(asyncio.Transport):
     def _deliver(self) -> None:
         self._waking = None
         now_s = self.network.loop.now_s
-        if self.network.is_cut(self.other.machine, self.machine):
-            return  # healing wakes it
+        if self.protocol is None or self.network.is_cut(self.other.machine, self.machine):
+            return  # its protocol, or healing, wakes it
         data = bytearray()
         while self.arriving and self.arriving[0][0] <= now_s and self.reads and not self.is_lost:
             piece = self.arriving[0][1]
@@ -330,11 +333,11 @@ class Network:
         assert machine is not None, "the simulator has no connections"
         return machine
 
-    def listen(self, address: Address, factory: Callable[[], Protocol]) -> _Listener:
+    def listen(self, address: Address, take: Take) -> _Listener:
         """Listen on an address of this machine."""
         if address in self.listeners:
             raise OSError(98, "Address already in use")
-        listener = self.listeners[address] = _Listener(self, address, factory)
+        listener = self.listeners[address] = _Listener(self, address, take)
         return listener
 
     async def open(self, address: Address) -> _Transport:
@@ -360,12 +363,10 @@ class Network:
         return near
 
     def _accept(self, listener: _Listener, far: _Transport) -> None:
-        far.protocol = listener.factory()
-        far.protocol.connection_made(far)
-        far.wake()
+        listener.take(far, *far.get_extra_info("peername"))
 
     def attach(self, near: _Transport, protocol: Protocol) -> None:
-        """Give an end that was opened its protocol."""
+        """Give an end its protocol."""
         near.protocol = protocol
         protocol.connection_made(near)
         near.wake()
@@ -393,7 +394,8 @@ class NetworkLoop(SimulatedLoop):
         self.network.attach(near, protocol)
         return near, protocol
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
-        """Listen."""
-        bound = options.get("sock")
-        return self.network.listen(bound.address if bound is not None else (host, port), protocol_factory)
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **options: Any) -> Any:
+        """Give an accepted connection its protocol."""
+        protocol = protocol_factory()
+        self.network.attach(sock, protocol)
+        return sock, protocol

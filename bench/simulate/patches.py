@@ -185,6 +185,7 @@ def patched(loop: NetworkLoop, calls: Calls, *, seed: str) -> Iterator[None]:
         "fanout.node.pool.parts.HttpServer": _PeerServer,
         "fanout.pool.peer_client.PeerClient": _PeerClient,
         "fanout.server.accept.listeners.open_listening_sockets": _listen,
+        "fanout.server.accept.listeners.Acceptor": lambda bound, take, failed: loop.network.listen(bound.address, take),
     }
     with contextlib.ExitStack() as stack:
         for place, other in places.items():
@@ -194,6 +195,7 @@ def patched(loop: NetworkLoop, calls: Calls, *, seed: str) -> Iterator[None]:
             "time_ns": loop.now_ns,
             "monotonic": loop.time,
             "perf_counter": loop.time,
+            "thread_time": loop.time,
         }.items():
             stack.enter_context(mock.patch.object(time, name, function))
         stack.enter_context(mock.patch.object(secrets, "token_bytes", lambda size=32: draw.randbytes(size)))

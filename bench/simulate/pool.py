@@ -182,7 +182,11 @@ class Pool:
         """Start a process of the primary."""
         self.primary.restart()
         self.primary_machine = machine = Machine("primary", self.loop)
-        machine.context.run(self.network.listen, ("127.0.0.1", PRIMARY), self.primary.connect)
+
+        def take(connection: Any, *_: object) -> None:
+            self.network.attach(connection, self.primary.connect())
+
+        machine.context.run(self.network.listen, ("127.0.0.1", PRIMARY), take)
 
     def kill_primary(self) -> None:
         """Kill the process of the primary."""

@@ -59,7 +59,7 @@ class EmbeddedServer(uvicorn.Server):
         self._places = places
         self._tls = tls
         self._accepting: list[HttpAccepting] = []
-        self._turnstile = Turnstile(slice_s=_STRANGERS_S, monotonic=time.monotonic)
+        self._turnstile = Turnstile(slice_s=_STRANGERS_S, processor_s=time.thread_time)
         config = uvicorn.Config(
             app,
             # h11 is pure Python and always there; requests come by the second, not by the thousand.

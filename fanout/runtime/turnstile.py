@@ -31,16 +31,17 @@ def _always() -> bool:
 class Turnstile:
     """Does actions, as many in a turn of the event loop as there is time for."""
 
-    def __init__(self, *, slice_s: float, monotonic: Callable[[], float]) -> None:
+    def __init__(self, *, slice_s: float, processor_s: Callable[[], float]) -> None:
         """Begin with nothing that waits.
 
         Args:
             slice_s: Time of a turn in seconds after which no further action begins in it; the next turns have less by
                 what the last action took beyond it.
-            monotonic: Tells seconds of a clock that never goes back.
+            processor_s: Tells seconds of the processor that the thread of the event loop has taken. By another clock an
+                address would pay for the time in which another process has the processor, and all would wait for it.
         """
         self._slice_s = slice_s
-        self._monotonic = monotonic
+        self._processor_s = processor_s
         self._spent_s = 0.0
         """Time that the actions of this turn took, and earlier ones beyond their own turn."""
         self._count = 0
@@ -170,9 +171,9 @@ class Turnstile:
             kept.clear()
 
     def _do(self, action: Callable[[], object], at_least_s: float) -> None:
-        begun_s = self._monotonic()
+        begun_s = self._processor_s()
         did: object = True
         try:
             did = action()
         finally:
-            self._spent_s += max(0.0 if did is False else at_least_s, self._monotonic() - begun_s)
+            self._spent_s += max(0.0 if did is False else at_least_s, self._processor_s() - begun_s)

@@ -39,7 +39,7 @@ async def test_an_address_of_its_own_does_not_wait_behind_a_crowd(crowd: int, ki
             transport.close()
 
     closed: collections.Counter[str] = collections.Counter()
-    turnstile = Turnstile(slice_s=0.001, monotonic=lambda: 0.0)
+    turnstile = Turnstile(slice_s=0.001, processor_s=lambda: 0.0)
     with kind() as listening, contextlib.ExitStack() as stack:
         listening.bind(("127.0.0.1", 0))
         listening.listen(2 * crowd)
@@ -95,7 +95,7 @@ async def test_a_crowd_of_handshakes_keeps_no_other_address_out(tmp_path: Path) 
         accepting = HttpAccepting(
             listening,
             tls=context,
-            turnstile=Turnstile(slice_s=0.001, monotonic=lambda: 0.0),
+            turnstile=Turnstile(slice_s=0.001, processor_s=lambda: 0.0),
             new_protocol=Connection,
             places=Places(others_max=16),
             closed_total=closed,

@@ -17,7 +17,7 @@ class CountingTurnstile(Turnstile):
     """A turnstile with time for all, which counts what has its turn."""
 
     def __init__(self) -> None:
-        super().__init__(slice_s=1.0, monotonic=lambda: 0.0)
+        super().__init__(slice_s=1.0, processor_s=lambda: 0.0)
         self.count = 0
 
     def run(
@@ -80,7 +80,7 @@ async def test_what_is_no_handshake_waits_for_nothing(ends: tuple[socket.socket,
 
 async def test_who_leaves_before_its_turn_has_no_handshake() -> None:
     """Without a ClientHello, with one, and while it waits."""
-    turnstile = Turnstile(slice_s=0.001, monotonic=lambda: 0.0)
+    turnstile = Turnstile(slice_s=0.001, processor_s=lambda: 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         for sent in (b"", client_hello()[:-1], client_hello()):
             client = socket.create_connection(listening.getsockname())

@@ -18,7 +18,7 @@ class Work:
         self.now_s = 0.0
         self.turn = 0
         self.done: list[tuple[int, str]] = []
-        self.turnstile = Turnstile(slice_s=0.002, monotonic=lambda: self.now_s)
+        self.turnstile = Turnstile(slice_s=0.002, processor_s=lambda: self.now_s)
         asyncio.get_running_loop().call_soon(self._count)
 
     def _count(self) -> None:

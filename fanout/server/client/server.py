@@ -11,6 +11,7 @@ shutdown publishes no Will Messages, which the specification allows to be put of
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import Final
@@ -117,7 +118,7 @@ class Server:
             timer=Timer(clock),
             pacer=Pacer(clock, self.pauses),
             pauses=self.pauses,
-            turnstile=Turnstile(slice_s=_STRANGERS_S, monotonic=clock.monotonic),
+            turnstile=Turnstile(slice_s=_STRANGERS_S, processor_s=time.thread_time),
             read_buffer=memoryview(bytearray(_READ_BYTES)),
         )
         """Shared objects of its parts."""

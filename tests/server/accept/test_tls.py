@@ -109,7 +109,7 @@ class HeldTurnstile(Turnstile):
     """A turnstile that keeps all actions but the making of connections, which takes the least time."""
 
     def __init__(self) -> None:
-        super().__init__(slice_s=0.0, monotonic=lambda: 0.0)
+        super().__init__(slice_s=0.0, processor_s=lambda: 0.0)
         self.held: list[Callable[[], object]] = []
         self.withdrawn: list[Callable[[], object]] = []
 
