@@ -17,7 +17,10 @@ __all__ = ["FailureDetector", "LifeSigns", "isolated_after_s"]
 _MARGIN_S: Final = 1.0
 """Time for which a node is isolated before others may take it for dead."""
 _WITNESS_S: Final = 1.5
-"""Age of an own heartbeat with which the primary is a witness, or half of `dead_after_s` if that is more."""
+"""Age of an own heartbeat with which the primary is a witness, or half of `dead_after_s` if that is more.
+
+It was sent as long after the member was heard: all send one each second, so the member's would have come before it.
+"""
 _LOOK_S: Final = 1.0
 """Time between two looks, after which this node did not run in between."""
 
@@ -104,7 +107,8 @@ class FailureDetector:
                 other.name: other.heard_s for other in signs.values() if now_s - other.heard_s > self._dead_after_s
             }
         if is_witness:
-            self._witnessed |= silent
+            heard_until_s = min(sent_s for sent_s in own_sent_s if sent_s is not None) - self._witness_s
+            self._witnessed |= {name: heard_s for name, heard_s in silent.items() if heard_s <= heard_until_s}
         self.dead = frozenset(self._witnessed) if own_sent_s else frozenset((*self._witnessed, *silent))
         answered = [
             other.answered_s
