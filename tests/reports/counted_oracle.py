@@ -96,11 +96,14 @@ class Counting:
         judged = Judged()
         for value in self.seen.keys() | self.got.keys():
             lost: list[int] = []
-            extra = 0
-            for stretch in self._stretches(value):
-                extra += self._count(*stretch, judged, lost)
+            extra = strays = 0
+            for seen, got in self._stretches(value):
+                self._count(seen, got, judged, lost)
+                once = sum(not row["flags"] & DUP for row in got)
+                extra += max(0, once - len(seen))
+                strays += max(0, once - sum(not row["flags"] & DUP for row in seen))
             judged.extra += 0 if lost else extra
-            (judged.unknown if extra else judged.missing).update(lost)
+            (judged.unknown if strays else judged.missing).update(lost)
         return judged
 
     def _stretches(self, value: Value) -> list[tuple[list[Row], list[Row]]]:
@@ -126,8 +129,8 @@ class Counting:
                 side_rows.sort(key=lambda row: (micros(row["applied"]), row["log_pos"]))
         return found
 
-    def _count(self, seen: list[Row], got: list[Row], judged: Judged, lost: list[int]) -> int:
-        """Judge the rows of a stretch, and return how many of the node the reference lacks."""
+    def _count(self, seen: list[Row], got: list[Row], judged: Judged, lost: list[int]) -> None:
+        """Judge the rows of a stretch; to `lost` go those that are lost, unless a late one of another is theirs."""
         once = [row for row in got if not row["flags"] & DUP]
         again = len(got) - len(once)
         weak = [row for row in seen if not self._is_due(row) or row["flags"] & DUP]
@@ -137,7 +140,7 @@ class Counting:
             judged.applied |= due
             if once:
                 self._time(seen[:1], once[:1], judged)
-            return max(0, len(once) - 1)
+            return
         for number, row in enumerate([*weak, *strong], 1):
             position = row["log_pos"]
             if position not in due:
@@ -150,7 +153,6 @@ class Counting:
                 judged.unknown.add(position)
         if len(seen) == len(once) and not again and (not weak or not strong):
             self._time(seen, once, judged)
-        return max(0, len(once) - len(seen))
 
     def _is_due(self, row: Row) -> bool:
         return self.due_us[0] < micros(row["applied"]) <= self.due_us[1]

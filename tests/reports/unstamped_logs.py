@@ -52,6 +52,8 @@ class Observed:
     log: NodeLog
     link: Row
     came: set[int] = field(default_factory=set)
+    first: int = 0
+    """The first update that was published after it held everything: it had to get none before that."""
 
 
 def random_updates(rng: random.Random, *, updates: int) -> list[Published]:
@@ -178,6 +180,7 @@ def random_link(
         now = one.at_us
         if state == "begin" and now > ready_us:
             life.become_live(ready_us)
+            life.seen.first = one.number
             state = "live"
         if state == "live" and away[0] and away[0] < now <= away[1]:
             life.tell("state", away[0] + SECOND, state="down")

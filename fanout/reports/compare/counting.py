@@ -263,6 +263,7 @@ def _paired(rows: DataFrame) -> DataFrame:
         "got": sf.count_if(_is(_NODE) & ~sf.col("weak")),
         "got_again": sf.count_if(_is(_NODE) & sf.col("weak")),
         "seen_weak": sf.count_if(_is(_REFERENCE) & sf.col("weak")),
+        "seen_again": sf.count_if(_is(_REFERENCE) & (sf.col("flags").bitwiseAND(FLAG_DUP) != 0)),
         **{f"only_{name}": sf.max(sf.when(_is(_REFERENCE), sf.col(name))) for name in named},
     }
     pairs = Window.partitionBy(*stretch).orderBy("number", "side")
@@ -291,10 +292,11 @@ def _judged(rows: DataFrame) -> DataFrame:
     at_us = {"pair_at_us": sf.when(seen == 1, sf.col("only_at_us")).otherwise(sf.col("pair_at_us"))}
     return (
         rows.withColumns({"matched": matched, "timed": even | (alone & ~sf.col("weak")), **at_us})
-        # An update that came later than any near it stands as an extra one in another stretch.
+        # An update that came later than any near it stands as an extra one in another stretch, where a second copy at
+        # the reference may hide it.
         .withColumns(
             {
-                "strays": sf.max(extra).over(_whole(*_KEY)),
+                "strays": sf.max(node & ~sf.col("weak") & (number > seen - sf.col("seen_again"))).over(_whole(*_KEY)),
                 "lacking": sf.max(lost & surely & sf.col("due")).over(_whole(*_KEY)),
             }
         )

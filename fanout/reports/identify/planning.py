@@ -6,7 +6,8 @@ the figures right. Does not know Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -87,6 +88,7 @@ def decide_scope(
                 _targets(
                     link,
                     group=group,
+                    above=_above(reference, group=group, sources=sources),
                     delays=delays,
                     settle_us=settle_us,
                     behind_max_us=max(behind_max_us, settle_us, LOG_END_TOLERANCE_US),
@@ -185,10 +187,18 @@ def _held_from(link: ObservedLink, notices: list[str]) -> tuple[int, int] | None
     return held
 
 
+def _above(reference: Reference, *, group: Group, sources: Sequence[Source]) -> tuple[tuple[str, str], ...]:
+    """Return the nodes and links whose rows are a group's; none of stamps, nor of a union, whose logs share values."""
+    if reference.kind == "union" or group.basis != "unstamped":
+        return ()
+    return tuple((one.node, one.link) for one in sources if one.group == group.id)
+
+
 def _targets(
     link: ObservedLink,
     *,
     group: Group,
+    above: Sequence[tuple[str, str]],
     delays: Mapping[str, int],
     settle_us: int,
     behind_max_us: int,
@@ -212,7 +222,8 @@ def _targets(
     settled_us = until_us - settle_us
     # Without stamps either of two nodes may be the later one to log an update, each by its clock.
     late_us = settle_us if group.basis == "unstamped" else 0
-    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us, late_us=late_us, clock=clock)
+    later = _Later(link, above, clock, least_us=offset_us - late_us, most_us=offset_us + settle_us)
+    gaps_us = _gaps_us(link, later)
     # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
     behind_us = max(0, until_us - ends_us + offset_us) if stopped_us is None and window.last_us > logged_us else 0
     silent_after_us = NEVER_US
@@ -224,15 +235,21 @@ def _targets(
     from_us = NEVER_US
     if held is not None:
         begins_us = survey.begins_us(link.node)
-        from_us = max(held[0], begins_us or held[0]) - least_us
+        start_us = max(held[0], begins_us or held[0])
+        from_us = start_us - least_us
         if begins_us is not None and window.asks_before(begins_us - offset_us):
             # Who asks for a time is told what the log does not reach back to, not given less of it.
             gaps_us = ((-NEVER_US, from_us), *gaps_us)
             from_us = -NEVER_US
         elif window.has_end and from_us >= window.last_us:
             held, from_us = None, NEVER_US
-        if group.basis == "unstamped":
+        if group.basis == "unstamped" and held is not None:
             from_us = max(from_us, group.from_us)
+            doubtful_us = from_us if clock is not None else start_us - later.between(start_us, start_us)[0]
+            if (
+                doubtful_us > from_us
+            ):  # the reference may log later what was published before: a gap, with the same care
+                gaps_us = (*gaps_us, (from_us, doubtful_us))
         if stopped_us is not None and stopped_us - offset_us < window.since_us:
             notices.append(f"{link.title} was stopped in good order before the window: nothing was expected of it.")
     known = {selection.filter for selection in link.config.selections} | {""}
@@ -303,23 +320,49 @@ def _clock_offset_us(link: ObservedLink, *, delays: Mapping[str, int], link_epoc
     return 0
 
 
-def _gaps_us(
-    link: ObservedLink, *, offset_us: int, settle_us: int, late_us: int, clock: MeasuredClock | None
-) -> tuple[tuple[int, int], ...]:
-    """Return the spans of origin whose updates may have come while the node could not log.
-
-    An update is taken to arrive within the settle horizon, or as late as those near it, where that is measured.
-    `late_us` is by how much the reference may log it later than the node.
-    """
+def _gaps_us(link: ObservedLink, later: _Later) -> tuple[tuple[int, int], ...]:
+    """Return the spans of origin whose updates may have come while the node could not log."""
     found: list[tuple[int, int]] = []
     for gap in link.survey.gaps_of(link.node, link=link.name):
-        least_us, most_us = offset_us - late_us, offset_us + settle_us
-        # Where it is measured, it takes the place of the horizon: the middle of a log's delays may be of what waited.
-        measured = None if clock is None or gap.first_us is None else clock.later_between(gap.first_us, gap.last_us)
-        if measured is not None:
-            least_us, most_us = measured[0], measured[1] + 1
+        least_us, most_us = later.between(gap.first_us, gap.last_us)
         found.append((-NEVER_US if gap.first_us is None else gap.first_us - most_us, gap.last_us - least_us))
     return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """By how much later a link logs an update than the reference."""
+
+    link: ObservedLink
+    above: Sequence[tuple[str, str]]
+    """Nodes and links whose rows are the reference's."""
+    clock: MeasuredClock | None
+    least_us: int
+    """The same, at least, where nothing is measured."""
+    most_us: int
+    """The same, at most: an update is taken to arrive within the settle horizon."""
+
+    def between(self, first_us: int | None, last_us: int) -> tuple[int, int]:
+        """Return the same, at least and at most, in a span of the node's time; None for a span without begin.
+
+        Where it is measured, that takes the place of the horizon: the middle of a log's delays may be of what waited.
+        """
+        measured = None if self.clock is None or first_us is None else self.clock.later_between(first_us, last_us)
+        if measured is not None:
+            return measured[0], measured[1] + 1
+        return self.least_us - self._waited_us(last_us), self.most_us
+
+    def _waited_us(self, at_us: int) -> int:
+        """Return for how long, at most, updates of about then waited for the reference, whose link was away."""
+        near_us = max(abs(self.least_us), abs(self.most_us))
+        waits_us = [
+            one.until_us - one.after_us
+            for one in self.link.survey.absences
+            if (one.node, one.link) in self.above
+            and one.cause != "audit"
+            and one.after_us - near_us <= at_us <= one.until_us + near_us < NEVER_US
+        ]
+        return max(waits_us, default=0)
 
 
 def _window_notices(survey: Survey, *, reference: Reference, groups: list[Group], window: AskedWindow) -> Iterator[str]:

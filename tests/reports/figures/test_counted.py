@@ -237,10 +237,10 @@ def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
     Losses have their causes there too.
     """
     one, two = observers(("few", "cut"), "one", "two", tap=False)
-    for second in (2, 3):
+    for second in (20, 30):  # not so soon after both held everything that their clocks may hide it
         see(one, at(second), "t", "x", link="few")
-    see(two, at(2), "t", "x", link="few")
-    see(two, at(4), "t", "y", link="few")
+    see(two, at(20), "t", "x", link="few")
+    see(two, at(40), "t", "y", link="few")
     cut([one], two, "cut")
     one.event("heartbeat", at(60))
     two.event("heartbeat", at(60))

@@ -12,6 +12,7 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports.figures.counted import Clock
 from fanout.reports.identify.planning import basis_statements, decide_scope
+from fanout.reports.read.absences import Absence
 from fanout.reports.read.details import GapRecord
 from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Scope
 from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp, when
@@ -284,6 +285,36 @@ def test_without_stamps_spans_are_by_the_tap_and_common_to_both() -> None:
     }
     assert scope.targets_of("unstamped") == scope.targets
     assert scope.targets_of("stamped") == ()
+
+
+@pytest.mark.parametrize(
+    ("is_measured", "away", "doubtful"),
+    [
+        (True, (), ()),
+        (False, (), ((5, 7),)),
+        (True, (3, 6), ()),
+        (False, (3, 6), ((5, 10),)),
+        (False, (9, 12), ((5, 7),)),
+    ],
+)
+def test_without_stamps_the_begin_is_doubtful_where_the_reference_may_log_what_is_older(
+    is_measured: bool, away: tuple[()] | tuple[int, int], doubtful: tuple[tuple[int, int], ...]
+) -> None:
+    """For a settle horizon where nothing compares the clocks, and for as long as a tap was away about then."""
+    tap, edge = NodeLog("tap", "tap"), NodeLog("edge")
+    for log, ready in ((tap, 1), (edge, 5)):
+        log.start(at(0), LINK)
+        log.ready(at(ready), "up", "a/#", "b/#")
+        log.event("heartbeat", at(33))
+    clock = Clock(0, 0, quick_us=0, slow_us=0, intervals={at(5) // SECOND: (0, 1)}, width_us=SECOND)
+    survey = survey_of(tap, edge)
+    if away:
+        survey = replace(survey, absences=(Absence("tap", "up", at(away[0]), at(away[1]), "resumed"),))
+    scope = decide_scope(
+        survey, requested=None, settle_us=2 * SECOND, clocks={("edge", "up"): clock} if is_measured else {}
+    )
+    spans = tuple((at(after), at(until)) for after, until in doubtful)
+    assert [(one.covered_from_us, one.gaps_us) for one in scope.targets] == [(at(5), spans)] * 2
 
 
 def test_rows_of_unknown_selectors_are_reported() -> None:
