@@ -215,10 +215,10 @@ def _absent(facts: TopicFacts, link: TopicLink) -> Finding:
     if facts.value is None:
         return Finding(
             kind="absent",
-            text=f"neither this node nor the primary has a retained value of {topic}, as far as {user} may read there"
-            f"{_removed(facts)}",
+            text=f"neither this node nor its primary {link.primary} has a retained value of {topic}, as far as {user}"
+            f" may read there{_removed(facts)}",
             hint="A message without RETAIN is delivered as it comes, and held nowhere; check the publisher, and the"
-            " access rules (ACL) of the primary",
+            " access rules (ACL) of the primary. In a pool: fanout pool compare tells whether another member has one",
         )
     return Finding(
         kind="absent",

@@ -156,7 +156,7 @@ def _facts(found: TopicFacts) -> Iterator[tuple[str, RenderableType]]:
     if link is not None:
         yield "link", lines(_link(link))
     if found.primary is not None:
-        yield "primary", lines(_answer(found.primary))
+        yield "primary", lines(_at_primary(found.primary, link))
     if found.tap is not None:
         yield "tap", lines(_tap(found.tap, found.at))
     if found.client is not None:
@@ -203,6 +203,10 @@ def _answer(answer: PrimaryAnswer) -> str:
     if answer.beside_absent:
         text += f"; of {answer.beside_asked} topics beside it {answer.beside_absent} do not come"
     return text
+
+
+def _at_primary(answer: PrimaryAnswer, link: TopicLink | None) -> str:
+    return _answer(answer) if link is None else f"{link.primary}: {_answer(answer)}"
 
 
 def _tap(tap: TapFacts, now: datetime) -> str:

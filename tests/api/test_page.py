@@ -101,10 +101,10 @@ def test_the_overview_tells_what_should_be_looked_at(browser: Browser, node: Sta
 def test_members_that_differ_are_told_with_a_remedy(browser: Browser, node: StandInNode) -> None:
     """Since when, and the command that names the topics."""
     node.members = (node.members[0], pool_member(digest_equal=False, digest_equal_since=SINCE))
-    node.pool_reasons = ("edge-2 does not hold the values that edge-1 holds",)
+    node.pool_reasons = ("edge-1 and edge-2 do not hold the same values",)
     with serving(node) as url:
         browser.show(f"{url}/#pool", width=1280)
-        wait_for(browser, text_has("edge-2 does not hold the values that edge-1 holds"))
+        wait_for(browser, text_has("edge-1 and edge-2 do not hold the same values"))
         assert browser.ask(text_has("no, since"))
         assert browser.ask(text_has("fanout pool compare names the topics"))
 

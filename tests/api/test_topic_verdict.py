@@ -199,8 +199,8 @@ def test_the_cause_comes_before_the_effect(facts: dict[str, Any], kinds: list[st
         ),
         (
             {"here": None, "primary": ABSENT, "link": LIVE.model_copy(update={"username": None})},
-            'neither this node nor the primary has a retained value of "plant/1", as far as a client without user may'
-            " read there",
+            'neither this node nor its primary mqtt://broker:1883 has a retained value of "plant/1", as far as a client'
+            " without user may read there",
         ),
         (
             {"primary": REFUSED},

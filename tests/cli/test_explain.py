@@ -23,7 +23,7 @@ The value of "plant/1" here equals that of the primary; it came 2025-11-21 08:00
 topic    plant/1
 here     12 bytes, digest 00000000000000aa, came 2025-11-21 08:00:00 UTC (1 min 30 s ago), node edge-1
 link     plant, selector plant/#, live since 2025-11-21 08:00:00 UTC
-primary  12 bytes, digest 00000000000000aa
+primary  mqtt://broker:1883: 12 bytes, digest 00000000000000aa
 """
 
 

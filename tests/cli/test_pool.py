@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fanout.api.models import PoolDocument
 from fanout.cli.app import app
-from tests.api.stand_in import StandInNode, pool_member, ready_node, serving
+from tests.api.stand_in import SINCE, StandInNode, pool_member, ready_node, serving
 from tests.node.browse.pieces import Node, value
 
 
@@ -30,7 +30,9 @@ class BecomingReadyPool(StandInNode):
 def waiting_node() -> StandInNode:
     """Return a node of whose pool one member has never answered, and one replicates something else."""
     node = ready_node()
-    other = pool_member(config_digest="00000000000000dd", state="not_ready", ready=False, digest_equal=False)
+    other = pool_member(
+        config_digest="00000000000000dd", state="not_ready", ready=False, digest_equal=False, digest_equal_since=SINCE
+    )
     never = pool_member(
         None,
         address="10.0.0.7:9201",
@@ -62,7 +64,7 @@ def test_pool(runner: CliRunner) -> None:
         "the pool of 3 members, seen by edge-1, is not ready\n"
         "  edge-2 is not ready\n"
         "  10.0.0.7:9201 is not reachable: it does not answer in time\n"
-        "  fanout pool compare names the topics that differ\n"
+        "  fanout pool compare names the topics that differ, since 2025-11-21 08:00:00 UTC\n"
         "\n"
         "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS  IN/OUT     LAG  REPLICATES      VALUES  VERSION\n"
         "edge-1  this node       ready          200,000        14     2/1  4.1 ms  the same        equal   0.1.0\n"

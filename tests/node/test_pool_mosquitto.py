@@ -189,7 +189,7 @@ async def test_a_difference_that_lasts_holds_the_pool_back(pool: list[Node], mon
     """Its reasons name the member; each member is ready for itself, since nothing says which one is behind."""
     monkeypatch.setattr("fanout.link.link.Link.audit_for_pool", never)
     plant(pool[1], b"other/a", b"wrong")
-    await wait_until(lambda: told(pool[0]).reasons == ("edge-1 does not hold the values that edge-0 holds",))
+    await wait_until(lambda: told(pool[0]).reasons == ("edge-0 and edge-1 do not hold the same values",))
     assert not told(pool[0]).ready
     await wait_until(lambda: len(told(pool[1]).reasons) == 2)
     assert all(node.documents.readiness().ready for node in pool)

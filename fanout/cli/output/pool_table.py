@@ -29,7 +29,7 @@ def pool_lines(document: PoolDocument) -> list[RenderableType]:
     return [
         styled(f"the pool of {counted(len(document.members), 'member')}, seen by {document.node}, is ", answer),
         *(Padding(reason, (0, 0, 0, 2)) for reason in document.reasons),
-        *(["  fanout pool compare names the topics that differ"] if _members_differ(document) else []),
+        *_differing_lines(document),
         "",
         _members_table(document),
         *_copies_table(document),
@@ -92,8 +92,13 @@ def _suspect(one: DifferingTopic, members: Mapping[str, str]) -> str:
     return f"{printable(shlex.quote(one.topic), length_max=_TOPIC_CHARACTERS_MAX)} {members[oldest]}"
 
 
-def _members_differ(document: PoolDocument) -> bool:
-    return any(member.digest_equal is False for member in document.members)
+def _differing_lines(document: PoolDocument) -> list[RenderableType]:
+    differing = [member for member in document.members if member.digest_equal is False]
+    if not differing:
+        return []
+    since = min((one.digest_equal_since for one in differing if one.digest_equal_since is not None), default=None)
+    text = "fanout pool compare names the topics that differ"
+    return [f"  {text}" if since is None else f"  {text}, since {since:%Y-%m-%d %H:%M:%S} UTC"]
 
 
 def leaving_lines(document: PoolDocument) -> list[RenderableType]:

@@ -152,7 +152,7 @@ def pool_document(
     for member, overdue in seen:
         of_others += _reasons(member, own)
         if overdue:
-            of_others.append(f"{member.node} does not hold the values that {own.node} holds")
+            of_others.append(f"{own.node} and {member.node} do not hold the same values")
     of_fence = (f"{own.node} is fenced: it serves no durable session until the others have answered it",)
     reasons = *_reasons(first, own), *(of_fence if fenced else ()), *of_others
     return PoolDocument(
