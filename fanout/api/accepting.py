@@ -28,7 +28,7 @@ _BEING_MADE_MAX: Final = 256
 turnstile, where addresses take turns, and not in the order of the backlog."""
 _HANDSHAKE_S: Final = 10.0
 """Time for a handshake."""
-_CONNECTION_S: Final = 0.0003
+_CONNECTION_S: Final = 0.0005
 """Time of the processor that a connection without TLS takes, with the choice of one that it displaces."""
 _OTHERS_PER_S: Final = 100
 """Handshakes of addresses without places that begin in a second: each takes a millisecond of the processor."""

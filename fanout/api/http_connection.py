@@ -32,7 +32,7 @@ _REQUEST_SECONDS: Final = 10.0
 """Time for a whole request, from the begin of the connection or the last answer."""
 _ANSWER_SECONDS: Final = 30.0
 """Time for a client to read an answer."""
-_REQUEST_COSTS_S: Final = 0.001
+_REQUEST_COSTS_S: Final = 0.002
 """Time of the processor that a busy node takes for a small answer; costly documents are made in slices."""
 _LINGER_SECONDS: Final = 2.0
 """Time for a client that sends too much to read the reason: closing at once could destroy the answer."""

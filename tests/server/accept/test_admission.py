@@ -186,17 +186,20 @@ async def test_tls_behind_a_header_waits_for_its_turn(start_node: StartNode, tmp
     node = await start_node(**behind_proxy("mqtts", certificate_file=certificate, key_file=key))
     node.server.context.turnstile = turnstile = HeldTurnstile()
     _, refused = await asyncio.open_connection("127.0.0.1", node.port)
+    await turnstile.let_through(1)
     refused.write(V1)
-    await wait_until(lambda: len(turnstile.held) == 1)
-    await node.pass_time(3.0)
-    connecting = asyncio.create_task(over_tls(node, V1, client_context(authority)))
     await wait_until(lambda: len(turnstile.held) == 2)
     await node.pass_time(3.0)
-    await wait_until(lambda: len(turnstile.withdrawn) == 1)
+    connecting = asyncio.create_task(over_tls(node, V1, client_context(authority)))
+    await wait_until(lambda: len(turnstile.held) == 3)
+    turnstile.held[2]()  # its connection, after the handshake of the other
+    await wait_until(lambda: len(turnstile.held) == 4)
+    await node.pass_time(3.0)
+    await wait_until(lambda: turnstile.held[1] in turnstile.withdrawn)
     assert not connecting.done()
-    turnstile.held[1]()
-    await wait_until(lambda: len(turnstile.held) == 3)  # CONNECT
-    turnstile.held[2]()
+    turnstile.held[3]()
+    await wait_until(lambda: len(turnstile.held) == 5)  # CONNECT
+    turnstile.held[4]()
     async with await connecting as client:
         await client.expect(Connack)
     refused.transport.abort()
