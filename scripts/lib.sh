@@ -1,7 +1,6 @@
 # Shared by the scripts beside it: where the project is, and a virtual environment with what a lock file names.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-VENV=${FANOUT_VENV:-.venv}
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
@@ -10,17 +9,28 @@ fail() {
   exit 1
 }
 
-find_python() { # prints a Python of at least 3.11
-  local candidate
-  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
-    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+find_python() { # prints the Python that PYTHON names, or else one that is there, of at least 3.11
+  local candidate candidates=(python3 python3.13 python3.12 python3.11)
+  [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+  for candidate in "${candidates[@]}"; do
+    command -v "$candidate" >/dev/null 2>&1 || continue
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       command -v "$candidate"
       return
     fi
   done
+  [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is no Python of 3.11 or newer."
   fail "Python 3.11 or newer was not found. Install it, or set PYTHON to its path."
 }
+
+find_venv() { # prints where the virtual environment is: a Python that PYTHON names has one of its own
+  local python
+  [ -n "${PYTHON:-}" ] || { echo .venv && return; }
+  python=$(find_python) || exit 1
+  "$python" -c 'import sys; print(".venv-{}.{}".format(*sys.version_info))'
+}
+
+VENV=${FANOUT_VENV:-$(find_venv)} || exit 1
 
 install_locked() { # installs the lock file $1 and the project itself, unless that was done before
   install_lock "$1"
@@ -54,7 +64,7 @@ install_project() { # installs the project itself, compiled if FANOUT_COMPILE is
   local compile=${FANOUT_COMPILE:-0} mark
   mark="$VENV/.project-$compile-$(cat pyproject.toml scripts/build_hook.py $(compiled_modules "$compile") | sha256sum | cut -c1-16)"
   if [ -e "$mark" ]; then # a checkout may have written the sources again, unchanged, and pytest compares times
-    find fanout -name '*.so' -exec touch {} +
+    find fanout -name "*$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')" -exec touch {} +
     return
   fi
   rm -f "$VENV"/.project-*

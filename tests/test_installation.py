@@ -139,6 +139,51 @@ def test_a_lock_with_versions_of_another_is_written_with_them(tmp_path: Path) ->
     assert written == {lock: sorted(set(constraints)) for lock, constraints in named.items()}
 
 
+def find_venv(**environment: str) -> subprocess.CompletedProcess[str]:
+    """Have the scripts print where the virtual environment is."""
+    command = ["bash", "-c", '. "$1" && echo "$VENV"', "bash", str(ROOT / "scripts" / "lib.sh")]
+    others = {name: text for name, text in os.environ.items() if name not in {"PYTHON", "FANOUT_VENV"}}
+    return subprocess.run(command, env=others | environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_python_that_is_named_has_an_environment_of_its_own() -> None:
+    """Beside `.venv`, by its version; without a name it is `.venv`, and `FANOUT_VENV` is stronger than both."""
+    own = ".venv-{}.{}".format(*sys.version_info)
+    assert find_venv().stdout == ".venv\n"
+    assert find_venv(PYTHON=sys.executable).stdout == f"{own}\n"
+    assert find_venv(PYTHON=sys.executable, FANOUT_VENV="elsewhere").stdout == "elsewhere\n"
+
+
+def test_a_python_that_is_not_there_is_not_replaced_by_another(tmp_path: Path) -> None:
+    """The check would pass, of another version than the one that was asked for; so would one that is too old."""
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    for python in ("python3.999", str(old)):
+        answer = find_venv(PYTHON=python)
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr == f"error: PYTHON={python} is no Python of 3.11 or newer.\n"
+
+
+def test_modules_compiled_for_another_python_stay_as_old_as_they_are(tmp_path: Path) -> None:
+    """Set-up that finds nothing to do calls its own compiled modules current; those of another it did not look at."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    own, other = (tmp_path / "fanout" / f"decoder.{tag}.so" for tag in ("own", "other"))
+    python = tmp_path / "venv" / "bin" / "python"
+    for path in (own, other, python):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (1, 1))
+    python.write_text('#!/bin/sh\n[ "$2" = pip ] || echo .own.so\n')
+    python.chmod(0o755)
+    command = ["bash", "-c", ". scripts/lib.sh && install_project && install_project"]
+    environment = os.environ | {"FANOUT_VENV": "venv", "FANOUT_COMPILE": "0"}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60, capture_output=True)
+    assert own.stat().st_mtime > 1
+    assert other.stat().st_mtime == 1
+
+
 def put_release(folder: Path, name: str, version: str, *, requires: str = "") -> str:
     """Put a wheel without content into a folder; return its line in a lock file."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
