@@ -77,6 +77,7 @@ RUN_BY = {
     "pip": "tests/test_installation.py",
     "prometheus": "tests/acceptance/test_ten_minutes.py",
     "promtool": "tests/config/test_docker.py",
+    "sed": "tests/config/test_docker.py",
 }
 """Other programs in blocks of pages, and a file with a test that runs them in the same way."""
 NOT_RUN = {

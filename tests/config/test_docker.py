@@ -50,21 +50,38 @@ def test_hadolint_finds_no_fault() -> None:
     lint(DOCKER / "Dockerfile")
 
 
-def test_a_base_with_a_digest_reaches_each_stage(tmp_path: Path) -> None:
-    """Every stage begins with the argument or with another stage; the page pins the base that stands there."""
-    [default] = instruction("ARG")
-    stages = [line.split() for line in instruction("FROM")]
+def test_every_stage_begins_with_the_pinned_base() -> None:
+    """With the argument or with another stage; its comment says which file of which commit has the digest."""
+    [base] = instruction("ARG")
+    pinned = re.fullmatch(r"BASE=python:((3\.\d+)-slim-\w+)@sha256:[0-9a-f]{64}", base)
+    assert pinned is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"Programming Language :: Python :: {pinned[2]}" in project["classifiers"]
+    comment = DOCKERFILE.partition("\nARG ")[0]
+    assert f"the index of all platforms of {pinned[1]}, with Python {pinned[2]}." in comment
+    assert re.search(rf"/remote/{pinned[1]}\.md at [0-9a-f]{{40}},\n# read on \d{{4}}-\d\d-\d\d\.", comment)
     assert DOCKERFILE.index("ARG ") < DOCKERFILE.index("FROM ")
+    stages = [line.split() for line in instruction("FROM")]
     assert {image for image, *_ in stages} <= {"${BASE}", *(name for *_, name in stages)}
+
+
+def test_the_commands_of_the_page_renew_the_base(tmp_path: Path) -> None:
+    """With a stand-in for docker: sed puts the digest that the registry told into the line, and changes no other."""
     page = (ROOT / "docs" / "how-to" / "run-as-a-service.md").read_text()
-    assert f"\n{default}\n" in page
-    assert '--build-arg "BASE=$BASE@$DIGEST"' in page
-    pinned = tmp_path / "Dockerfile"
-    pinned.write_text(
-        (DOCKER / "Dockerfile").read_text().replace(f"\nARG {default}\n", f"\nARG {default}@sha256:{'0' * 64}\n")
-    )
-    assert "@sha256:0" in pinned.read_text()
-    lint(pinned)
+    [block] = re.findall(r"```sh\n(BASE=.+?)```", page, re.DOTALL)
+    copy = tmp_path / "docker" / "Dockerfile"
+    copy.parent.mkdir()
+    shutil.copy(DOCKER / "Dockerfile", copy)
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\n[ "$1" = build ] || echo sha256:{"7" * 64}\n')
+    docker.chmod(0o755)
+    environment = {"PATH": f"{docker.parent}:/usr/bin:/bin"}
+    subprocess.run(["bash", "-ec", block], cwd=tmp_path, env=environment, timeout=30, check=True)
+    before, after = (path.read_text().splitlines() for path in (DOCKER / "Dockerfile", copy))
+    [changed] = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == (changed[0], f"{changed[0].partition('@')[0]}@sha256:{'7' * 64}")
+    lint(copy)
 
 
 def test_a_report_that_could_not_be_made_is_tried_again_soon(tmp_path: Path) -> None:
