@@ -62,7 +62,7 @@ BEHIND = re.compile(
     r"\bbehind\b(?! (?:HAProxy|an?|one|is it)\b)(?<![*-]behind)(?<!(?:is| s) behind)(?<!(?:are|far) behind)"
 )
 """Of neither place nor lag."""
-SHELL = {".", "break", "cat", "cd", "chmod", "do", "done", "echo", "exit", "for", "grep", "kill", "mkdir"} | {
+SHELL = {".", "break", "cat", "cd", "chmod", "done", "echo", "exit", "for", "grep", "kill", "mkdir"} | {
     *("printf", "read", "rm", "sleep", "tar", "wait"),
 }
 RUN_BY = {
@@ -319,7 +319,7 @@ def shell_commands(text: str) -> Iterator[list[str]]:
         words: list[str] = []
         for word in [*lexer, ";"]:
             if word[0] in "|&;":
-                while words and "=" in words[0]:
+                while words and ("=" in words[0] or words[0] == "do"):
                     inner = words[0].partition("=$(")[2]
                     words = [inner, *words[1:]] if inner else words[1:]
                 if words[:2] == ["python", "-m"]:

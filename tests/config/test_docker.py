@@ -193,16 +193,25 @@ def test_the_pool_is_the_one_that_its_members_and_haproxy_know() -> None:
 def test_prometheus_asks_what_is_there(tmp_path: Path) -> None:
     """Each target is a service at a port that it listens on; Prometheus itself takes the file."""
     text = (DOCKER / "prometheus.yaml").read_text()
-    targets = [one for job in yaml.safe_load(text)["scrape_configs"] for one in job["static_configs"][0]["targets"]]
+    jobs = yaml.safe_load(text)["scrape_configs"]
+    targets = [one for job in jobs for one in job["static_configs"][0]["targets"]]
     ports = {**dict.fromkeys(EDGES, listened(EDGE)), "tap": listened(TAP), "reports": {8000}}
     assert {name for name, _ in (target.split(":") for target in targets)} == set(ports)
     for name, port in (target.split(":") for target in targets):
         assert int(port) in ports[name]
+    paths = {job.get("metrics_path", "/metrics") for job in jobs if job["job_name"] != "fanout-report"}
+    assert paths <= set(ENDPOINTS)
     if (program := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed; scripts/setup installs it where apt-get may")
     path = tmp_path / "prometheus.yml"
     rules = next(line for line in SERVICES["prometheus"]["volumes"] if "rules" in line).split(":")
     assert f"rule_files: [{rules[1]}]" in text
+    token = tmp_path / "http-token"
+    token.write_text("token")
+    assert SERVICES["prometheus"]["secrets"] == [token.name]
+    assert EDGE.http is not None
+    assert f"credentials_file: {EDGE.http.token_file}" in text
+    text = text.replace(str(EDGE.http.token_file), str(token))
     path.write_text(text.replace(rules[1], str((DOCKER / rules[0]).resolve())))
     answer = subprocess.run([program, "check", "config", path], capture_output=True, text=True, timeout=30, check=False)
     assert answer.returncode == 0, answer.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fanout.api.browse.top_metrics import TOP_METRIC
 from fanout.api.metrics import METRICS
 from fanout.reports.metrics import REPORT_METRICS
 
@@ -25,6 +26,7 @@ EXPRESSIONS = [
     *(target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())),
 ]
 LABELS = {spec.name: spec.labels for spec in METRICS} | {name: labels for name, (_, labels) in REPORT_METRICS.items()}
+LABELS |= dict([TOP_METRIC])
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that the scraper adds."""
 
@@ -73,6 +75,14 @@ def test_prometheus_can_parse_every_expression(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
     assert promtool("check", "rules", path) == ""
+
+
+def test_the_dashboard_has_the_rate_of_each_counter_of_a_link() -> None:
+    """By link, as `rate` or `increase`; and the busiest topics."""
+    shown = " ".join(EXPRESSIONS[len(ALERTS) :])
+    rates = set(re.findall(r"\b(?:rate|increase)\((\w+)", shown))
+    assert {spec.name for spec in METRICS if spec.kind == "counter" and spec.labels[:1] == ("link",)} <= rates
+    assert TOP_METRIC[0] in shown
 
 
 def test_the_panels_of_the_dashboard_have_places_of_their_own() -> None:

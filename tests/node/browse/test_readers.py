@@ -98,6 +98,19 @@ async def test_a_user_reads_what_its_clients_may_subscribe_to(http: httpx.AsyncC
         assert "stream" in path or (await http.get(path, headers=token)).status_code == 200
 
 
+async def test_prometheus_may_be_a_user() -> None:
+    """One that may read all topics gets the busiest ones, and can do nothing of an operator's."""
+    gate = gate_for(access_config(rule=[{"allow": "read", "filter": "#"}]), prometheus=b"secret")
+    shown = ready_node()
+    shown.browser = Node(TOPICS, gate=gate).browser
+    app = create_app(shown, access=OperatorAccess(token="a-token-of-24-characters"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as client:
+        who = ("prometheus", "secret")
+        assert (await client.get("/v1/top/metrics", params={"count": 10}, auth=who)).status_code == 200
+        assert (await client.post("/v1/drain", auth=who)).status_code == 401
+    await gate.close()
+
+
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
