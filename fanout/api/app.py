@@ -199,6 +199,8 @@ def create_app(
     @app.get("/v1/status", operation_id="status", responses=_BUSY)
     async def status() -> NodeStatus:
         """Answer everything about the node: links, server, replication log, limits."""
+        with turns.place():
+            await node.count()
         return await turns.make(node.status)
 
     @app.get("/v1/lag", operation_id="lag", responses=_BUSY)
@@ -239,6 +241,7 @@ def create_app(
         except (TypeError, ValueError):  # not a version
             encode, content_type = choose_encoder("")
         with turns.place(request):
+            await node.count()
             process = await asyncio.to_thread(process_metrics)
             text = await node.browser.slices.run(encode_metrics(node, process, encode=encode))
         return Response(text, headers={"Content-Type": content_type})

@@ -44,6 +44,9 @@ class NodeView(Protocol):
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
 
+    async def count(self) -> None:
+        """Count what `status` only reads, in slices of the event loop: the load of many sessions."""
+
     def status(self) -> NodeStatus:
         """Return everything about the node."""
 

@@ -216,6 +216,11 @@ class NodeDocuments:
             held_since=self._held_since(),
         )
 
+    async def count(self) -> None:
+        """Count the load of the sessions, in slices of the event loop."""
+        if self._node.server is not None:
+            await self._node.browser.slices.run(self._node.server.registry.load.count())
+
     def status(self) -> NodeStatus:
         """Return everything about the node."""
         node, links = self._node, self._statuses()

@@ -80,6 +80,7 @@ class Housekeeping:
                 node.browser.lags.note({one.name: one.lag_seconds for one in node.documents.lag().links})
             if node.server is not None and sys_interval_s and monotonic() >= sys_at:
                 sys_at = monotonic() + sys_interval_s
+                await node.documents.count()
                 self._tell_sys_topics(node.server)
             # While a disk is full, pause even if there is more.
             await asyncio.sleep(0 if more and not node.is_holding else _LOOK_S)

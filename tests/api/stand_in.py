@@ -438,6 +438,9 @@ class StandInNode:
             ),
         )
 
+    async def count(self) -> None:
+        """Do nothing."""
+
     def status(self) -> NodeStatus:
         return NodeStatus(
             node=self.node,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanout.runtime.gc_freeze import LongLived
+from fanout.runtime.gc_freeze import LongLived, collect_little_at_a_time
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +51,23 @@ def test_garbage_of_the_moment_is_collected() -> None:
     Cycle()
     LongLived().note(0)
     assert Cycle.alive == 0
+
+
+def test_full_collections_are_rare() -> None:
+    """Half a million new objects cause none; with Python's settings they do."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        assert _full_collections(500_000) > 0
+        collect_little_at_a_time()
+        assert _full_collections(500_000) == 0
+    finally:
+        gc.set_threshold(*before)
+
+
+def _full_collections(objects: int) -> int:
+    gc.freeze()  # Python puts one off while what it found last is four times what is new
+    gc.collect()
+    before = gc.get_stats()[2]["collections"]
+    held = [[number] for number in range(objects)]
+    return gc.get_stats()[2]["collections"] - before if held else 0

@@ -352,9 +352,9 @@ class Server:
         return len(self.registry)
 
     def stats(self) -> ServerStats:
-        """Return the figures of the server now."""
+        """Return the figures of the server: now, those of sessions as `SessionLoad.now` has them."""
         return self.counters.stats(
-            self.registry.load(),
+            self.registry.load.now(),
             connections=self.connection_count,
             sessions=len(self.registry),
             audiences=self.registry.index.count,

@@ -22,19 +22,20 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
-from fanout.server.base.counters import Counters, DropReason, Limit, Load
+from fanout.server.base.counters import Counters, DropReason, Limit
 from fanout.server.base.ports import RetainedStore
 from fanout.server.messages.encoding import Message, SharedMessage, WireVariant, message_bytes
 from fanout.server.messages.queue import MessageQueue
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.share_groups import SharedSubscriptions
-from fanout.server.routing.subscribers import SessionState, ShareGroup, SubscriptionOptions
+from fanout.server.routing.subscribers import ShareGroup, SubscriptionOptions
 from fanout.server.session.exported_session import (
     ExportedMessage,
     ExportedRetained,
     ExportedSession,
     ExportedSubscription,
 )
+from fanout.server.session.load import SessionLoad
 from fanout.server.session.retained_cache import RetainedPieces
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.session import Session
@@ -64,6 +65,8 @@ class SessionRegistry:
         self._sessions: dict[str, Session] = {}
         self.index = AudienceIndex(in_flight_bytes_max=config.queue_bytes_max)
         """The audiences."""
+        self.load = SessionLoad(self._sessions, self.index)
+        """Queued and in-flight messages of all sessions."""
         self.overflowed: dict[Session, None] = {}
         """Sessions that must end because their queue overflowed; checked after each dispatch."""
         self._pieces = RetainedPieces()
@@ -90,31 +93,6 @@ class SessionRegistry:
     def full(self) -> bool:
         """True when there is no room for a new session."""
         return len(self._sessions) >= self.config.sessions_max
-
-    def load(self) -> Load:
-        """Return the queued and in-flight messages of all sessions.
-
-        This is one loop on local variables, which skips the queue of sessions that are DIRECT: 5 ms for 10,000 of them,
-        during which no client is served. A sum for each figure took 14 ms.
-        """
-        subscriptions = queued = queued_bytes = conflated = in_flight = 0
-        in_flight_bytes = self.index.in_flight_bytes
-        direct = SessionState.DIRECT
-        for session in self._sessions.values():
-            subscriptions += len(session.subscriptions) + len(session.shared)
-            sender = session.sender
-            if session.state is not direct:
-                queue = sender.queue
-                queued += queue.messages
-                queued_bytes += queue.bytes
-                conflated += len(sender.newest_values)
-            outbound, follower = sender.inflight.outbound, session.follower
-            if outbound.bytes:
-                in_flight += len(outbound)
-                in_flight_bytes += outbound.bytes
-            if follower.log is not None:
-                in_flight += follower.log.end - follower.completed
-        return Load(subscriptions, queued, queued_bytes, conflated, in_flight, in_flight_bytes)
 
     def create(self, client_id: str, *, wire: WireVariant) -> Session:
         """Create the session of a client that has none."""
